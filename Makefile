@@ -1,0 +1,38 @@
+PYTHON ?= python3.11
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: setup run test test-all check format bench clean
+
+setup: $(STAMP)
+
+# One stamp: installing again happens only when the list of packages changed.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+run: setup
+	$(BIN)/policyrisk reproduce chain --out results/chain
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf .venv results build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

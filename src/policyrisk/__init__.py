@@ -1,0 +1,46 @@
+"""How risky is a policy, from every state?
+
+policyrisk estimates the mean J(x), the second moment M(x) and the variance V(x) of the reward to go of a
+fixed policy, with error bars, from a known model, from recorded trajectories or from a simulator. The method
+is Tamar, Di Castro and Mannor's, "Policy Evaluation with Variance Related Risk Criteria in Markov Decision
+Processes" (ICML 2013).
+"""
+
+from typing import TYPE_CHECKING
+
+from policyrisk._lazy import lazy
+
+if TYPE_CHECKING:
+    from policyrisk import domains as domains
+    from policyrisk import errors as errors
+    from policyrisk.equations import MomentEquations as MomentEquations
+    from policyrisk.features import Fourier as Fourier
+    from policyrisk.features import FunctionFeatures as FunctionFeatures
+    from policyrisk.features import Polynomial as Polynomial
+    from policyrisk.features import RadialBasis as RadialBasis
+    from policyrisk.features import Tabular as Tabular
+    from policyrisk.features import TileCoding as TileCoding
+    from policyrisk.lstd import LSTD as LSTD
+    from policyrisk.markov import MarkovChain as MarkovChain
+    from policyrisk.risk import RiskFunction as RiskFunction
+    from policyrisk.trajectories import Trajectories as Trajectories
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Fourier": "policyrisk.features",
+    "FunctionFeatures": "policyrisk.features",
+    "LSTD": "policyrisk.lstd",
+    "MarkovChain": "policyrisk.markov",
+    "MomentEquations": "policyrisk.equations",
+    "Polynomial": "policyrisk.features",
+    "RadialBasis": "policyrisk.features",
+    "RiskFunction": "policyrisk.risk",
+    "Tabular": "policyrisk.features",
+    "TileCoding": "policyrisk.features",
+    "Trajectories": "policyrisk.trajectories",
+    "domains": "",
+    "errors": "",
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES)
+__all__ = sorted(_HOMES)

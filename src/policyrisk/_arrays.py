@@ -1,0 +1,116 @@
+"""Array aliases, and the checks that turn a caller's value into an array or into one of our errors."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk.errors import InvalidInputError
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Matrix: TypeAlias = "Floats | sp.csr_array[Any, tuple[int, int]]"
+
+Seed: TypeAlias = "int | np.random.SeedSequence | np.random.Generator | None"
+
+
+def as_floats(value: object, name: str, shape: tuple[int | None, ...]) -> Floats:
+    """A finite float64 array of the given shape (None: any length), or an error that names it."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{name} must be numbers of shape {describe(shape)}, got {type(value).__name__}; "
+            "pass an array or a list of equal-length lists of numbers"
+        ) from error
+    check_shape(array, name, shape)
+    if not np.isfinite(array).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise InvalidInputError(
+            f"{name} must be finite, got {array[where]} at index {where}; remove or repair that entry"
+        )
+    return array
+
+
+def check_shape(array: npt.NDArray[Any], name: str, shape: tuple[int | None, ...]) -> None:
+    """Raise unless ``array.shape`` fits ``shape``, where None stands for any length."""
+    if array.ndim != len(shape) or any(
+        want is not None and got != want for got, want in zip(array.shape, shape, strict=True)
+    ):
+        raise InvalidInputError(
+            f"{name} must have shape {describe(shape)}, got {array.shape}; reshape or slice it"
+        )
+
+
+def as_states(value: object, name: str = "states") -> Floats:
+    """States as a finite array of shape (n, dim); a 1-D array means n states of dimension 1."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{name} must be numbers of shape (n, dim), got {type(value).__name__}; "
+            "pass an array with a row per state"
+        ) from error
+    if array.ndim == 1:
+        array = array[:, None]
+    return as_floats(array, name, (None, None))
+
+
+def as_count(value: Any, name: str, minimum: int = 0) -> int:
+    """A whole number of at least ``minimum``."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise InvalidInputError(
+            f"{name} must be a whole number of at least {minimum}, got {value!r}; pass an int"
+        ) from error
+    if isinstance(value, bool) or number < minimum:
+        raise InvalidInputError(
+            f"{name} must be a whole number of at least {minimum}, got {value!r}; pass a larger int"
+        )
+    return number
+
+
+def as_number(
+    value: Any,
+    name: str,
+    low: float = -np.inf,
+    high: float = np.inf,
+    *,
+    open_low: bool = False,
+    remedy: str = "pass a number in that range",
+) -> float:
+    """A finite number in [low, high], or in (low, high] with ``open_low``."""
+    rule = f"{'(' if open_low else '['}{low:g}, {high:g}]"
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"{name} must be in {rule}, got {value!r}; {remedy}") from error
+    inside = (low < number if open_low else low <= number) and number <= high
+    if not (inside and np.isfinite(number)):
+        raise InvalidInputError(f"{name} must be in {rule}, got {value!r}; {remedy}")
+    return number
+
+
+def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array itself, no longer writable."""
+    array.flags.writeable = False
+    return array
+
+
+def describe(shape: tuple[int | None, ...]) -> str:
+    """A shape as text, with ``*`` for any length."""
+    inner = ", ".join("*" if length is None else str(length) for length in shape)
+    return f"({inner},)" if len(shape) == 1 else f"({inner})"
+
+
+def name_some(indices: npt.ArrayLike, most: int = 8) -> str:
+    """The first few indices as text, for messages: ``0, 4, 7, … (12 in all)``."""
+    all_indices = np.asarray(indices).ravel().tolist()
+    text = ", ".join(str(i) for i in all_indices[:most])
+    return f"{text}, … ({len(all_indices)} in all)" if len(all_indices) > most else text

@@ -1,0 +1,67 @@
+"""Exceptions and warnings of policyrisk.
+
+Every message names the argument, the rule it broke, the value it got and the way out, so that it can
+be acted on without reading the source. All exceptions derive from :class:`PolicyRiskError`; those
+about a value the caller passed are also ``ValueError``.
+
+Assumptions are numbered as in Tamar, Di Castro and Mannor (2013): 1 proper policy, 3 independent
+features, 4 all states visited, 11 feasible constraint.
+"""
+
+__all__ = [
+    "ImproperPolicyError",
+    "InfeasibleConstraintError",
+    "InvalidInputError",
+    "MismatchError",
+    "NegativeVarianceWarning",
+    "NotUniqueWarning",
+    "PolicyRiskError",
+    "PolicyRiskWarning",
+    "SingularSystemError",
+    "SolverError",
+    "UnvisitedError",
+]
+
+
+class PolicyRiskError(Exception):
+    """Base of every exception that policyrisk raises on purpose."""
+
+
+class InvalidInputError(PolicyRiskError, ValueError):
+    """An argument has the wrong shape, type or value."""
+
+
+class MismatchError(InvalidInputError):
+    """Two things that must belong together (equations, features, discounts) do not."""
+
+
+class ImproperPolicyError(InvalidInputError):
+    """Assumption 1 fails: the end cannot be reached from some states, so sums diverge."""
+
+
+class SingularSystemError(PolicyRiskError):
+    """Assumption 3 fails in a way that changes the estimates: the equations have no unique answer."""
+
+
+class UnvisitedError(PolicyRiskError):
+    """Assumption 4 fails: an equation refers to a state that was never visited itself."""
+
+
+class InfeasibleConstraintError(PolicyRiskError):
+    """Assumption 11 fails: no weights make the variance non-negative at all the states asked for."""
+
+
+class SolverError(PolicyRiskError):
+    """An iterative or pivoting solver stopped before its residual was small enough."""
+
+
+class PolicyRiskWarning(UserWarning):
+    """Base of every warning that policyrisk gives."""
+
+
+class NegativeVarianceWarning(PolicyRiskWarning):
+    """Some estimated variances are negative; they are returned as they are."""
+
+
+class NotUniqueWarning(PolicyRiskWarning):
+    """The constrained equations may have more than one solution."""

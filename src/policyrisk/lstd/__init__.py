@@ -1,0 +1,5 @@
+"""LSTD(λ) for the mean and the second moment (sec. 4.1, 4.3 and 5 of the paper)."""
+
+from policyrisk.lstd.estimator import LSTD
+
+__all__ = ["LSTD"]

@@ -1,0 +1,249 @@
+"""The estimator LSTD(λ): from a model or from trajectories to a :class:`RiskFunction`.
+
+    A w_J = b        C w_M = e + D w_J            the paper's M, Ṽ = M̃ − J̃²
+    A w_J = b        C w_V = Σ y_t δ_t²           variance="direct"
+
+With ``nonnegative_at`` the second equation is replaced by the constrained one of sec. 5: w_M is the point
+of W = {w : φ_M(x_i)ᵀ w ≥ (φ_J(x_i)ᵀ w_J)² for all i} with (C w − d)ᵀ(w' − w) ≥ 0 for all w' in W
+(φ_M(x_i)ᵀ w ≥ 0 for the direct variance).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._arrays import Floats, as_number, as_states
+from policyrisk.constraint import ConstrainedSolution, solve_constrained
+from policyrisk.equations import MomentEquations, Weights
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.features import Features, as_features
+from policyrisk.markov import MarkovChain
+from policyrisk.markov.projected import ProjectedChain
+from policyrisk.risk import Facts, RiskFunction, VarianceMethod
+from policyrisk.support import Support
+
+ConstraintSolver = Literal["active-set", "projection"]
+
+
+@dataclass(frozen=True, eq=False)
+class LSTD:
+    """Settings of LSTD(λ).
+
+    ``second_features`` are φ_M, the same as ``features`` where None. ``ridge`` acts on per-episode means,
+    (A/K + ridge·I) w = b/K. ``nonnegative_at`` names the states (n, dim) where Ṽ ≥ 0 is demanded, or
+    "visited" for those that were seen.
+
+    >>> import policyrisk as pr
+    >>> chain = pr.domains.walk(n=30, p=0.7)
+    >>> phi = pr.Polynomial(degree=1, low=[0], high=[29])
+    >>> lstd = pr.LSTD(phi, pr.Polynomial(degree=2, low=[0], high=[29]), lam=0.95)
+    >>> lstd.fit_exact(chain, start=0).variance([27, 28, 29]).round(3)
+    array([ -0.201, -16.038, -43.016])
+    """
+
+    features: Features
+    second_features: Features
+    lam: float
+    discount: float
+    ridge: float
+    variance: VarianceMethod
+    nonnegative_at: Floats | Literal["visited"] | None
+    constraint_solver: ConstraintSolver
+
+    def __init__(
+        self,
+        features: Any,
+        second_features: Any = None,
+        lam: float = 0.9,
+        discount: float = 1.0,
+        ridge: float = 0.0,
+        variance: VarianceMethod = "second-moment",
+        nonnegative_at: npt.ArrayLike | Literal["visited"] | None = None,
+        constraint_solver: ConstraintSolver = "active-set",
+    ) -> None:
+        first = as_features(features)
+        settings = {
+            "features": first,
+            "second_features": first if second_features is None else as_features(second_features),
+            "lam": as_number(lam, "lam", 0.0, 1.0),
+            "discount": as_number(discount, "discount", 0.0, 1.0, open_low=True),
+            "ridge": as_number(ridge, "ridge", 0.0),
+            "variance": _choice(variance, "variance", get_args(VarianceMethod)),
+            "nonnegative_at": _as_demand(nonnegative_at),
+            "constraint_solver": _choice(constraint_solver, "constraint_solver", get_args(ConstraintSolver)),
+        }
+        for name, value in settings.items():
+            object.__setattr__(self, name, value)
+
+    def exact_equations(self, chain: MarkovChain, start: npt.ArrayLike = 0) -> MomentEquations:
+        """The projected equations of a known chain from a start state or distribution (sec. 4.3)."""
+        return self._project(chain, start).equations()
+
+    def fit_exact(self, chain: MarkovChain, start: npt.ArrayLike = 0) -> RiskFunction:
+        """The solution of the exact projected equations, every setting included; no error bars."""
+        projected = self._project(chain, start)
+        equations = projected.equations()
+        weights = equations.solve(self.ridge)
+        direct = self.variance == "direct"
+        d = projected.direct_right_hand_side(weights.mean) if direct else _second_rhs(equations, weights)
+        demanded = self.nonnegative_at
+        if isinstance(demanded, str):
+            demanded = np.flatnonzero(projected.q > 0)[:, None].astype(np.float64)
+        return self._finish(equations, weights, d, demanded, exact=True)
+
+    def solve(self, equations: MomentEquations) -> RiskFunction:
+        """The risk function of summed equations, without error bars.
+
+        The direct variance and ``nonnegative_at="visited"`` need the data again: use ``fit``.
+        """
+        if not isinstance(equations, MomentEquations):
+            raise InvalidInputError(
+                f"equations must be MomentEquations, got {type(equations).__name__}; "
+                "make them with lstd.equations(data)"
+            )
+        if self.variance == "direct" or isinstance(self.nonnegative_at, str):
+            setting = 'variance="direct"' if self.variance == "direct" else 'nonnegative_at="visited"'
+            raise InvalidInputError(
+                f"solve(equations) cannot do {setting}, which needs the data a second time; "
+                "use fit(data) or fit_exact(chain, start)"
+            )
+        for name in ("lam", "discount", "features", "second_features"):
+            mine, theirs = getattr(self, name), getattr(equations, name)
+            if mine != theirs:
+                raise MismatchError(
+                    f"equations must agree with the estimator on {name}={mine!r}, got {theirs!r}; "
+                    "solve them with the estimator that made them"
+                )
+        weights = equations.solve(self.ridge)
+        return self._finish(
+            equations, weights, _second_rhs(equations, weights), self.nonnegative_at, exact=False
+        )
+
+    def _project(self, chain: MarkovChain, start: npt.ArrayLike) -> ProjectedChain:
+        if not isinstance(chain, MarkovChain):
+            raise InvalidInputError(
+                f"chain must be a MarkovChain, got {type(chain).__name__}; build MarkovChain(P, r)"
+            )
+        return ProjectedChain(
+            chain,
+            self.features,
+            self.second_features,
+            chain.start_distribution(start),
+            lam=self.lam,
+            discount=self.discount,
+        )
+
+    def _finish(
+        self,
+        equations: MomentEquations,
+        weights: Weights,
+        d: Floats,  # (l_M,): the second equation's right-hand side
+        demanded: Floats | None,  # (m, dim): where Ṽ ≥ 0 is demanded
+        *,
+        exact: bool,
+    ) -> RiskFunction:
+        """The second equation solved, constrained or not, and everything put into one record."""
+        supports = _supports(equations, exact=exact)
+        constrained = None
+        if demanded is None:
+            w_second = weights.second_system.solve(d)
+        else:
+            w_second, constrained = self._constrain(equations, weights, d, demanded, supports)
+        systems = (weights.mean_system, weights.second_system)
+        return RiskFunction(
+            features=self.features,
+            second_features=self.second_features,
+            w_mean=weights.mean,
+            w_second=w_second,
+            variance_method=self.variance,
+            support=supports[0],
+            second_support=supports[1],
+            facts=Facts(
+                estimator="LSTD's exact equations" if exact else "LSTD",
+                lam=self.lam,
+                discount=self.discount,
+                ridge=self.ridge,
+                episodes=equations.episodes,
+                terminated=equations.terminated,
+                transitions=equations.transitions,
+                outside=equations.outside,
+                redundant=max(system.redundant for system in systems),
+                condition=max(system.condition for system in systems),
+                constrained=0 if constrained is None else constrained.active.size,
+                constraint_residual=0.0 if constrained is None else constrained.residual,
+            ),
+        )
+
+    def _constrain(
+        self,
+        equations: MomentEquations,
+        weights: Weights,
+        d: Floats,
+        demanded: Floats,
+        supports: tuple[Support, Support],
+    ) -> tuple[Floats, ConstrainedSolution]:
+        """w_second under the constraint at the demanded states, those that were not visited left out."""
+        phi_J, phi_M = self.features(demanded), self.second_features(demanded)
+        visited = np.flatnonzero(supports[0].visited(phi_J) & supports[1].visited(phi_M))
+        system, K = weights.second_system, equations.episodes
+        J = np.asarray(phi_J @ weights.mean)[visited]
+        H = system.restrict(-phi_M[visited])
+        gram = system.restrict(np.asarray(system.restrict(equations.gram)).T)
+        solution = solve_constrained(
+            system.reduced / K,
+            np.asarray(system.restrict(d[None, :])).ravel() / K,
+            H,
+            np.zeros(visited.size) if self.variance == "direct" else -(J**2),
+            gram=np.asarray(gram) / K,
+            solver=self.constraint_solver,
+        )
+        return system.lift(solution.w), solution
+
+
+def _second_rhs(equations: MomentEquations, weights: Weights) -> Floats:
+    """d = e + D w_J, of shape (l_M,)."""
+    d: Floats = equations.e + equations.D @ weights.mean
+    return d
+
+
+def _supports(equations: MomentEquations, *, exact: bool) -> tuple[Support, Support]:
+    """What the equations say about φ_J and about φ_M."""
+
+    def support(features: Features, visits: Floats, episodes: Floats, gram: Floats) -> Support:
+        return Support(
+            visits=visits,
+            feature_episodes=episodes,
+            episodes=equations.episodes,
+            gram=None if getattr(features, "sparse", False) else gram,
+            limit=np.inf if exact else 1.0,
+        )
+
+    first = support(equations.features, equations.visits, equations.feature_episodes, equations.mean_gram)
+    if equations.second_features == equations.features:
+        return first, first
+    return first, support(
+        equations.second_features, equations.second_visits, equations.second_feature_episodes, equations.gram
+    )
+
+
+def _as_demand(value: Any) -> Floats | Literal["visited"] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if value != "visited":
+            raise InvalidInputError(
+                f'nonnegative_at must be states of shape (n, dim), "visited" or None, got {value!r}; '
+                "choose one"
+            )
+        return "visited"
+    return as_states(value, "nonnegative_at")
+
+
+def _choice(value: str, name: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise InvalidInputError(f"{name} must be one of {', '.join(choices)}, got {value!r}; choose one")
+    return value

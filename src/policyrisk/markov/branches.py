@@ -1,0 +1,155 @@
+"""The ways out of every state, as one flat table.
+
+A chain with n states is stored as *branches*: from state x, with probability p, on to state y (or to the
+end, y = n), earning ρ. Rows may hold several branches to the same y, as mixing the actions of a stochastic
+policy gives: that keeps the reward's own randomness, which the variance needs. Every expectation over one
+step is then a sum over a row's branches:
+
+    E[f(ρ, y) | x] = Σ_branches p f(ρ, y)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk._arrays import Floats, Ints, as_floats, check_shape, name_some
+from policyrisk.errors import InvalidInputError
+
+Sparse: TypeAlias = "sp.csr_array[Any, tuple[int, int]]"
+
+# A row whose probabilities sum to 1 within this does not terminate: 0.1 added ten times is not quite 1.
+ROW_ROUNDING = 1e-12
+# How far above 1 a row may sum.
+ROW_EXCESS = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Branches:
+    """All branches of a chain, state by state."""
+
+    indptr: Ints  # (n + 1,): branches of state x are indptr[x], …, indptr[x + 1] − 1
+    successor: Ints  # (branches,): y, n for the end
+    probability: Floats  # (branches,)
+    reward: Floats  # (branches,)
+
+    @property
+    def n(self) -> int:
+        """The number of states, the end not among them."""
+        return self.indptr.size - 1
+
+    @property
+    def row(self) -> Ints:
+        """The state that each branch leaves, of shape (branches,)."""
+        return np.repeat(np.arange(self.n), np.diff(self.indptr))
+
+    def expect(self, values: Floats) -> Floats:
+        """Σ p · values over each state's branches: (branches,) to (n,)."""
+        sums = np.bincount(self.row, weights=self.probability * values, minlength=self.n)
+        return sums.astype(np.float64, copy=False)
+
+    def matrix(self, values: Floats | None = None) -> Sparse:
+        """The matrix with entries Σ p · values over the branches from x to y (the end left out), (n, n)."""
+        going = self.successor < self.n
+        data = self.probability if values is None else self.probability * values
+        entries = (data[going], (self.row[going], self.successor[going]))
+        return sp.csr_array(sp.coo_array(entries, shape=(self.n, self.n)))
+
+
+def from_matrix(P: Sparse, rewards: Floats | Sparse, terminal_rewards: object, name: str = "P") -> Branches:
+    """Branches of checked P (n, n) with rewards r(x) (n,) or r(x, y) (n, n); rows' rests terminate."""
+    n = P.shape[0]
+    ends = _terminating(P, name)
+    leaving = np.flatnonzero(ends)
+    rows = np.repeat(np.arange(n), np.diff(P.indptr))
+    if rewards.ndim == 1:
+        earned, default = np.asarray(rewards)[rows], np.asarray(rewards)
+    else:
+        earned, default = _entries(rewards, rows, P.indices), np.zeros(n)
+    at_end = default if terminal_rewards is None else as_floats(terminal_rewards, "terminal_rewards", (n,))
+    return _sorted(
+        n,
+        np.concatenate([rows, leaving]),
+        np.concatenate([P.indices.astype(np.int64), np.full(leaving.size, n)]),
+        np.concatenate([P.data, ends[leaving]]),
+        np.concatenate([earned, at_end[leaving]]),
+    )
+
+
+def mix(parts: Sequence[Branches], policy: Floats) -> Branches:
+    """The branches of a stochastic policy (n, actions): each action's, weighted with its probability."""
+    n = parts[0].n
+    rows, successors, probabilities, rewards = [], [], [], []
+    for action, part in enumerate(parts):
+        row = part.row
+        weight = policy[row, action]
+        chosen = weight > 0
+        rows.append(row[chosen])
+        successors.append(part.successor[chosen])
+        probabilities.append((weight * part.probability)[chosen])
+        rewards.append(part.reward[chosen])
+    return _sorted(
+        n,
+        np.concatenate(rows),
+        np.concatenate(successors),
+        np.concatenate(probabilities),
+        np.concatenate(rewards),
+    )
+
+
+def as_transition_matrix(value: Any, name: str) -> Sparse:
+    """A checked transition matrix in CSR: square, finite, no negative entry, no row above 1."""
+    if sp.issparse(value):
+        if len(value.shape) != 2 or value.shape[0] != value.shape[1]:
+            raise InvalidInputError(f"{name} must be square, of shape (n, n), got {value.shape}; reshape it")
+        matrix: Sparse = sp.csr_array(value).astype(np.float64)
+        matrix.sum_duplicates()
+        matrix.data = as_floats(matrix.data, f"{name}'s entries", (None,))
+    else:
+        dense = as_floats(value, name, (None, None))
+        check_shape(dense, name, (len(dense), len(dense)))
+        matrix = sp.csr_array(dense)
+    matrix.eliminate_zeros()
+    if matrix.shape[0] == 0:
+        raise InvalidInputError(f"{name} must have at least one state, got shape {matrix.shape}; add states")
+    if (matrix.data < 0).any():
+        row = int(np.flatnonzero(np.diff(matrix.indptr).cumsum() > np.argmax(matrix.data < 0))[0])
+        raise InvalidInputError(
+            f"{name} must hold probabilities, got {matrix.data.min():g} in row {row}; "
+            "make every entry at least 0"
+        )
+    sums = np.asarray(matrix.sum(axis=1)).ravel()
+    above = np.flatnonzero(sums > 1.0 + ROW_EXCESS)
+    if above.size:
+        raise InvalidInputError(
+            f"{name}'s rows must sum to at most 1 (the rest terminates), got {sums[above[0]]:.12g} in row "
+            f"{name_some(above)}; normalise those rows"
+        )
+    return matrix
+
+
+def _terminating(P: Sparse, name: str) -> Floats:
+    """The probability of ending from each state, 0 where the row sums to 1 within rounding."""
+    rest = 1.0 - np.asarray(P.sum(axis=1)).ravel()
+    return np.where(rest > ROW_ROUNDING, rest, 0.0)
+
+
+def _entries(matrix: Floats | Sparse, rows: Ints, columns: npt.NDArray[Any]) -> Floats:
+    """The entries at (rows, columns), of shape (len(rows),)."""
+    if sp.issparse(matrix):
+        return np.asarray(sp.csr_array(matrix)[rows, columns]).ravel()
+    entries: Floats = np.asarray(matrix)[rows, columns]
+    return entries
+
+
+def _sorted(n: int, rows: Ints, successors: Ints, probabilities: Floats, rewards: Floats) -> Branches:
+    order = np.argsort(rows, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]).astype(np.int64)
+    return Branches(
+        indptr, successors[order].astype(np.int64), probabilities[order], np.ascontiguousarray(rewards[order])
+    )

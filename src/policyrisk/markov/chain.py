@@ -1,0 +1,354 @@
+"""Markov chains with rewards: the exact mean, second moment and variance of the reward to go.
+
+For a chain P whose rows may sum to less than 1 (the rest terminates), rewards ρ and discount γ,
+Proposition 2 and its discounted form (Sobel 1982) read, with y the successor and J(end) = M(end) = 0,
+
+    J(x) = E[ρ + γ J(y) | x]
+    M(x) = E[ρ² + 2γ ρ J(y) + γ² M(y) | x]
+    V(x) = E[δ² + γ² V(y) | x],      δ = ρ + γ J(y) − J(x)
+
+V is solved from its own equation, since M − J² is a difference of large numbers; M is V + J². For γ = 1
+both solves share one factorisation of I − P.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk import _random
+from policyrisk._arrays import Floats, Seed, as_count, as_floats, as_number, name_some, readonly
+from policyrisk.errors import ImproperPolicyError, InvalidInputError
+from policyrisk.markov import _kernels
+from policyrisk.markov.branches import Branches, Sparse, as_transition_matrix, from_matrix, mix
+from policyrisk.markov.linear import Resolvent, SolveReport
+from policyrisk.trajectories import Trajectories
+
+
+class MarkovChain:
+    """A chain with n states and rewards, under a fixed policy.
+
+    P is (n, n), dense or sparse; a row that sums to less than 1 terminates with the rest. r is (n,), the
+    reward of leaving a state, or (n, n), the reward of each transition. ``terminal_rewards`` (n,) is what
+    the step that ends the episode earns; by default r(x) where r is (n,), and 0 where r is (n, n).
+
+    Two states a, b that lead to each other and to the end:
+
+    >>> chain = MarkovChain([[0.3, 0.5], [0.6, 0.0]], [1.0, 3.0])
+    >>> chain.mean()
+    array([6.25, 6.75])
+    >>> chain.variance()
+    array([29.0625, 26.8125])
+    """
+
+    def __init__(
+        self,
+        P: object,
+        r: object,
+        discount: float = 1.0,
+        *,
+        terminal_rewards: npt.ArrayLike | None = None,
+    ) -> None:
+        matrix = as_transition_matrix(P, "P")
+        rewards = _as_rewards(r, matrix.shape[0])
+        self._set(from_matrix(matrix, rewards, terminal_rewards), discount)
+
+    @classmethod
+    def from_mdp(
+        cls,
+        P: object,
+        r: object,
+        policy: npt.ArrayLike,
+        discount: float = 1.0,
+        *,
+        terminal_rewards: npt.ArrayLike | None = None,
+    ) -> MarkovChain:
+        """The chain of a policy in a decision process.
+
+        P is (actions, n, n) or a sequence of sparse matrices, one per action. ``policy`` is (n, actions),
+        the probability of each action, or (n,) ints, the action taken. r is (n,), (n, actions),
+        (actions, n, n) or (n, n); ``terminal_rewards`` is (n,). Rewards that depend on the action keep
+        their randomness under a stochastic policy: V counts it.
+
+        >>> stay, leave = [[0.9]], [[0.0]]
+        >>> MarkovChain.from_mdp([stay, leave], [1.0], policy=[[0.5, 0.5]]).mean()
+        array([1.81818182])
+        """
+        matrices = [as_transition_matrix(Pa, f"P[{a}]") for a, Pa in enumerate(_as_sequence(P))]
+        n, actions = matrices[0].shape[0], len(matrices)
+        for a, matrix in enumerate(matrices):
+            if matrix.shape[0] != n:
+                raise InvalidInputError(
+                    f"P[{a}] must have shape ({n}, {n}) like P[0], got {matrix.shape}; "
+                    "give every action a matrix over the same states"
+                )
+        chosen = _as_policy(policy, n, actions)
+        parts = [
+            from_matrix(matrix, rewards, terminal_rewards)
+            for matrix, rewards in zip(matrices, _rewards_by_action(r, n, actions), strict=True)
+        ]
+        chain = object.__new__(cls)
+        chain._set(mix(parts, chosen), discount)
+        return chain
+
+    def _set(self, branches: Branches, discount: float) -> None:
+        self.discount = as_number(
+            discount, "discount", 0.0, 1.0, open_low=True, remedy="pass 1 for episodes that end by themselves"
+        )
+        self.branches = branches
+        self.n = branches.n
+        self.P = branches.matrix()
+        if self.discount == 1.0:
+            endless = np.flatnonzero(~self._reaches_end)
+            if endless.size:
+                raise ImproperPolicyError(
+                    f"P must reach the end from every state when discount=1 (Assumption 1: proper policy), "
+                    f"but cannot from states {name_some(endless)}; let some row there sum to less than 1, "
+                    "or use discount < 1"
+                )
+        self._resolvents: dict[float, Resolvent] = {}
+        self.reports: dict[str, SolveReport] = {}
+
+    def mean(self) -> Floats:
+        """J = r + γ P J, of shape (n,)."""
+        return self._mean
+
+    def second_moment(self) -> Floats:
+        """M = V + J², of shape (n,), which solves M = E[ρ² + 2γ ρ J(y)] + γ² P M."""
+        return readonly(self._variance + self._mean**2)
+
+    def variance(self) -> Floats:
+        """V = E[δ²] + γ² P V with δ = ρ + γ J(y) − J(x), of shape (n,)."""
+        return self._variance
+
+    def std(self) -> Floats:
+        """√V, of shape (n,)."""
+        return readonly(np.sqrt(self._variance))
+
+    @cached_property
+    def _mean(self) -> Floats:
+        solution, self.reports["mean"] = self.resolvent(self.discount).solve(self.expected_reward)
+        return readonly(solution)
+
+    @cached_property
+    def _variance(self) -> Floats:
+        squared = self.expected_squared_error(self._mean)
+        solution, self.reports["variance"] = self.resolvent(self.discount**2).solve(squared)
+        return readonly(solution)
+
+    @cached_property
+    def expected_reward(self) -> Floats:
+        """E[ρ | x], of shape (n,)."""
+        return readonly(self.branches.expect(self.branches.reward))
+
+    def expected_squared_error(self, J: Floats) -> Floats:
+        """E[δ² | x] with δ = ρ + γ J(y) − J(x) for any function J (n,) of the state, of shape (n,)."""
+        branches = self.branches
+        after = np.append(J, 0.0)[branches.successor]
+        delta = branches.reward + self.discount * after - J[branches.row]
+        return branches.expect(delta**2)
+
+    def resolvent(self, factor: float) -> Resolvent:
+        """The factored I − factor·P, made once for each factor."""
+        if factor not in self._resolvents:
+            self._resolvents[factor] = Resolvent(self.P, factor)
+        return self._resolvents[factor]
+
+    def occupancy(self, start: npt.ArrayLike = 0) -> Floats:
+        """q, the expected number of visits to each state in one episode: q = ζ0 + Pᵀ q, of shape (n,).
+
+        ``start`` is a state's index or a distribution ζ0 of shape (n,). q is not discounted.
+
+        >>> MarkovChain([[0.0, 1.0], [0.5, 0.0]], [1.0, 1.0]).occupancy(0)
+        array([2., 2.])
+        """
+        zeta = self.start_distribution(start)
+        reached = self._reachable(zeta)
+        endless = np.flatnonzero(reached & ~self._reaches_end)
+        if endless.size:
+            raise ImproperPolicyError(
+                f"the occupancy needs episodes that end (Assumption 1: proper policy), but states "
+                f"{name_some(endless)} are reached from start and never reach the end; "
+                "let some row there sum to less than 1"
+            )
+        if reached.all():
+            q, self.reports["occupancy"] = self.resolvent(1.0).solve(zeta, transpose=True)
+            return q
+        inside = np.flatnonzero(reached)
+        part = sp.csr_array(self.P[inside][:, inside])
+        q = np.zeros(self.n)
+        q[inside], self.reports["occupancy"] = Resolvent(part, 1.0).solve(zeta[inside], transpose=True)
+        return q
+
+    def start_distribution(self, start: npt.ArrayLike) -> Floats:
+        """ζ0 of shape (n,) from a state's index or a distribution."""
+        array = np.asarray(start)
+        if array.ndim == 0 and np.issubdtype(array.dtype, np.integer):
+            index = int(array)
+            if not 0 <= index < self.n:
+                raise InvalidInputError(
+                    f"start must be a state from 0 to {self.n - 1}, got {index}; count states from 0"
+                )
+            zeta = np.zeros(self.n)
+            zeta[index] = 1.0
+            return zeta
+        zeta = as_floats(start, "start", (self.n,))
+        if (zeta < 0).any() or abs(zeta.sum() - 1.0) > 1e-9:
+            raise InvalidInputError(
+                f"start must be a distribution over {self.n} states, got entries from {zeta.min():g} that "
+                f"sum to {zeta.sum():.12g}; divide by the sum"
+            )
+        return zeta
+
+    def sample(
+        self,
+        start: npt.ArrayLike = 0,
+        episodes: int = 1000,
+        seed: Seed = None,
+        max_steps: int | None = None,
+    ) -> Trajectories:
+        """Episodes of state indices, of shape (.., 1); the terminal state is index n.
+
+        An episode that has not ended after ``max_steps`` steps is cut off. The same seed gives the same
+        episodes on any number of threads.
+
+        >>> chain = MarkovChain([[0.5]], [1.0])
+        >>> data = chain.sample(start=0, episodes=3, seed=1)
+        >>> data.lengths.tolist() == chain.sample(start=0, episodes=3, seed=1).lengths.tolist()
+        True
+        """
+        zeta = self.start_distribution(start)
+        count = as_count(episodes, "episodes", 1)
+        if max_steps is None:
+            endless = np.flatnonzero(self._reachable(zeta) & ~self._reaches_end)
+            if endless.size:
+                raise ImproperPolicyError(
+                    f"max_steps must be given where episodes may never end, as from states "
+                    f"{name_some(endless)}; pass max_steps"
+                )
+        limit = np.iinfo(np.int64).max if max_steps is None else as_count(max_steps, "max_steps", 1)
+        branches = self.branches
+        first, second = _random.keys(seed)
+        lengths, terminated = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.bool_)
+        common = (branches.indptr, branches.successor, self._cumulative)
+        cumulative_start = np.cumsum(zeta / zeta.sum())
+        _kernels.sample_lengths(*common, cumulative_start, first, second, limit, lengths, terminated)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        states = np.empty(offsets[-1] + count, dtype=np.int64)
+        rewards = np.empty(offsets[-1])
+        _kernels.sample_episodes(
+            *common, branches.reward, cumulative_start, first, second, offsets, states, rewards
+        )
+        return Trajectories._view(states[:, None], rewards, lengths, terminated)
+
+    @cached_property
+    def _cumulative(self) -> Floats:
+        """Each state's branch probabilities, summed up from its first branch, of shape (branches,)."""
+        running = np.cumsum(self.branches.probability)
+        before = np.append(0.0, running)[self.branches.indptr[:-1]]
+        return np.asarray(running - np.repeat(before, np.diff(self.branches.indptr)))
+
+    @cached_property
+    def _reaches_end(self) -> npt.NDArray[np.bool_]:
+        """Which states can reach the end, of shape (n,)."""
+        branches = self.branches
+        ending = np.zeros(self.n, dtype=np.bool_)
+        ending[branches.row[branches.successor == self.n]] = True
+        return _closure(sp.csr_array(self.P.T), ending)
+
+    def _reachable(self, zeta: Floats) -> npt.NDArray[np.bool_]:
+        return _closure(self.P, zeta > 0)
+
+    def __repr__(self) -> str:
+        return f"MarkovChain({self.n} states, {self.P.nnz} transitions, discount={self.discount})"
+
+
+def _closure(graph: Sparse, sources: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The nodes that can be reached from the sources along the graph's edges, sources included."""
+    n = graph.shape[0]
+    from_root = sp.csr_array(
+        (
+            np.ones(int(sources.sum())),
+            (np.zeros(int(sources.sum()), dtype=np.int64), np.flatnonzero(sources)),
+        ),
+        shape=(1, n),
+    )
+    rooted = sp.csr_array(
+        sp.vstack([sp.hstack([graph, sp.csr_array((n, 1))]), sp.hstack([from_root, [[0.0]]])])
+    )
+    order = sp.csgraph.breadth_first_order(rooted, n, return_predecessors=False)
+    reached = np.zeros(n + 1, dtype=np.bool_)
+    reached[order] = True
+    return reached[:n]
+
+
+def _as_sequence(P: object) -> Sequence[Any]:
+    if sp.issparse(P) or not isinstance(P, Sequence | np.ndarray):
+        raise InvalidInputError(
+            f"P must be (actions, n, n) or a sequence of matrices, one per action, got {type(P).__name__}; "
+            "use MarkovChain(P, r) for a chain without actions"
+        )
+    if len(P) == 0 or (isinstance(P, np.ndarray) and P.ndim != 3):
+        raise InvalidInputError(
+            f"P must be (actions, n, n) with at least one action, got {np.shape(P)}; "
+            "use MarkovChain(P, r) for a chain without actions"
+        )
+    return list(P)
+
+
+def _as_rewards(r: Any, n: int) -> Floats | Sparse:
+    """Rewards (n,) or (n, n), checked."""
+    if sp.issparse(r):
+        if r.shape != (n, n):
+            raise InvalidInputError(f"r must have shape ({n},) or ({n}, {n}), got {r.shape}; reshape it")
+        matrix: Sparse = sp.csr_array(r).astype(np.float64)
+        matrix.data = as_floats(matrix.data, "r's entries", (None,))
+        return matrix
+    return as_floats(r, "r", (n, n) if np.ndim(r) == 2 else (n,))
+
+
+def _rewards_by_action(r: Any, n: int, actions: int) -> list[Floats | Sparse]:
+    """One (n,) or (n, n) reward array per action."""
+    if isinstance(r, list | tuple) and len(r) and all(sp.issparse(part) for part in r):
+        if len(r) != actions:
+            raise InvalidInputError(f"r must hold {actions} matrices, one per action, got {len(r)}; add some")
+        return [_as_rewards(part, n) for part in r]
+    shape = r.shape if sp.issparse(r) else np.shape(r)
+    if len(shape) == 3:
+        table = as_floats(r, "r", (actions, n, n))
+        return [table[a] for a in range(actions)]
+    if shape == (n, actions) and actions != n:
+        table = as_floats(r, "r", (n, actions))
+        return [np.ascontiguousarray(table[:, a]) for a in range(actions)]
+    if shape == (n, n) and actions == n:
+        raise InvalidInputError(
+            f"r of shape ({n}, {n}) is ambiguous with {actions} actions: r(x, a) or r(x, y); "
+            "pass r(x, y) as (actions, n, n)"
+        )
+    return [_as_rewards(r, n)] * actions
+
+
+def _as_policy(policy: Any, n: int, actions: int) -> Floats:
+    """The policy as probabilities (n, actions)."""
+    array = np.asarray(policy)
+    if array.ndim == 1 and np.issubdtype(array.dtype, np.integer):
+        if array.shape != (n,) or array.min() < 0 or array.max() >= actions:
+            raise InvalidInputError(
+                f"policy must hold {n} actions from 0 to {actions - 1}, got shape {array.shape} with values "
+                f"from {array.min()} to {array.max()}; give one action per state"
+            )
+        one_hot: Floats = np.eye(actions)[array]
+        return one_hot
+    table = as_floats(policy, "policy", (n, actions))
+    wrong = np.flatnonzero((table < 0).any(axis=1) | (np.abs(table.sum(axis=1) - 1.0) > 1e-9))
+    if wrong.size:
+        raise InvalidInputError(
+            f"policy's rows must be distributions over {actions} actions, got {table[wrong[0]].tolist()} in "
+            f"row {name_some(wrong)}; make every entry at least 0 and every row sum to 1"
+        )
+    return table

@@ -1,0 +1,250 @@
+"""Recorded episodes, column by column.
+
+An episode of length T visits states x_0, …, x_T and earns rewards r_0, …, r_{T−1}. It either
+*terminated* (x_T is the end: nothing follows, φ(x_T) = 0) or was *cut off* (a time limit: the process
+would have gone on from x_T). The two are kept apart everywhere.
+
+A *source* of episodes is one :class:`Trajectories` or any re-iterable of them (a stream): a list, or an
+object whose ``__iter__`` starts anew each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk import _kernels
+from policyrisk._arrays import Bools, Floats, Ints, as_floats, as_number, name_some, readonly
+from policyrisk.errors import InvalidInputError, MismatchError
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectories:
+    """Episodes stored end to end; immutable and validated once.
+
+    The arrays are copied (slices share memory) and read-only. Iterating gives one-episode records;
+    ``data[10:20]`` gives ten episodes, ``data[3]`` the fourth.
+
+    >>> data = Trajectories(states=[[0], [1], [2], [0], [1]], rewards=[1.0, 1.0, 1.0],
+    ...                     lengths=[2, 1], terminated=[True, False])
+    >>> len(data), data.transitions, data.dim
+    (2, 3, 1)
+    >>> data.returns().tolist()
+    [2.0, 1.0]
+    >>> data[1].states.tolist()
+    [[0], [1]]
+    """
+
+    states: npt.NDArray[Any]  # (transitions + episodes, dim), float64 or int64, each episode's x_T included
+    rewards: Floats  # (transitions,)
+    lengths: Ints  # (episodes,)
+    terminated: Bools  # (episodes,), False where the episode was cut off
+
+    def __post_init__(self) -> None:
+        rewards = as_floats(self.rewards, "rewards", (None,))
+        lengths = _as_lengths(self.lengths)
+        terminated = np.asarray(self.terminated)
+        if terminated.shape != lengths.shape or terminated.dtype != np.bool_:
+            raise InvalidInputError(
+                f"terminated must be {lengths.size} booleans, one per episode, got {terminated.dtype} of "
+                f"shape {terminated.shape}; pass True where the episode ended, False where it was cut off"
+            )
+        if int(lengths.sum()) != rewards.size:
+            raise InvalidInputError(
+                f"lengths must sum to len(rewards)={rewards.size}, got {int(lengths.sum())}; "
+                "give each episode's number of rewards"
+            )
+        states = _as_state_rows(self.states)
+        if len(states) != rewards.size + lengths.size:
+            raise InvalidInputError(
+                f"states must have sum(lengths) + episodes = {rewards.size + lengths.size} rows, got "
+                f"{len(states)}; include the state that each episode ended in"
+            )
+        for name, array in (
+            ("states", states),
+            ("rewards", rewards),
+            ("lengths", lengths),
+            ("terminated", terminated),
+        ):
+            object.__setattr__(self, name, readonly(array.copy()))
+
+    @classmethod
+    def _view(
+        cls, states: npt.NDArray[Any], rewards: Floats, lengths: Ints, terminated: Bools
+    ) -> Trajectories:
+        """A record over parts of arrays that were validated already."""
+        record = object.__new__(cls)
+        columns = {"states": states, "rewards": rewards, "lengths": lengths, "terminated": terminated}
+        for name, array in columns.items():
+            object.__setattr__(record, name, readonly(array))
+        return record
+
+    @classmethod
+    def concatenate(cls, parts: Iterable[Trajectories]) -> Trajectories:
+        """All episodes of the parts, in order."""
+        records = list(parts)
+        if not records:
+            raise InvalidInputError(
+                "parts must hold at least one Trajectories, got none; pass a list of them"
+            )
+        for part in records:
+            if not isinstance(part, Trajectories):
+                raise InvalidInputError(f"parts must be Trajectories, got {type(part).__name__}; convert it")
+            if part.dim != records[0].dim:
+                raise MismatchError(
+                    f"parts must agree on the states' dimension, got {records[0].dim} and {part.dim}; "
+                    "keep different tasks apart"
+                )
+        return cls._view(
+            np.concatenate([part.states for part in records]),
+            np.concatenate([part.rewards for part in records]),
+            np.concatenate([part.lengths for part in records]),
+            np.concatenate([part.terminated for part in records]),
+        )
+
+    def __len__(self) -> int:
+        return self.lengths.size
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        return (self[k] for k in range(len(self)))
+
+    def __getitem__(self, index: int | slice | npt.ArrayLike) -> Trajectories:
+        if isinstance(index, int | np.integer):
+            k = int(index) + (len(self) if index < 0 else 0)
+            if not 0 <= k < len(self):
+                raise IndexError(f"episode {index} of {len(self)}")
+            return self._span(k, k + 1)
+        if isinstance(index, slice) and index.step in (None, 1):
+            first, last, _ = index.indices(len(self))
+            return self._span(first, max(first, last))
+        chosen = np.arange(len(self))[index if isinstance(index, slice) else np.asarray(index)]
+        if chosen.size == 0:
+            return self._span(0, 0)
+        return Trajectories.concatenate(self._span(k, k + 1) for k in chosen.tolist())
+
+    def _span(self, first: int, last: int) -> Trajectories:
+        """Episodes first, …, last − 1, sharing memory."""
+        t0, t1 = int(self.offsets[first]), int(self.offsets[last])
+        return self._view(
+            self.states[t0 + first : t1 + last],
+            self.rewards[t0:t1],
+            self.lengths[first:last],
+            self.terminated[first:last],
+        )
+
+    @property
+    def dim(self) -> int:
+        """The states' dimension."""
+        return int(self.states.shape[1])
+
+    @property
+    def transitions(self) -> int:
+        """The number of rewards."""
+        return self.rewards.size
+
+    @cached_property
+    def offsets(self) -> Ints:
+        """Where each episode's rewards start, and the end, of shape (episodes + 1,)."""
+        return readonly(np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64))
+
+    @cached_property
+    def visited_rows(self) -> Ints:
+        """The rows of ``states`` that hold x_t with t < T, of shape (transitions,)."""
+        rows = np.ones(len(self.states), dtype=np.bool_)
+        rows[self.final_rows] = False
+        return readonly(np.flatnonzero(rows))
+
+    @cached_property
+    def final_rows(self) -> Ints:
+        """The rows of ``states`` that hold the x_T, of shape (episodes,)."""
+        return readonly(self.offsets[1:] + np.arange(len(self)))
+
+    def starts(self) -> npt.NDArray[Any]:
+        """The first state of every episode, of shape (episodes, dim)."""
+        starts: npt.NDArray[Any] = self.states[self.offsets[:-1] + np.arange(len(self))]
+        return starts
+
+    def returns_to_go(self, discount: float = 1.0) -> Floats:
+        """B_t = Σ_{s ≥ t} γ^{s−t} r_s within each episode, of shape (transitions,)."""
+        out = np.empty(self.transitions)
+        _kernels.returns_to_go(
+            self.rewards, self.lengths, as_number(discount, "discount", 0.0, 1.0, open_low=True), out
+        )
+        return out
+
+    def returns(self, discount: float = 1.0) -> Floats:
+        """Each episode's whole return, of shape (episodes,)."""
+        returns: Floats = self.returns_to_go(discount)[self.offsets[:-1]]
+        return returns
+
+    def __repr__(self) -> str:
+        return (
+            f"Trajectories({len(self)} episodes, {int(self.terminated.sum())} terminated, "
+            f"{self.transitions} transitions, dim {self.dim})"
+        )
+
+
+Source: TypeAlias = "Trajectories | Iterable[Trajectories]"
+
+
+def batches(source: Source) -> Iterator[Trajectories]:
+    """The records of a source, one after the other: a Trajectories is a stream of one.
+
+    >>> data = Trajectories([[0], [1]], [1.0], [1], [True])
+    >>> [len(batch) for batch in batches([data, data])]
+    [1, 1]
+    """
+    if isinstance(source, Trajectories):
+        yield source
+        return
+    if not isinstance(source, Iterable):
+        raise InvalidInputError(
+            f"data must be Trajectories or an iterable of them, got {type(source).__name__}; "
+            "build Trajectories(states, rewards, lengths, terminated)"
+        )
+    for batch in source:
+        if not isinstance(batch, Trajectories):
+            raise InvalidInputError(
+                f"data must yield Trajectories, got {type(batch).__name__}; "
+                "build Trajectories(states, rewards, lengths, terminated) of each batch"
+            )
+        yield batch
+
+
+def check_reiterable(source: Source) -> None:
+    """Raise where a source can be read only once: error bars need a second pass."""
+    if isinstance(source, Iterator):
+        raise InvalidInputError(
+            f"data must be re-iterable for a second pass, got the one-shot iterator {type(source).__name__}; "
+            "pass a list of Trajectories, or an object whose __iter__ starts anew"
+        )
+
+
+def _as_lengths(value: object) -> Ints:
+    lengths = np.asarray(value)
+    if lengths.ndim != 1 or not (np.issubdtype(lengths.dtype, np.integer) or lengths.size == 0):
+        raise InvalidInputError(
+            f"lengths must be whole numbers of shape (episodes,), got {lengths.dtype} of shape "
+            f"{lengths.shape}; give each episode's number of rewards"
+        )
+    short = np.flatnonzero(lengths < 1)
+    if short.size:
+        raise InvalidInputError(
+            f"lengths must be at least 1, got {lengths[short[0]]} for episode {name_some(short)}; "
+            "leave empty episodes out"
+        )
+    return lengths.astype(np.int64)
+
+
+def _as_state_rows(value: Sequence[object] | npt.ArrayLike) -> npt.NDArray[Any]:
+    array = np.asarray(value)
+    if array.ndim == 1:
+        array = array[:, None]
+    if np.issubdtype(array.dtype, np.integer) and array.ndim == 2:
+        return array.astype(np.int64)
+    return as_floats(array, "states", (None, None))

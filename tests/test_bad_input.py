@@ -1,0 +1,284 @@
+"""Malformed calls: each is answered by one of our exceptions, which names the argument and a way out."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import policyrisk as pr
+from policyrisk.errors import ImproperPolicyError, InvalidInputError, MismatchError, PolicyRiskError
+from policyrisk.experiments.chain import ChainParameters
+from policyrisk.experiments.chain import run as run_chain
+
+P2 = [[0.5, 0.2], [0.1, 0.6]]
+CHAIN = pr.MarkovChain(P2, [1.0, 2.0])
+MDP = np.array([P2, P2])
+PHI = pr.Polynomial(1, low=[0], high=[1])
+LSTD = pr.LSTD(PHI)
+NAN, INF = float("nan"), float("inf")
+
+# call, exception, what the text must name (the argument), and a word of the remedy
+CASES = {
+    "P not square": (lambda: pr.MarkovChain([[0.5, 0.1]], [1.0]), InvalidInputError, "P must", "reshape"),
+    "P of one dimension": (lambda: pr.MarkovChain([0.5], [1.0]), InvalidInputError, "P must", "reshape"),
+    "P ragged": (lambda: pr.MarkovChain([[0.5], [0.1, 0.2]], [1.0]), InvalidInputError, "P must", "pass"),
+    "P of strings": (lambda: pr.MarkovChain([["a"]], [1.0]), InvalidInputError, "P must", "pass an array"),
+    "P empty": (lambda: pr.MarkovChain(np.zeros((0, 0)), []), InvalidInputError, "P must", "add states"),
+    "P nan": (lambda: pr.MarkovChain([[NAN]], [1.0]), InvalidInputError, "P must be finite", "repair"),
+    "P inf": (lambda: pr.MarkovChain([[INF]], [1.0]), InvalidInputError, "P must be finite", "repair"),
+    "sparse P nan": (
+        lambda: pr.MarkovChain(sp.csr_array([[NAN, 0.2], [0.1, 0.1]]), [1.0, 1.0]),
+        InvalidInputError,
+        "P's entries",
+        "repair",
+    ),
+    "sparse P not square": (
+        lambda: pr.MarkovChain(sp.csr_array((2, 3)), [1.0, 1.0]),
+        InvalidInputError,
+        "P must be square",
+        "reshape",
+    ),
+    "negative probability": (
+        lambda: pr.MarkovChain([[0.5, 0.2], [-0.1, 0.6]], [1.0, 1.0]),
+        InvalidInputError,
+        "-0.1 in row 1",
+        "at least 0",
+    ),
+    "row above 1": (
+        lambda: pr.MarkovChain([[0.5, 0.2], [0.5, 0.6]], [1.0, 1.0]),
+        InvalidInputError,
+        "1.1 in row 1",
+        "normalise",
+    ),
+    "r too short": (lambda: pr.MarkovChain(P2, [1.0]), InvalidInputError, "r must", "reshape"),
+    "r nan": (lambda: pr.MarkovChain(P2, [1.0, NAN]), InvalidInputError, "r must be finite", "repair"),
+    "r of wrong matrix shape": (
+        lambda: pr.MarkovChain(P2, [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]),
+        InvalidInputError,
+        "r must",
+        "reshape",
+    ),
+    "terminal rewards too short": (
+        lambda: pr.MarkovChain(P2, np.ones((2, 2)), terminal_rewards=[1.0]),
+        InvalidInputError,
+        "terminal_rewards",
+        "reshape",
+    ),
+    "discount 0": (lambda: pr.MarkovChain(P2, [1, 1], 0.0), InvalidInputError, "discount", "pass 1"),
+    "discount above 1": (lambda: pr.MarkovChain(P2, [1, 1], 1.01), InvalidInputError, "discount", "pass 1"),
+    "discount nan": (lambda: pr.MarkovChain(P2, [1, 1], NAN), InvalidInputError, "discount", "pass 1"),
+    "discount of text": (lambda: pr.MarkovChain(P2, [1, 1], "x"), InvalidInputError, "discount", "pass 1"),
+    "improper policy": (
+        lambda: pr.MarkovChain([[0.5, 0.5, 0], [0, 1.0, 0], [0, 0, 0.5]], [1, 1, 1]),
+        ImproperPolicyError,
+        "from states 0, 1;",
+        "discount < 1",
+    ),
+    "MDP without actions": (
+        lambda: pr.MarkovChain.from_mdp(np.array(P2), [1, 1], [0, 0]),
+        InvalidInputError,
+        "P must be (actions, n, n)",
+        "MarkovChain(P, r)",
+    ),
+    "MDP of a single sparse matrix": (
+        lambda: pr.MarkovChain.from_mdp(sp.csr_array(P2), [1, 1], [0, 0]),
+        InvalidInputError,
+        "P must be (actions, n, n)",
+        "MarkovChain(P, r)",
+    ),
+    "MDP with matrices of different sizes": (
+        lambda: pr.MarkovChain.from_mdp([sp.csr_array(P2), sp.csr_array((3, 3))], [1, 1], [0, 0]),
+        InvalidInputError,
+        "P[1]",
+        "same states",
+    ),
+    "policy of unknown actions": (
+        lambda: pr.MarkovChain.from_mdp(MDP, [1, 1], [0, 2]),
+        InvalidInputError,
+        "policy must",
+        "one action per state",
+    ),
+    "policy that does not sum to 1": (
+        lambda: pr.MarkovChain.from_mdp(MDP, [1, 1], [[0.5, 0.4], [1, 0]]),
+        InvalidInputError,
+        "policy's rows",
+        "sum to 1",
+    ),
+    "policy of wrong shape": (
+        lambda: pr.MarkovChain.from_mdp(MDP, [1, 1], [[0.5, 0.5]]),
+        InvalidInputError,
+        "policy must",
+        "reshape",
+    ),
+    "ambiguous rewards": (
+        lambda: pr.MarkovChain.from_mdp(MDP, np.ones((2, 2)), [0, 0]),
+        InvalidInputError,
+        "r of shape",
+        "(actions, n, n)",
+    ),
+    "start beyond the states": (
+        lambda: CHAIN.occupancy(2),
+        InvalidInputError,
+        "start",
+        "count states from 0",
+    ),
+    "start negative": (lambda: CHAIN.occupancy(-1), InvalidInputError, "start", "count states from 0"),
+    "start not a distribution": (
+        lambda: CHAIN.occupancy([0.5, 0.6]),
+        InvalidInputError,
+        "start must be a distribution",
+        "divide by the sum",
+    ),
+    "start of wrong length": (lambda: CHAIN.occupancy([1.0]), InvalidInputError, "start", "reshape"),
+    "occupancy of an endless chain": (
+        lambda: pr.MarkovChain([[1.0]], [1.0], 0.9).occupancy(0),
+        ImproperPolicyError,
+        "occupancy",
+        "less than 1",
+    ),
+    "endless sampling": (
+        lambda: pr.MarkovChain([[1.0]], [1.0], 0.9).sample(0),
+        ImproperPolicyError,
+        "max_steps",
+        "pass max_steps",
+    ),
+    "no episodes": (lambda: CHAIN.sample(0, episodes=0), InvalidInputError, "episodes", "int"),
+    "half an episode": (lambda: CHAIN.sample(0, episodes=1.5), InvalidInputError, "episodes", "int"),
+    "no steps": (lambda: CHAIN.sample(0, max_steps=0), InvalidInputError, "max_steps", "int"),
+    "seed of text": (lambda: CHAIN.sample(0, seed="x"), InvalidInputError, "seed", "pass"),
+    "negative seed": (lambda: CHAIN.sample(0, seed=-1), InvalidInputError, "seed", "pass"),
+    "walk without states": (lambda: pr.domains.walk(0), InvalidInputError, "n must", "larger"),
+    "walk that never ends": (lambda: pr.domains.walk(3, 0.0), InvalidInputError, "p must", "probability"),
+    "lam above 1": (lambda: pr.LSTD(PHI, lam=1.5), InvalidInputError, "lam", "range"),
+    "negative ridge": (lambda: pr.LSTD(PHI, ridge=-1), InvalidInputError, "ridge", "range"),
+    "unknown variance": (lambda: pr.LSTD(PHI, variance="x"), InvalidInputError, "variance", "choose"),
+    "unknown demand": (
+        lambda: pr.LSTD(PHI, nonnegative_at="all"),
+        InvalidInputError,
+        "nonnegative_at",
+        "choose",
+    ),
+    "demand at nan": (
+        lambda: pr.LSTD(PHI, nonnegative_at=[NAN]),
+        InvalidInputError,
+        "nonnegative_at",
+        "repair",
+    ),
+    "unknown solver": (
+        lambda: pr.LSTD(PHI, constraint_solver="x"),
+        InvalidInputError,
+        "constraint_solver",
+        "choose",
+    ),
+    "features of no kind": (lambda: pr.LSTD(3), InvalidInputError, "features", ""),
+    "chain of no kind": (lambda: LSTD.fit_exact(P2), InvalidInputError, "chain must", "MarkovChain(P, r)"),
+    "discounts differ": (
+        lambda: pr.LSTD(PHI, discount=0.9).fit_exact(CHAIN),
+        MismatchError,
+        "discount",
+        "the same",
+    ),
+    "equations of no kind": (lambda: LSTD.solve(3), InvalidInputError, "equations", "lstd.equations"),
+    "equations of another estimator": (
+        lambda: pr.LSTD(PHI, lam=0.1).solve(LSTD.exact_equations(CHAIN)),
+        MismatchError,
+        "lam",
+        "estimator that made them",
+    ),
+    "direct variance of equations": (
+        lambda: pr.LSTD(PHI, variance="direct").solve(pr.LSTD(PHI).exact_equations(CHAIN)),
+        InvalidInputError,
+        'variance="direct"',
+        "fit",
+    ),
+    "visited of equations": (
+        lambda: pr.LSTD(PHI, nonnegative_at="visited").solve(pr.LSTD(PHI).exact_equations(CHAIN)),
+        InvalidInputError,
+        'nonnegative_at="visited"',
+        "fit",
+    ),
+    "table too small for the chain": (
+        lambda: pr.LSTD(pr.Tabular(1)).fit_exact(CHAIN),
+        InvalidInputError,
+        "states must",
+        "enlarge",
+    ),
+    "table of no states": (lambda: pr.Tabular(0), InvalidInputError, "size must", "larger"),
+    "polynomial of negative degree": (
+        lambda: pr.Polynomial(-1, low=[0], high=[1]),
+        InvalidInputError,
+        "degree",
+        "larger",
+    ),
+    "empty box": (lambda: pr.Polynomial(1, low=[1], high=[1]), InvalidInputError, "low", "widen"),
+    "states of wrong dimension": (
+        lambda: PHI(np.zeros((3, 2))),
+        InvalidInputError,
+        "states must",
+        "dims",
+    ),
+    "states nan": (lambda: PHI([NAN]), InvalidInputError, "states must be finite", "repair"),
+    "risk at text": (lambda: LSTD.fit_exact(CHAIN).mean(["a"]), InvalidInputError, "x must", "pass an array"),
+    "error bars of a model": (
+        lambda: LSTD.fit_exact(CHAIN).standard_error([0]),
+        InvalidInputError,
+        "no error bars",
+        "fit",
+    ),
+    "lengths that do not add up": (
+        lambda: pr.Trajectories([[0], [1], [2]], [1.0, 2.0], [1], [True]),
+        InvalidInputError,
+        "lengths must sum",
+        "number of rewards",
+    ),
+    "final state forgotten": (
+        lambda: pr.Trajectories([[0], [1]], [1.0, 2.0], [2], [True]),
+        InvalidInputError,
+        "states must have",
+        "ended in",
+    ),
+    "terminated as numbers": (
+        lambda: pr.Trajectories([[0], [1]], [1.0], [1], [1]),
+        InvalidInputError,
+        "terminated",
+        "True where",
+    ),
+    "empty episode": (
+        lambda: pr.Trajectories([[0], [0], [1]], [1.0], [0, 1], [True, True]),
+        InvalidInputError,
+        "lengths must be at least 1",
+        "leave empty",
+    ),
+    "reward nan": (
+        lambda: pr.Trajectories([[0], [1]], [NAN], [1], [True]),
+        InvalidInputError,
+        "rewards must be finite",
+        "repair",
+    ),
+    "nothing to concatenate": (
+        lambda: pr.Trajectories.concatenate([]),
+        InvalidInputError,
+        "parts",
+        "pass a list",
+    ),
+    "chain experiment outside its states": (
+        lambda: run_chain(ChainParameters(n=5, start=6)),
+        InvalidInputError,
+        "start",
+        "choose",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_malformed_call_is_answered_in_our_words(case):
+    call, expected, argument, remedy = CASES[case]
+    with pytest.raises(PolicyRiskError) as caught:
+        call()
+    assert type(caught.value) is expected
+    text = str(caught.value)
+    assert argument in text, text
+    assert remedy in text, text
+
+
+def test_there_are_enough_of_them():
+    assert len(CASES) >= 30
