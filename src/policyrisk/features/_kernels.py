@@ -1,0 +1,172 @@
+"""Compiled loops of the feature maps: pure functions of arrays that write into ``out``.
+
+``states`` (n, dim) are read as they come, ``columns`` (d,) are the coordinates looked at, and ``u``
+(n, d) are coordinates scaled to the box. Kernels that read ``states`` return the first row that is not
+finite, or −1; what they wrote is then of no use.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from policyrisk._arrays import Bools, Floats, Ints
+
+# The hash belongs to what is saved, so it has its own copy of splitmix64's finaliser and constants:
+# a change of the random streams must not move anybody's tiles. All are uint64, since Numba turns a
+# uint64 that meets a signed integer into a float.
+_G = np.uint64(0x9E3779B97F4A7C15)
+_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_B = np.uint64(0x94D049BB133111EB)
+_U1, _U27, _U30, _U31 = np.uint64(1), np.uint64(27), np.uint64(30), np.uint64(31)
+
+
+@njit(cache=True, error_model="numpy")
+def _finite(states: Floats, row: int) -> bool:
+    finite = True
+    for column in range(states.shape[1]):
+        finite &= math.isfinite(states[row, column])
+    return finite
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def outside(states: Floats, columns: Ints, low: Floats, high: Floats, out: Bools) -> int:
+    """Which states have a chosen coordinate below low or above high, into out (n,)."""
+    for row in range(len(states)):
+        if not _finite(states, row):
+            return row
+        beyond = False
+        for i in range(len(columns)):
+            x = states[row, columns[i]]
+            beyond |= x < low[i] or x > high[i]
+        out[row] = beyond
+    return -1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def table_indices(states: Floats, column: int, size: int, out: Ints) -> tuple[int, int]:
+    """Whole numbers below size, into out (n, 1); returns the first row not finite, and not an index."""
+    for row in range(len(states)):
+        if not _finite(states, row):
+            return row, -1
+        x = states[row, column]
+        if not (0.0 <= x < size and x == math.floor(x)):
+            return -1, row
+        out[row, 0] = int(x)
+    return -1, -1
+
+
+@njit(cache=True, error_model="numpy")
+def _places(
+    states: Floats, row: int, columns: Ints, low: Floats, high: Floats, bins: Ints, place: Floats
+) -> None:
+    """How many tiles a state lies from the box's low corner, in [0, bins] per coordinate."""
+    for i in range(len(columns)):
+        # Multiplied before it is divided: whole states in a box of whole numbers then have no rounding.
+        tiles = (states[row, columns[i]] - low[i]) * bins[i] / (high[i] - low[i])
+        place[i] = min(max(tiles, 0.0), float(bins[i]))
+
+
+@njit(cache=True, error_model="numpy")
+def _tile(place: float, offset: float, bins: int) -> int:
+    # int() rounds towards 0, which is where what the offset takes below 0 belongs: in the first tile.
+    return min(int(place + offset), bins - 1)
+
+
+@njit(cache=True, error_model="numpy")
+def _mix(x: np.uint64) -> np.uint64:
+    x = (x ^ (x >> _U30)) * _MIX_A
+    x = (x ^ (x >> _U27)) * _MIX_B
+    return x ^ (x >> _U31)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def tile_indices(
+    states: Floats,
+    columns: Ints,
+    low: Floats,
+    high: Floats,
+    bins: Ints,
+    offsets: Floats,
+    block: int,
+    out: Ints,
+) -> int:
+    """The tile of every state in every tiling, k·block + its row-major number, into out (n, tilings)."""
+    place = np.empty(len(columns))
+    for row in range(len(states)):
+        if not _finite(states, row):
+            return row
+        _places(states, row, columns, low, high, bins, place)
+        for k in range(len(offsets)):
+            index = 0
+            for i in range(len(columns)):
+                index = index * bins[i] + _tile(place[i], offsets[k, i], bins[i])
+            out[row, k] = k * block + index
+    return -1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def hashed_indices(
+    states: Floats,
+    columns: Ints,
+    low: Floats,
+    high: Floats,
+    bins: Ints,
+    offsets: Floats,
+    block: int,
+    out: Ints,
+) -> int:
+    """As tile_indices, with the tile's hash modulo block in the place of its number."""
+    place = np.empty(len(columns))
+    for row in range(len(states)):
+        if not _finite(states, row):
+            return row
+        _places(states, row, columns, low, high, bins, place)
+        for k in range(len(offsets)):
+            h = np.uint64(k)
+            for i in range(len(columns)):
+                h = _mix(h + _G * (np.uint64(_tile(place[i], offsets[k, i], bins[i])) + _U1))
+            out[row, k] = k * block + np.int64(h % np.uint64(block))
+    return -1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def tile_coordinates(
+    states: Floats, columns: Ints, low: Floats, high: Floats, bins: Ints, offsets: Floats, out: Ints
+) -> int:
+    """The tile's coordinates in every tiling, into out (n, tilings, d)."""
+    place = np.empty(len(columns))
+    for row in range(len(states)):
+        if not _finite(states, row):
+            return row
+        _places(states, row, columns, low, high, bins, place)
+        for k in range(len(offsets)):
+            for i in range(len(columns)):
+                out[row, k, i] = _tile(place[i], offsets[k, i], bins[i])
+    return -1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def monomials(u: Floats, parent: Ints, coordinate: Ints, out: Floats) -> None:
+    """φ_k = φ_{parent of k} · u_i, i = coordinate[k], from φ_0 = 1, into out (n, size)."""
+    for row in range(len(u)):
+        out[row, 0] = 1.0
+        for k in range(1, len(parent)):
+            out[row, k] = out[row, parent[k]] * u[row, coordinate[k]]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def cosines(u: Floats, parent: Ints, coordinate: Ints, out: Floats) -> None:
+    """cos(a + b) and sin(a + b) with a = π parent·u and b = π u_i; the cosines into out (n, size)."""
+    sines = np.zeros(len(parent))
+    cos_b, sin_b = np.empty(u.shape[1]), np.empty(u.shape[1])
+    for row in range(len(u)):
+        for i in range(u.shape[1]):
+            cos_b[i], sin_b[i] = math.cos(math.pi * u[row, i]), math.sin(math.pi * u[row, i])
+        out[row, 0] = 1.0
+        for k in range(1, len(parent)):
+            cos_a, sin_a, i = out[row, parent[k]], sines[parent[k]], coordinate[k]
+            out[row, k] = cos_a * cos_b[i] - sin_a * sin_b[i]
+            sines[k] = sin_a * cos_b[i] + cos_a * sin_b[i]

@@ -1,0 +1,68 @@
+"""Monomials up to a total degree, of coordinates scaled to [0, 1]."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._arrays import Bools, Floats, Ints, as_count
+from policyrisk.features import _kernels
+from policyrisk.features.lattice import lattice, parents
+from policyrisk.features.protocol import Box, Described
+
+
+class Polynomial(Described):
+    """φ_k(x) = Π_i u_i^{k_i} with Σ_i k_i ≤ degree, where u = (x − low) / (high − low).
+
+    The exponents come in order of total degree, so that the first feature is the constant 1. States
+    outside the box are moved to its edge (``outside`` tells which).
+
+    >>> Polynomial(degree=2, low=[0], high=[10])([0, 5, 10])
+    array([[1.  , 0.  , 0.  ],
+           [1.  , 0.5 , 0.25],
+           [1.  , 1.  , 1.  ]])
+    >>> Polynomial(degree=2, low=[0, 0], high=[1, 1]).exponents.tolist()
+    [[0, 0], [1, 0], [0, 1], [2, 0], [1, 1], [0, 2]]
+    """
+
+    def __init__(
+        self,
+        degree: int,
+        low: npt.ArrayLike,
+        high: npt.ArrayLike,
+        dims: npt.ArrayLike | None = None,
+    ) -> None:
+        self.degree = as_count(degree, "degree")
+        self.box = Box.of(low, high, dims)
+
+    @cached_property
+    def exponents(self) -> Ints:
+        """The exponents k, of shape (size, dim)."""
+        return lattice(self.box.dim, largest=self.degree, total=self.degree)
+
+    @cached_property
+    def _parents(self) -> tuple[Ints, Ints]:
+        return parents(self.exponents)
+
+    @property
+    def size(self) -> int:
+        """The number of monomials."""
+        return len(self.exponents)
+
+    def __call__(self, states: npt.ArrayLike) -> Floats:
+        """φ(states), of shape (n, size)."""
+        u = self.box.scale(states)
+        phi = np.empty((len(u), self.size))
+        _kernels.monomials(u, *self._parents, phi)
+        return phi
+
+    def outside(self, states: npt.ArrayLike) -> Bools:
+        """Which states lie outside the box, of shape (n,)."""
+        return self.box.outside(states)
+
+    def spec(self) -> dict[str, Any]:
+        """This map in plain values."""
+        return {"kind": "Polynomial", "degree": self.degree, **self.box.spec()}

@@ -1,0 +1,275 @@
+"""Gaussian radial basis functions, on a grid or at given centres.
+
+With u = (x − low) / (high − low) the state scaled to the box, and c a centre scaled the same way,
+
+    g_c(x) = exp(−½ Σ_i ((u_i − c_i) / width_i)²)
+
+and φ_c = g_c, or φ_c = g_c / Σ_c' g_c' where they are normalised. ``truncate`` sets g_c to 0 unless
+|u_i − c_i| ≤ truncate · width_i in every coordinate, before they are normalised; φ is then sparse.
+
+A grid has s_i centres along coordinate i, evenly spaced from one face of the box to the other
+(c_i = j/(s_i − 1); a single one is in the middle), numbered in row-major order. There g_c is a product
+over coordinates, and so is its sum: s_1 + s_2 + … exponentials make all s_1 · s_2 · … features, and only
+the centres that are near are looked at when they are truncated.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk._arrays import (
+    Bools,
+    Floats,
+    Ints,
+    Matrix,
+    as_floats,
+    as_number,
+    as_states,
+    name_some,
+    readonly,
+)
+from policyrisk.errors import InvalidInputError
+from policyrisk.features import _radial_kernels as kernels
+from policyrisk.features.protocol import Box, Described, as_counts
+
+_ROWS = 1024  # states at a time, so that the exponentials of a dense grid stay in the cache
+
+_NARROWEST = 1e-100  # width, so that the square of 1 / width is a number
+
+
+class RadialBasis(Described):
+    """φ_c(x) = exp(−½ Σ_i ((u_i − c_i) / width_i)²) for every centre c, of shape (size, dim).
+
+    Centres are given in the states' own units, widths (one, or one per coordinate) in those of u. With
+    no box (``low`` and ``high`` None) u is x itself and no state is outside; else states outside the
+    box are moved to its edge (``outside`` tells which). Normalised and truncated, a state with no centre
+    near it is an error.
+
+    >>> RadialBasis(centres=[0, 10], width=0.5, low=0, high=10)([0, 5]).round(3)
+    array([[1.   , 0.135],
+           [0.607, 0.607]])
+    >>> RadialBasis(centres=[0, 10], width=0.5, low=0, high=10, normalised=True)([0, 5]).round(3)
+    array([[0.881, 0.119],
+           [0.5  , 0.5  ]])
+    """
+
+    def __init__(
+        self,
+        centres: npt.ArrayLike,
+        width: npt.ArrayLike,
+        low: npt.ArrayLike | None = None,
+        high: npt.ArrayLike | None = None,
+        normalised: bool = False,
+        truncate: float | None = None,
+        dims: npt.ArrayLike | None = None,
+    ) -> None:
+        # A copy, made read-only: the caller's own array stays as it is.
+        self.centres: Floats = readonly(np.array(as_states(centres, "centres")))
+        size, dim = self.centres.shape
+        if size == 0 or dim == 0:
+            raise InvalidInputError(
+                f"centres must hold at least one centre, got shape {(size, dim)}; pass a row per centre"
+            )
+        if (low is None) != (high is None):
+            raise InvalidInputError(
+                f"low and high must both be given or both be None, got low={low!r} and high={high!r}; "
+                "pass both for a box, or neither for unscaled coordinates"
+            )
+        self.box = Box.unbounded(dim, dims) if low is None else Box.of(low, high, dims)
+        if self.box.dim != dim:
+            raise InvalidInputError(
+                f"centres must have {self.box.dim} coordinates, as many as low and high, got {dim}; "
+                "pass the coordinates that dims names"
+            )
+        self.width = _as_width(width, dim)
+        self.normalised = bool(normalised)
+        self.truncate = None if truncate is None else as_number(truncate, "truncate", 0.0, open_low=True)
+
+    @staticmethod
+    def grid(
+        low: npt.ArrayLike,
+        high: npt.ArrayLike,
+        shape: npt.ArrayLike,
+        width: npt.ArrayLike | None = None,
+        normalised: bool = False,
+        truncate: float | None = None,
+        dims: npt.ArrayLike | None = None,
+    ) -> RadialBasis:
+        """Centres on a grid over the box, ``shape`` of them along each coordinate (or one number for all).
+
+        ``width=None`` is the grid's spacing, 1/(shape − 1) along each coordinate (1 where shape is 1):
+        neighbouring bases then cross at exp(−1/8) = 0.88. Normalised and truncated, truncate · width
+        must be more than half the spacing, so that a centre is near everywhere.
+
+        >>> phi = RadialBasis.grid(low=[0, 0], high=[1, 1], shape=(9, 9))
+        >>> phi.size, phi.width.tolist(), phi.centres[1].tolist()
+        (81, [0.125, 0.125], [0.0, 0.125])
+        >>> RadialBasis.grid(low=0, high=1, shape=5, truncate=1)([0.5, 0.1]).toarray().round(3)
+        array([[0.   , 0.607, 1.   , 0.607, 0.   ],
+               [0.923, 0.835, 0.   , 0.   , 0.   ]])
+        """
+        return _RadialGrid(low, high, shape, width, normalised, truncate, dims)
+
+    @property
+    def size(self) -> int:
+        """The number of centres."""
+        return len(self.centres)
+
+    @cached_property
+    def _scaled(self) -> Floats:
+        """The centres in the units of u, one column each: (dim, size)."""
+        c = self.centres
+        if self.box.bounded:
+            low, high = self.box.bounds
+            c = (c - low) / (high - low)
+        return readonly(np.ascontiguousarray(c.T))
+
+    @cached_property
+    def _reach(self) -> Floats:
+        return readonly(self.width * (np.inf if self.truncate is None else self.truncate))
+
+    def __call__(self, states: npt.ArrayLike) -> Matrix:
+        """φ(states), of shape (n, size): dense, or CSR where it is truncated."""
+        u = self.box.scale(states)
+        return self._dense(u) if self.truncate is None else self._sparse(u)
+
+    def _dense(self, u: Floats) -> Floats:
+        phi = np.empty((len(u), self.size))
+        kernels.exponents(u, self._scaled, self.width, phi)
+        if self.normalised:
+            largest = phi.max(axis=1, keepdims=True)
+            if not np.isfinite(largest).all():
+                raise InvalidInputError(
+                    "states must be near enough to some centre for ((u - c) / width)² to be a number, got "
+                    f"rows {name_some(np.flatnonzero(~np.isfinite(largest)))} that are not; "
+                    "pass a box, low and high"
+                )
+            phi -= largest  # the nearest centre's g is then 1: the sum cannot vanish
+        np.exp(phi, out=phi)
+        if self.normalised:
+            phi /= phi.sum(axis=1, keepdims=True)
+        return phi
+
+    def _sparse(self, u: Floats) -> sp.csr_array[Any, tuple[int, int]]:
+        counts = np.empty(len(u), dtype=np.int64)
+        kernels.near_counts(u, self._scaled, self._reach, counts)
+        if self.normalised and not counts.all():
+            raise InvalidInputError(
+                "states must have a centre within truncate * width for a normalised basis, got none for "
+                f"rows {name_some(np.flatnonzero(counts == 0))}; enlarge truncate or width, or add centres"
+            )
+        starts, indices, values = _row_storage(counts, self.size)
+        kernels.near_fill(u, self._scaled, self.width, self._reach, starts, indices, values)
+        if self.normalised:
+            values -= np.repeat(np.maximum.reduceat(values, starts[:-1]), counts)
+        np.exp(values, out=values)
+        if self.normalised:
+            values /= np.repeat(np.add.reduceat(values, starts[:-1]), counts)
+        return sp.csr_array((values, indices, starts), shape=(len(u), self.size))
+
+    def outside(self, states: npt.ArrayLike) -> Bools:
+        """Which states lie outside the box, of shape (n,)."""
+        return self.box.outside(states)
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "width": self.width.tolist(),
+            **self.box.spec(),
+            "normalised": self.normalised,
+            "truncate": self.truncate,
+        }
+
+    def spec(self) -> dict[str, Any]:
+        """This map in plain values."""
+        return {"kind": "RadialBasis", "centres": self.centres.tolist(), **self._settings()}
+
+
+class _RadialGrid(RadialBasis):
+    """A radial basis whose centres form a grid: the same φ, computed coordinate by coordinate."""
+
+    def __init__(
+        self,
+        low: npt.ArrayLike,
+        high: npt.ArrayLike,
+        shape: npt.ArrayLike,
+        width: npt.ArrayLike | None,
+        normalised: bool,
+        truncate: float | None,
+        dims: npt.ArrayLike | None,
+    ) -> None:
+        box = Box.of(low, high, dims)
+        self.shape = as_counts(shape, "shape", box.dim)
+        axes = [np.full(1, 0.5) if s == 1 else np.arange(s) / (s - 1) for s in self.shape]
+        self._axes: Floats = readonly(np.concatenate(axes))
+        spacing = np.array([1.0 if s == 1 else 1.0 / (s - 1) for s in self.shape])
+        mesh = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, box.dim)
+        start, stop = box.bounds
+        super().__init__(
+            start + mesh * (stop - start),
+            spacing if width is None else width,
+            box.low,
+            box.high,
+            normalised,
+            truncate,
+            dims,
+        )
+        # A little more than half, so that rounding cannot leave the middle between two centres alone.
+        if self.normalised and not (self._reach > (0.5 + 1e-9) * spacing).all():
+            raise InvalidInputError(
+                f"truncate * width must be more than half the grid's spacing {spacing.tolist()} for a "
+                f"normalised basis, got {self._reach.tolist()}; enlarge truncate or width"
+            )
+
+    @cached_property
+    def _shape(self) -> Ints:
+        return readonly(np.array(self.shape, dtype=np.int64))
+
+    def _dense(self, u: Floats) -> Floats:
+        phi = np.empty((len(u), self.size))
+        g = np.empty((min(len(u), _ROWS), len(self._axes)))
+        for start in range(0, len(u), _ROWS):
+            rows = u[start : start + _ROWS]
+            part = g[: len(rows)]
+            kernels.axis_exponents(rows, self._axes, self._shape, self.width, part)
+            if self.normalised:
+                kernels.take_off_largest(self._shape, part)
+            np.exp(part, out=part)
+            kernels.products(part, self._shape, self.normalised, phi[start : start + _ROWS])
+        return phi
+
+    def _sparse(self, u: Floats) -> sp.csr_array[Any, tuple[int, int]]:
+        counts = np.empty(len(u), dtype=np.int64)
+        kernels.grid_counts(u, self._shape, self._reach, counts)
+        starts, indices, values = _row_storage(counts, self.size)
+        kernels.grid_fill(u, self._shape, self.width, self._reach, self.normalised, starts, indices, values)
+        return sp.csr_array((values, indices, starts), shape=(len(u), self.size))
+
+    def spec(self) -> dict[str, Any]:
+        """This map in plain values."""
+        return {"kind": "RadialBasis.grid", "shape": list(self.shape), **self._settings()}
+
+
+def _as_width(width: npt.ArrayLike, dim: int) -> Floats:
+    given = np.full(dim, width) if np.ndim(width) == 0 else width
+    array = np.array(as_floats(given, "width", (dim,)))
+    if not (array >= _NARROWEST).all():
+        raise InvalidInputError(
+            f"width must be positive, at least {_NARROWEST:g}, got {array.tolist()}; "
+            "it is a part of the box's length, such as 0.1"
+        )
+    return readonly(array)
+
+
+def _row_storage(counts: Ints, size: int) -> tuple[Ints, npt.NDArray[Any], Floats]:
+    """CSR's row starts from the rows' counts, and room for its columns and values."""
+    starts = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=starts[1:])
+    entries = int(starts[-1])
+    # SciPy's own choice, which spares it a conversion.
+    small = max(entries, size) <= np.iinfo(np.int32).max
+    return starts, np.empty(entries, dtype=np.int32 if small else np.int64), np.empty(entries)

@@ -1,0 +1,169 @@
+"""Tile coding: several grids over a box, each shifted by a part of a tile (Sutton and Barto 2018, 9.5.4).
+
+Coordinate i of the box is cut into b_i tiles of equal length. A state lies
+
+    t_i = (x_i − low_i) · b_i / (high_i − low_i)
+
+tiles from the low corner, t_i moved into [0, b_i] where the state is outside of the box, and its tile
+in tiling k = 0, …, K − 1 is
+
+    c_i = ⌊t_i + o_{k,i}⌋, moved into 0, …, b_i − 1        o_{k,i} = ((k m_i mod K) − (K − 1)/2) / K
+
+The offsets o are spread evenly about 0, a K-th of a tile apart, so one tiling (o = 0) is the plain
+grid: tile j covers low + [j, j + 1) (high − low)/b, and the last one high itself too. With more, the
+tiles at the box's edge are up to half a tile longer or shorter than the rest, and every tiling has the
+same Π b_i tiles. The steps m_1, m_2, … are the numbers below K without a common divisor with it, over
+and over: every coordinate is then shifted by each offset once, and in K = 8 the coordinates go 1, 3, 5,
+7 steps apart, which avoids the diagonal stripes of equal steps (Miller and Glanz 1996).
+
+Tiles are numbered in row-major order: k Π b_i + ((c_1 b_2 + c_2) b_3 + c_3) …; the blocks of two tilings
+never meet. With ``hashed=m`` a tiling has m/K indices, however many tiles there are: the index is
+k m/K + (h mod m/K), with h the 64-bit hash of (k, c_1, c_2, …),
+
+    h ← k;    h ← mix(h + G (c_i + 1)) for i = 1, 2, …
+
+modulo 2⁶⁴, where G = 0x9E3779B97F4A7C15 and mix is the finaliser of splitmix64. It is whole-number
+arithmetic, the same on every machine. Tiles that share an index share a weight: ``collisions`` counts.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk._arrays import Bools, Floats, Ints, as_count, as_states, readonly
+from policyrisk.errors import InvalidInputError
+from policyrisk.features import _kernels
+from policyrisk.features.protocol import Box, Described, as_counts, unchecked_states
+from policyrisk.features.tabular import ones_at
+
+_LARGEST = 2**62  # indices must fit in 64 bits
+
+
+class TileCoding(Described):
+    """φ_j(x) = 1 where x lies in tile j, and 0 elsewhere: ``tilings`` ones in every state.
+
+    ``bins`` is the number of tiles along each coordinate, or one number for all. States outside the
+    box belong to the tile of the box's nearest point (``outside`` tells which). With ``hashed``, a
+    multiple of ``tilings``, there are that many features instead of tilings · Π bins.
+
+    >>> phi = TileCoding(low=[0, 0], high=[1, 1], bins=[50, 50])
+    >>> phi.size, phi.active([[0.03, 0.99], [1.0, 1.0]]).tolist()
+    (2500, [[99], [2499]])
+    >>> TileCoding(low=[0], high=[4], bins=4, tilings=2)([0.5, 0.8]).toarray()
+    array([[1., 0., 0., 0., 1., 0., 0., 0.],
+           [1., 0., 0., 0., 0., 1., 0., 0.]])
+    """
+
+    def __init__(
+        self,
+        low: npt.ArrayLike,
+        high: npt.ArrayLike,
+        bins: npt.ArrayLike,
+        tilings: int = 1,
+        dims: npt.ArrayLike | None = None,
+        hashed: int | None = None,
+    ) -> None:
+        self.box = Box.of(low, high, dims)
+        self.bins = as_counts(bins, "bins", self.box.dim)
+        self.tilings = as_count(tilings, "tilings", 1)
+        self.hashed = None if hashed is None else as_count(hashed, "hashed", 1)
+        if self.hashed is not None and self.hashed % self.tilings != 0:
+            raise InvalidInputError(
+                f"hashed must be a multiple of tilings={self.tilings}, got {self.hashed}; "
+                f"pass for example {(self.hashed // self.tilings + 1) * self.tilings}"
+            )
+        if self.size > _LARGEST:
+            raise InvalidInputError(
+                f"the number of tiles, tilings * prod(bins), must be at most {_LARGEST}, got {self.size}; "
+                "pass fewer bins, or hashed= for a fixed size"
+            )
+
+    @property
+    def size(self) -> int:
+        """The number of features: tilings · Π bins, or ``hashed``."""
+        return self.tilings * self._block
+
+    @property
+    def _block(self) -> int:
+        return math.prod(self.bins) if self.hashed is None else self.hashed // self.tilings
+
+    @cached_property
+    def offsets(self) -> Floats:
+        """How far each tiling is shifted along each coordinate, in tiles, of shape (tilings, dim)."""
+        K = self.tilings
+        coprime = [m for m in range(1, K + 1) if math.gcd(m, K) == 1]
+        m = np.resize(np.array(coprime, dtype=np.int64), self.box.dim)
+        steps = np.arange(K)[:, None] * m % K
+        return readonly((steps - (K - 1) / 2) / K)
+
+    @cached_property
+    def _bins(self) -> Ints:
+        return readonly(np.array(self.bins, dtype=np.int64))
+
+    def active(self, states: npt.ArrayLike) -> Ints:
+        """The indices of the tiles that hold each state, increasing, of shape (n, tilings)."""
+        array = unchecked_states(states)
+        columns = self.box.columns(array.shape[1])
+        out = np.empty((len(array), self.tilings), dtype=np.int64)
+        fill = _kernels.tile_indices if self.hashed is None else _kernels.hashed_indices
+        if fill(array, columns, *self.box.bounds, self._bins, self.offsets, self._block, out) >= 0:
+            as_states(states)  # raises, and says where they are not finite
+        return out
+
+    def __call__(self, states: npt.ArrayLike) -> sp.csr_array[Any, tuple[int, int]]:
+        """φ(states), of shape (n, size), CSR."""
+        return ones_at(self.active(states), self.size)
+
+    def outside(self, states: npt.ArrayLike) -> Bools:
+        """Which states lie outside the box, of shape (n,)."""
+        return self.box.outside(states)
+
+    def centres(self) -> Floats:
+        """The middle of every tile, in the order of the indices, of shape (size, dim): one tiling only.
+
+        >>> TileCoding(low=[0, 0], high=[1, 10], bins=[2, 1]).centres()
+        array([[0.25, 5.  ],
+               [0.75, 5.  ]])
+        """
+        if self.tilings > 1 or self.hashed is not None:
+            raise InvalidInputError(
+                f"centres needs tilings=1 and hashed=None, where tiles are the cells of one grid, got "
+                f"tilings={self.tilings} and hashed={self.hashed}; make a TileCoding for the grid you want"
+            )
+        low, high = self.box.bounds
+        tile = np.indices(self.bins).reshape(self.box.dim, -1).T
+        centres: Floats = low + (tile + 0.5) * (high - low) / self._bins
+        return centres
+
+    def collisions(self, states: npt.ArrayLike) -> int:
+        """How many of the tiles that hold these states share their index with another one before them.
+
+        It is the number of different tiles less the number of different indices, 0 without ``hashed``.
+
+        >>> phi = TileCoding(low=[0], high=[1], bins=100, hashed=64)
+        >>> phi.collisions(np.linspace(0, 1, 1000)) >= 100 - 64
+        True
+        """
+        array = unchecked_states(states)
+        columns = self.box.columns(array.shape[1])
+        tiles = np.empty((len(array), self.tilings, self.box.dim), dtype=np.int64)
+        index = self.active(states)
+        _kernels.tile_coordinates(array, columns, *self.box.bounds, self._bins, self.offsets, tiles)
+        different = sum(len(np.unique(tiles[:, k], axis=0)) for k in range(self.tilings))
+        return different - len(np.unique(index))
+
+    def spec(self) -> dict[str, Any]:
+        """This map in plain values."""
+        return {
+            "kind": "TileCoding",
+            "bins": list(self.bins),
+            "tilings": self.tilings,
+            "hashed": self.hashed,
+            **self.box.spec(),
+        }
