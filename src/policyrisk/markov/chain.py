@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ from policyrisk.markov import _kernels
 from policyrisk.markov.branches import Branches, Sparse, as_transition_matrix, from_matrix, mix
 from policyrisk.markov.linear import Resolvent, SolveReport
 from policyrisk.trajectories import Trajectories
+
+if TYPE_CHECKING:
+    from policyrisk.markov.diagnosis import Diagnosis
 
 
 class MarkovChain:
@@ -245,6 +248,21 @@ class MarkovChain:
             *common, branches.reward, cumulative_start, first, second, offsets, states, rewards
         )
         return Trajectories._view(states[:, None], rewards, lengths, terminated)
+
+    def diagnose(
+        self, features: Any, second_features: Any = None, start: npt.ArrayLike = 0, lam: float = 0.9
+    ) -> Diagnosis:
+        """The paper's theory as numbers for these features: Assumptions 1, 3 and 4, Lemmas 5, 7 and 8.
+
+        >>> import policyrisk as pr
+        >>> phi, psi = (pr.Polynomial(degree, low=[0], high=[29]) for degree in (1, 2))
+        >>> report = pr.domains.walk(30).diagnose(phi, psi, start=0, lam=0.95)
+        >>> bool(report.error < report.bound)
+        True
+        """
+        from policyrisk.markov.diagnosis import diagnose
+
+        return diagnose(self, features, second_features, start, lam)
 
     @cached_property
     def _cumulative(self) -> Floats:

@@ -1,0 +1,327 @@
+"""The theory of the projected equations as numbers, for one chain with its features, start and λ.
+
+With G = 2γ E[ρ 1{y}] (the paper's 2RP), P_J = (1−λ) γP (I − λγP)⁻¹ and P_M the same with γ², the
+equations that LSTD(λ) solves are z = ΠTz for z = (z_J, z_M) and
+
+    [Tz]_J = (I − λγP)⁻¹ E[ρ]  + P_J z_J
+    [Tz]_M = (I − λγ²P)⁻¹ (E[ρ²] + G z_J) + P_M z_M
+
+Π_J and Π_M project onto the features' subspaces in ‖y‖_q = √(Σ q(x) y(x)²). z_true = (J, M) is the fixed
+point of T for every λ, and z* that of ΠT. What is computed:
+
+    β_J, β_M  the moduli of Π_J P_J and Π_M P_M (Lemma 5), in ‖·‖_q or a norm built for it (:mod:`.norms`)
+    C         the smallest with ‖Π_M (I − λγ²P)⁻¹ G y‖_M ≤ C ‖y‖_J
+    ε         half of 1 − max(β_J, β_M)
+    α, β      C / (ε + C) and max(β_J, β_M) + ε: ΠT contracts with modulus β in the norm
+              ‖z‖_α = α‖z_J‖_J + (1 − α)‖z_M‖_M (Lemma 7). Where C = 0 every α does: ε = 0, α = ½
+    bound     ‖z_true − z*‖_α ≤ ‖z_true − Πz_true‖_α / (1 − β) (Lemma 8)
+
+Half of the gap is the ε that makes smallest what the bound allows for M's error because of J's,
+C ‖J − Π_J J‖_J / (ε (1 − max(β_J, β_M) − ε)).
+
+States that are never visited have weight 0 in every norm and are left out: no visited state leads there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk._arrays import Floats, Ints, as_floats, as_number, name_some, readonly
+from policyrisk.errors import ImproperPolicyError, InvalidInputError
+from policyrisk.features import Features, as_features
+from policyrisk.markov.chain import MarkovChain
+from policyrisk.markov.norms import Norm, contraction, operator_norm
+
+MOST_STATES = 2000
+"""A dense matrix of this many states takes 32 MB."""
+RAREST = 1e-250
+"""Fewer visits than this cannot be weighed: √q(x)/√q(y) must stay a good number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contraction:
+    """One of the two equations: its features, and how it contracts (None or nan where q is undefined)."""
+
+    size: int  # columns of Φ
+    rank: int  # of Φ over all states (Assumption 3)
+    dimension: int | None = None  # rank of Φ weighted by q: smaller where states are not visited
+    norm: Norm | None = None
+    beta: float = np.nan
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """Assumptions 1, 3 and 4 and the constants of Lemmas 5, 7 and 8; ``print`` explains them.
+
+    Where episodes from the start may never end there is no q, and what rests on it is None or nan.
+    """
+
+    n: int
+    discount: float
+    lam: float
+    endless: Ints  # (·,): states from which the end cannot be reached (Assumption 1)
+    unvisited: Ints  # (·,): states that are not visited from the start (Assumption 4)
+    mean: Contraction
+    second: Contraction
+    q: Floats | None = None  # (n,): expected visits
+    C: float = np.nan
+    epsilon: float = np.nan
+    alpha: float = np.nan
+    beta: float = np.nan
+    projection_error: float = np.nan  # ‖z_true − Πz_true‖_α
+    bound: float = np.nan  # projection_error / (1 − β)
+    error: float = np.nan  # ‖z_true − z*‖_α
+
+    @property
+    def proper(self) -> bool:
+        """Assumption 1: the end can be reached from every state."""
+        return self.endless.size == 0
+
+    @property
+    def independent(self) -> bool:
+        """Assumption 3: Φ_J and Φ_M have full column rank."""
+        return self.mean.rank == self.mean.size and self.second.rank == self.second.size
+
+    @property
+    def all_visited(self) -> bool:
+        """Assumption 4: q(x) > 0 for every state."""
+        return self.unvisited.size == 0
+
+    @property
+    def beta_J(self) -> float:
+        """The modulus of Π_J P_J in ``norm_J``."""
+        return self.mean.beta
+
+    @property
+    def beta_M(self) -> float:
+        """The modulus of Π_M P_M in ``norm_M``."""
+        return self.second.beta
+
+    @property
+    def norm_J(self) -> Norm:
+        """‖·‖_J: call it on y (n,); its ``kind`` is "q" or "built"."""
+        return self._defined(self.mean.norm)
+
+    @property
+    def norm_M(self) -> Norm:
+        """‖·‖_M."""
+        return self._defined(self.second.norm)
+
+    @property
+    def ratio(self) -> float:
+        """error / bound, at most 1; nan where both are 0."""
+        return self.error / self.bound if self.bound > 0.0 else np.nan
+
+    def alpha_norm(self, z: npt.ArrayLike) -> float:
+        """‖z‖_α = α‖z_J‖_J + (1 − α)‖z_M‖_M of z = (z_J, z_M) of shape (2n,) (Definition 6)."""
+        norm_J, norm_M = self.norm_J, self.norm_M
+        array = as_floats(z, "z", (2 * self.n,))
+        return self.alpha * norm_J(array[: self.n]) + (1.0 - self.alpha) * norm_M(array[self.n :])
+
+    def _defined(self, norm: Norm | None) -> Norm:
+        if norm is None:
+            raise ImproperPolicyError(
+                f"the norms need episodes that end (Assumption 1: proper policy), but from the start they "
+                f"may reach one of the states {name_some(self.endless)}; diagnose from another start"
+            )
+        return norm
+
+    def __str__(self) -> str:
+        head = f"Projected equations on {self.n} states, discount {self.discount:g}, λ = {self.lam:g}"
+        return "\n".join([head, "", *self._assumption_lines(), "", *self._contraction_lines()])
+
+    def _assumption_lines(self) -> list[str]:
+        proper = "every state can reach the end"
+        if not self.proper:
+            proper = f"the end cannot be reached from states {name_some(self.endless)}"
+        J, M = self.mean, self.second
+        ranks = f"rank {J.rank} of {J.size} features for J, {M.rank} of {M.size} for M"
+        if self.q is not None and (J.dimension, M.dimension) != (J.rank, M.rank):
+            ranks += f" (on the visited states {J.dimension} and {M.dimension})"
+        visited = "the start leads to every state"
+        if not self.all_visited:
+            never = "never" if self.q is None or not self.q[self.unvisited].any() else f"< {RAREST:g} times"
+            visited = f"{never} visited: states {name_some(self.unvisited)}"
+            visited += "" if self.q is None else "; left out below"
+        elif self.q is not None:
+            visited = f"the least visited state is {self.q.argmin()}, {self.q.min():.4g} times an episode"
+        rows = (
+            (1, "proper policy", self.proper, proper),
+            (3, "independent features", self.independent, ranks),
+            (4, "all states visited", self.all_visited, visited),
+        )
+        lines = [
+            f"  {number}  {name:<21} {'ok' if holds else 'FAILED':<7} {text}"
+            for number, name, holds, text in rows
+        ]
+        if not self.independent and self.q is not None:
+            lines.append(f"{'':35}redundant features change no number below")
+        return ["Assumptions", *lines]
+
+    def _contraction_lines(self) -> list[str]:
+        if self.q is None:
+            return [
+                "Contraction and error bound",
+                "  undefined: from the start, episodes may reach a state that never leads to the end, so the",
+                "  expected visits q that weight the equations are infinite (Assumption 1: proper policy).",
+            ]
+        cross = "an error of 1 in J adds at most this to the equation of M"
+        slack = "slack for that coupling: half of what max(β_J, β_M) leaves below 1"
+        if self.C == 0.0:
+            cross, slack = "M's equation does not depend on J", "no slack is needed"
+        weight = f"weight of J in the joint norm α‖J‖ + (1 − α)‖M‖; 1 − α = {1.0 - self.alpha:.4g}"
+        share = f"{self.ratio:.1%} of the bound" if self.bound > 0.0 else "as the bound says"
+        return [
+            "Contraction (Lemmas 5 and 7): one step of the equations multiplies an error by at most",
+            _row("β_J", self.beta_J, f"for the mean J, in {self.norm_J}"),
+            _row("β_M", self.beta_M, f"for the second moment M, in {self.norm_M}"),
+            _row("β", self.beta, "for J and M together, in the joint norm: max(β_J, β_M) + ε"),
+            "where",
+            _row("C", self.C, cross),
+            _row("ε", self.epsilon, slack),
+            _row("α", self.alpha, weight),
+            _row("‖y‖_q", None, "√(Σ q(x) y(x)²), with q(x) the expected visits to x in an episode"),
+            "",
+            "Error of the solution, J and M together, in the joint norm (Lemma 8)",
+            _row("features", self.projection_error, "distance of the true J, M to their projections"),
+            _row("bound", self.bound, "that / (1 − β): the error cannot be larger"),
+            _row("true error", self.error, share),
+        ]
+
+
+def diagnose(
+    chain: MarkovChain,
+    features: Any,
+    second_features: Any = None,
+    start: npt.ArrayLike = 0,
+    lam: float = 0.9,
+) -> Diagnosis:
+    """The assumptions and constants of the theory for a chain seen through features.
+
+    ``second_features`` are φ_M, the same as ``features`` where None; ``start`` is a state or a distribution.
+
+    >>> from policyrisk.domains import walk
+    >>> from policyrisk.features import Polynomial
+    >>> line, square = (Polynomial(degree, low=[0], high=[29]) for degree in (1, 2))
+    >>> diagnosis = diagnose(walk(30, 0.7), line, square, start=0, lam=0.95)
+    >>> diagnosis.proper, diagnosis.independent, diagnosis.all_visited
+    (True, True, True)
+    >>> round(diagnosis.beta_J, 3), round(diagnosis.beta_M, 3), diagnosis.norm_J.kind
+    (0.79, 0.808, 'q')
+    >>> round(diagnosis.error, 2), round(diagnosis.bound, 2)
+    (3.99, 39.82)
+    """
+    lam = as_number(lam, "lam", 0.0, 1.0)
+    if chain.n > MOST_STATES:
+        raise InvalidInputError(
+            f"diagnose takes chains of at most {MOST_STATES} states, as its matrices are dense, got "
+            f"{chain.n}; diagnose a smaller chain of the same kind, or use LSTD.fit_exact for estimates alone"
+        )
+    zeta = chain.start_distribution(start)
+    first = as_features(features)
+    second = first if second_features is None else as_features(second_features)
+    phi_J = _values(first, chain.n, "features")
+    phi_M = phi_J if second == first else _values(second, chain.n, "second_features")
+    of_J = Contraction(phi_J.shape[1], _basis(phi_J).shape[1])
+    of_M = of_J if phi_M is phi_J else Contraction(phi_M.shape[1], _basis(phi_M).shape[1])
+    endless, reached = ~chain._reaches_end, chain._reachable(zeta)
+    found = Diagnosis(
+        chain.n, chain.discount, lam, np.flatnonzero(endless), np.flatnonzero(~reached), of_J, of_M
+    )
+    if (endless & reached).any():
+        return found
+    q = chain.occupancy(zeta)
+    found = replace(found, q=readonly(q), unvisited=np.flatnonzero(q <= RAREST))
+    return _Weighed(chain, q, phi_J, phi_M, lam).complete(found)
+
+
+class _Weighed:
+    """The operators on the visited states in the units u = √q y, where ‖·‖_q is Euclidean.
+
+    There Π = UUᵀ with U orthonormal, and only the rows N = Uᵀ(…) of each operator are needed.
+    """
+
+    def __init__(self, chain: MarkovChain, q: Floats, phi_J: Floats, phi_M: Floats, lam: float) -> None:
+        self.visited = np.flatnonzero(q > RAREST)
+        self.root_q = np.sqrt(q[self.visited])
+        gamma, branches = chain.discount, chain.branches
+        P = self._in_units(chain.P)
+        G = 2.0 * gamma * self._in_units(branches.matrix(branches.reward))
+        self.U_J = _basis(self.root_q[:, None] * phi_J[self.visited])
+        self.U_M = self.U_J if phi_M is phi_J else _basis(self.root_q[:, None] * phi_M[self.visited])
+        self.same = phi_M is phi_J and gamma == 1.0  # then Π_J P_J is Π_M P_M
+        Z, Y = _traces(P, self.U_J, lam * gamma), _traces(P, self.U_M, lam * gamma**2)
+        self.N_J: Floats = (1.0 - lam) * gamma * Z.T @ P  # U_Jᵀ P_J
+        self.N_M: Floats = (1.0 - lam) * gamma**2 * Y.T @ P  # U_Mᵀ P_M
+        self.N_C: Floats = Y.T @ G  # U_Mᵀ (I − λγ²P)⁻¹ G
+        self.J = self.root_q * chain.mean()[self.visited]
+        self.M = self.root_q * chain.second_moment()[self.visited]
+
+    def _in_units(self, matrix: Any) -> Floats:
+        dense = matrix[self.visited][:, self.visited].toarray()
+        return np.asarray(self.root_q[:, None] * dense / self.root_q)
+
+    def complete(self, found: Diagnosis) -> Diagnosis:
+        """The diagnosis with everything that rests on q."""
+        norm_J, beta_J = contraction(self.U_J, self.N_J, "Π_J P_J")
+        norm_M, beta_M = (norm_J, beta_J) if self.same else contraction(self.U_M, self.N_M, "Π_M P_M")
+        C = operator_norm(self.U_M, self.N_C, into=norm_M, out_of=norm_J)
+        larger = max(beta_J, beta_M)
+        epsilon = (1.0 - larger) / 2.0 if C > 0.0 else 0.0
+        alpha = C / (epsilon + C) if C > 0.0 else 0.5
+        rest_J = self.J - self.U_J @ (self.U_J.T @ self.J)
+        rest_M = self.M - self.U_M @ (self.U_M.T @ self.M)
+        error_J, error_M = self._errors(rest_J, rest_M)
+        projection_error = alpha * norm_J(rest_J) + (1.0 - alpha) * norm_M(rest_M)
+        units = (self.root_q, self.visited, found.n)
+        return replace(
+            found,
+            mean=replace(found.mean, dimension=len(self.N_J), norm=norm_J.of_states(*units), beta=beta_J),
+            second=replace(found.second, dimension=len(self.N_M), norm=norm_M.of_states(*units), beta=beta_M),
+            C=C,
+            epsilon=epsilon,
+            alpha=alpha,
+            beta=larger + epsilon,
+            projection_error=projection_error,
+            bound=projection_error / (1.0 - (larger + epsilon)),
+            error=alpha * norm_J(error_J) + (1.0 - alpha) * norm_M(error_M),
+        )
+
+    def _errors(self, rest_J: Floats, rest_M: Floats) -> tuple[Floats, Floats]:
+        """z_true − z*, which solves e = (z_true − Πz_true) + ΠL e, with L the linear part of T.
+
+        Solved for t = Uᵀe of size (l,): a small error is not the difference of two large vectors.
+        """
+        t_J = np.linalg.solve(np.eye(len(self.N_J)) - self.N_J @ self.U_J, self.N_J @ rest_J)
+        e_J = rest_J + self.U_J @ t_J
+        rhs = self.N_M @ rest_M + self.N_C @ e_J
+        t_M = np.linalg.solve(np.eye(len(self.N_M)) - self.N_M @ self.U_M, rhs)
+        return e_J, rest_M + self.U_M @ t_M
+
+
+def _traces(P: Floats, U: Floats, factor: float) -> Floats:
+    """(I − factor·Pᵀ)⁻¹ U, of shape (n, l)."""
+    return np.asarray(np.linalg.solve(np.eye(len(P)) - factor * P.T, U)) if factor else U
+
+
+def _basis(phi: Floats) -> Floats:
+    """An orthonormal basis of the range of Φ, of shape (n, rank); a feature's unit does not matter."""
+    size = np.linalg.norm(phi, axis=0)
+    U, singular, _ = np.linalg.svd(phi / np.where(size > 0.0, size, 1.0), full_matrices=False)
+    kept = singular > singular[0] * max(phi.shape) * np.finfo(np.float64).eps
+    return np.asarray(U[:, kept])
+
+
+def _values(features: Features, n: int, name: str) -> Floats:
+    """Φ, dense and finite, of shape (n, l)."""
+    phi = features(np.arange(n)[:, None])
+    return as_floats(phi.toarray() if sp.issparse(phi) else phi, f"{name}(states)", (n, None))
+
+
+def _row(symbol: str, value: float | None, text: str) -> str:
+    return f"  {symbol:<10} {'' if value is None else format(value, '.5g'):<11} {text}"
