@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 from policyrisk._lazy import lazy
 
 if TYPE_CHECKING:
+    from policyrisk import criteria as criteria
     from policyrisk import domains as domains
     from policyrisk import errors as errors
+    from policyrisk import plotting as plotting
+    from policyrisk.comparison import compare as compare
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.features import Fourier as Fourier
     from policyrisk.features import FunctionFeatures as FunctionFeatures
@@ -23,7 +26,10 @@ if TYPE_CHECKING:
     from policyrisk.lstd import LSTD as LSTD
     from policyrisk.markov import MarkovChain as MarkovChain
     from policyrisk.risk import RiskFunction as RiskFunction
+    from policyrisk.td import TD as TD
+    from policyrisk.td import StepSize as StepSize
     from policyrisk.trajectories import Trajectories as Trajectories
+    from policyrisk.validation import cross_validate as cross_validate
 
 __version__ = "0.1.0"
 
@@ -36,11 +42,17 @@ _HOMES = {
     "Polynomial": "policyrisk.features",
     "RadialBasis": "policyrisk.features",
     "RiskFunction": "policyrisk.risk",
+    "StepSize": "policyrisk.td",
+    "TD": "policyrisk.td",
     "Tabular": "policyrisk.features",
     "TileCoding": "policyrisk.features",
     "Trajectories": "policyrisk.trajectories",
+    "compare": "policyrisk.comparison",
+    "criteria": "",
+    "cross_validate": "policyrisk.validation",
     "domains": "",
     "errors": "",
+    "plotting": "",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)
 __all__ = sorted(_HOMES)

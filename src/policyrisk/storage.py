@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import tempfile
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +24,21 @@ from policyrisk.errors import InvalidInputError
 
 FORMAT = 1
 _HEADER, _CHECKSUM = "header", "checksum"
+# What NumPy, zipfile, zlib and the reader of an array's header raise on bytes that are not what they were.
+_DAMAGE = (
+    OSError,
+    ValueError,
+    KeyError,
+    EOFError,
+    AttributeError,
+    TypeError,
+    SyntaxError,
+    RuntimeError,
+    MemoryError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
@@ -60,7 +77,7 @@ def read_record(
 ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """The header and arrays of a record that :func:`write_record` wrote; anything else is an error."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
             columns = {name: file[name] for name in file.files}
         checksum = columns.pop(_CHECKSUM).tobytes()
         intact = checksum == _digest(columns)
@@ -69,7 +86,7 @@ def read_record(
         raise InvalidInputError(
             f"path must name a file, got {path}, which does not exist; check it"
         ) from error
-    except (OSError, ValueError, KeyError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise InvalidInputError(
             f"path must be a {kind} file of policyrisk, got {path}, which is none or is damaged "
             f"({error}); write it again with `save`"

@@ -1,0 +1,38 @@
+"""A progress bar for work that takes more than a moment."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import Progress
+
+_PATIENCE = 3.0  # seconds before the bar is shown
+
+
+class ProgressBar:
+    """A bar on the terminal's error stream once the work has taken some seconds; silent elsewhere."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._console = Console(stderr=True)
+        self._progress = Progress(console=self._console, transient=True)
+        self._task = self._progress.add_task(name, total=total)
+        self._began = time.monotonic()
+        self._shown = False
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._shown:
+            self._progress.stop()
+
+    def advance(self) -> None:
+        """One more of the total is done."""
+        self._progress.advance(self._task)
+        if not self._shown and self._console.is_terminal and time.monotonic() - self._began > _PATIENCE:
+            self._shown = True
+            self._progress.start()

@@ -1,0 +1,179 @@
+"""The four risk criteria of the paper's introduction.
+
+With m and v the mean and the variance of the return over the start distribution:
+
+    Sharpe()                 max m / √v
+    MeanMinusStd(c)          max m − c √v
+    MeanVarianceAtMost(c)    max m   subject to v ≤ c
+    VarianceMeanAtLeast(c)   min v   subject to m ≥ c
+
+The value's error follows from the joint covariance of (m, v) by the delta method; the probability that a
+constraint holds is Φ(distance to the bound / its standard error). A policy whose estimated variance is
+negative meets no criterion, and the record says so: otherwise the worst estimate would look like the least
+risk. :func:`policyrisk.comparison.compare` ranks policies by one of these.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from scipy.special import ndtr
+
+from policyrisk._arrays import as_number
+from policyrisk._text import number
+from policyrisk.estimate import Estimate
+from policyrisk.summary import Moments
+
+__all__ = [
+    "Assessment",
+    "Criterion",
+    "MeanMinusStd",
+    "MeanVarianceAtMost",
+    "Sharpe",
+    "VarianceMeanAtLeast",
+    "normal_probability",
+]
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """A policy judged by a criterion."""
+
+    value: Estimate
+    larger_is_better: bool
+    constrained: bool  # whether the criterion has a constraint
+    feasible: bool  # whether the estimate meets the constraint, and its variance is not negative
+    probability: float  # that the constraint holds: 1 where there is none, nan without error bars
+    violation: float = 0.0  # by how much the estimate misses the bound; inf where it cannot be judged
+    reason: str = ""  # why it is not feasible
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain values."""
+        return {**asdict(self), "value": self.value.to_dict()}
+
+
+class Criterion(Protocol):
+    """A way to judge a policy by the mean and the variance of its return."""
+
+    def assess(self, summary: Moments) -> Assessment:
+        """The criterion's value, and whether its constraint holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Sharpe:
+    """max m / √v: mean return for each unit of standard deviation.
+
+    It is meant for positive means: where m < 0, more variance makes it larger.
+
+    >>> import numpy as np
+    >>> Sharpe().assess(Moments(6.0, 4.0, np.diag([0.01, 0.04]), episodes=1000, level=0.95)).value
+    3 ± 0.0901 (2.8231 to 3.1769)
+    """
+
+    def assess(self, summary: Moments) -> Assessment:
+        """The ratio; there is no constraint."""
+        return _unconstrained(summary, summary.sharpe)
+
+    def __str__(self) -> str:
+        return "Sharpe ratio, the larger the better"
+
+
+@dataclass(frozen=True)
+class MeanMinusStd:
+    """max m − c √v: mean return less c standard deviations (c ≥ 0)."""
+
+    c: float
+
+    def __post_init__(self) -> None:
+        c = as_number(self.c, "c", 0.0, remedy="pass how many standard deviations to take off")
+        object.__setattr__(self, "c", c)
+
+    def assess(self, summary: Moments) -> Assessment:
+        """The penalised mean; there is no constraint."""
+        root = summary.std.value
+        if root > 0:
+            value = summary.delta(summary.mean_value - self.c * root, 1.0, -0.5 * self.c / root)
+        else:
+            value = Estimate(summary.mean_value - self.c * root)
+        return _unconstrained(summary, value)
+
+    def __str__(self) -> str:
+        return f"mean − {self.c:g}·std, the larger the better"
+
+
+@dataclass(frozen=True)
+class MeanVarianceAtMost:
+    """max m subject to v ≤ c."""
+
+    c: float
+
+    def __post_init__(self) -> None:
+        c = as_number(self.c, "c", 0.0, remedy="pass the largest variance allowed")
+        object.__setattr__(self, "c", c)
+
+    def assess(self, summary: Moments) -> Assessment:
+        """The mean, and whether the variance is small enough."""
+        return _constrained(summary, summary.mean, True, self.c - summary.variance_value, summary.variance)
+
+    def __str__(self) -> str:
+        return f"mean with variance at most {self.c:g}, the larger the better"
+
+
+@dataclass(frozen=True)
+class VarianceMeanAtLeast:
+    """min v subject to m ≥ c."""
+
+    c: float
+
+    def __post_init__(self) -> None:
+        c = as_number(self.c, "c", remedy="pass the smallest mean allowed")
+        object.__setattr__(self, "c", c)
+
+    def assess(self, summary: Moments) -> Assessment:
+        """The variance, and whether the mean is large enough."""
+        return _constrained(summary, summary.variance, False, summary.mean_value - self.c, summary.mean)
+
+    def __str__(self) -> str:
+        return f"variance with mean at least {self.c:g}, the smaller the better"
+
+
+def _unconstrained(summary: Moments, value: Estimate) -> Assessment:
+    reason = _flaw(summary, value)
+    return Assessment(
+        value, larger_is_better=True, constrained=False, feasible=not reason, probability=1.0, reason=reason
+    )
+
+
+def _constrained(
+    summary: Moments, value: Estimate, larger_is_better: bool, slack: float, bounded: Estimate
+) -> Assessment:
+    """``slack`` is how far the estimate of the bounded quantity is inside its bound."""
+    flaw = _flaw(summary, value)
+    return Assessment(
+        value=value,
+        larger_is_better=larger_is_better,
+        constrained=True,
+        feasible=not flaw and slack >= 0,
+        probability=math.nan if flaw else normal_probability(slack, bounded.standard_error),
+        violation=math.inf if flaw else max(-slack, 0.0),
+        reason=flaw or ("" if slack >= 0 else f"it misses the bound by {number(-slack)}"),
+    )
+
+
+def _flaw(summary: Moments, value: Estimate) -> str:
+    """Why the estimate cannot be judged at all; empty where it can."""
+    if summary.variance_value < 0:
+        return "its estimated variance is negative"
+    return "its value does not exist" if math.isnan(value) else ""
+
+
+def normal_probability(distance: float, error: float) -> float:
+    """Φ(distance / error), that a normal estimate's truth is on the same side; 0 or 1 for an error of 0.
+
+    >>> round(normal_probability(1.96, 1.0), 3), normal_probability(-1.0, 0.0)
+    (0.975, 0.0)
+    """
+    return float(distance >= 0) if error == 0.0 else float(ndtr(distance / error))

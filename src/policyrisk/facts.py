@@ -1,0 +1,49 @@
+"""Where an estimate comes from: settings and counts, in numbers and in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policyrisk._text import plural
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Where an estimate comes from, in numbers.
+
+    >>> Facts("LSTD", lam=0.9, discount=1.0, episodes=10, terminated=8, transitions=93).remarks
+    ('2 episodes cut off',)
+    """
+
+    estimator: str
+    lam: float
+    discount: float
+    ridge: float = 0.0
+    episodes: int = 0
+    terminated: int = 0
+    transitions: float = 0.0
+    outside: int = 0  # transitions that started outside the features' boxes
+    given_up: int = 0  # last transitions of cut-off episodes that ended in an unvisited state
+    redundant: int = 0  # directions of the features that change no estimate
+    condition: float = float("nan")  # 1-norm condition number of the scaled equations, the larger of the two
+    constrained: int = 0  # states where the positive-variance constraint is active
+    constraint_residual: float = 0.0
+
+    @property
+    def settings(self) -> str:
+        """The estimator and its settings."""
+        ridge = f", ridge={self.ridge:g}" if self.ridge else ""
+        return f"{self.estimator}, lam={self.lam:g}, discount={self.discount:g}{ridge}"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is out of the ordinary, a sentence each."""
+        cut_off = self.episodes - self.terminated
+        said = [
+            (cut_off, f"{plural(cut_off, 'episode')} cut off"),
+            (self.outside, f"{plural(self.outside, 'transition')} started outside the features' box"),
+            (self.given_up, f"{plural(self.given_up, 'last transition')} given up: cut off where unvisited"),
+            (self.redundant, f"{plural(self.redundant, 'redundant direction')}, which change no estimate"),
+            (self.constrained, f"{plural(self.constrained, 'state')} where the constraint V >= 0 is active"),
+        ]
+        return tuple(text for count, text in said if count)

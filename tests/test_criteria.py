@@ -1,0 +1,241 @@
+"""The four criteria and the comparison of policies, by hand and by numerical derivative."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import policyrisk as pr
+from policyrisk import criteria
+from policyrisk.comparison import compare
+from policyrisk.errors import InvalidInputError, MismatchError, NegativeVarianceWarning
+from policyrisk.risk import ErrorBars, Facts, RiskFunction
+from policyrisk.summary import Moments
+from policyrisk.support import Support
+
+S = np.array([[0.04, 0.05], [0.05, 0.25]])
+ALL = [
+    criteria.Sharpe(),
+    criteria.MeanMinusStd(1.5),
+    criteria.MeanVarianceAtMost(8.0),
+    criteria.VarianceMeanAtLeast(2.0),
+]
+FORMULAS = [
+    lambda m, v: m / np.sqrt(v),
+    lambda m, v: m - 1.5 * np.sqrt(v),
+    lambda m, v: m,
+    lambda m, v: v,
+]
+
+
+def moments(m, v, covariance=S, episodes=50):
+    return Moments(m, v, covariance, episodes, 0.9)
+
+
+def policy(m, v, error_m=0.1, error_v=0.2, *, episodes=100, discount=1.0, bars=True):
+    """A policy with one state, where J = m and V = v."""
+    table = pr.Tabular(1)
+    one = np.ones(1)
+    behind = Support(one, episodes * one, episodes, None, 1.0)
+    error_bars = ErrorBars(
+        np.array([0]), np.array([0]), error_m**2 * np.eye(1), np.zeros((1, 1)), error_v**2 * np.eye(1)
+    )
+    return RiskFunction(
+        table, table, m * one, v * one, "direct", behind, behind,
+        Facts("LSTD", 0.9, discount, episodes=episodes, terminated=episodes), error_bars if bars else None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("criterion", "formula"), list(zip(ALL, FORMULAS, strict=True)))
+def test_value_and_error_follow_the_formula(criterion, formula):
+    m, v, h = 3.0, 6.0, 1e-6
+    value = criterion.assess(moments(m, v)).value
+    gradient = np.array(
+        [(formula(m + h, v) - formula(m - h, v)) / (2 * h), (formula(m, v + h) - formula(m, v - h)) / (2 * h)]
+    )
+    error = np.sqrt(gradient @ S @ gradient)
+    assert value == pytest.approx(formula(m, v))
+    assert value.standard_error == pytest.approx(error, rel=1e-6)
+    assert value.high - value == pytest.approx(stats.t.ppf(0.95, 49) * error, rel=1e-6)
+
+
+def test_directions_and_constraints():
+    sharpe, penalised, mean, variance = (criterion.assess(moments(3.0, 6.0)) for criterion in ALL)
+    assert [a.larger_is_better for a in (sharpe, penalised, mean, variance)] == [True, True, True, False]
+    assert [a.constrained for a in (sharpe, penalised, mean, variance)] == [False, False, True, True]
+    assert sharpe.probability == penalised.probability == 1.0
+    assert mean.feasible
+    assert mean.probability == pytest.approx(stats.norm.cdf((8.0 - 6.0) / 0.5))
+    assert variance.feasible
+    assert variance.probability == pytest.approx(stats.norm.cdf((3.0 - 2.0) / 0.2))
+
+
+@pytest.mark.parametrize(
+    ("criterion", "m", "v", "violation"),
+    [
+        (criteria.MeanVarianceAtMost(5.0), 3.0, 6.0, 1.0),
+        (criteria.VarianceMeanAtLeast(4.0), 3.0, 6.0, 1.0),
+    ],
+)
+def test_missed_bounds(criterion, m, v, violation):
+    judged = criterion.assess(moments(m, v))
+    assert not judged.feasible
+    assert judged.violation == pytest.approx(violation)
+    assert judged.probability < 0.5
+    assert "misses the bound by 1" in judged.reason
+
+
+@pytest.mark.parametrize("criterion", ALL, ids=str)
+def test_bounds_that_are_just_met_and_errors_of_nothing(criterion):
+    known = criterion.assess(moments(2.0, 8.0, np.zeros((2, 2))))
+    assert known.feasible
+    assert known.probability == 1.0
+    unknown = criterion.assess(moments(3.0, 6.0, np.full((2, 2), np.nan)))
+    assert np.isnan(unknown.value.standard_error)
+    assert unknown.feasible
+    assert np.isnan(unknown.probability) == unknown.constrained
+
+
+@pytest.mark.parametrize("criterion", ALL, ids=str)
+def test_a_negative_variance_meets_no_criterion(criterion):
+    judged = criterion.assess(moments(100.0, -1.0))
+    assert not judged.feasible
+    assert judged.reason == "its estimated variance is negative"
+    risks = {"broken": policy(100.0, -1.0), "poor": policy(-50.0, 30.0), "good": policy(5.0, 2.0)}
+    with pytest.warns(NegativeVarianceWarning):
+        comparison = compare(risks, [0], criterion)
+    assert [r.name for r in comparison.ranking] == ["good", "poor", "broken"]
+    assert "broken is not feasible: its estimated variance is negative" in str(comparison)
+
+
+def test_zero_variance():
+    sure = moments(3.0, 0.0)
+    assert criteria.MeanMinusStd(1.5).assess(sure).value == 3.0
+    assert not criteria.Sharpe().assess(sure).feasible
+    assert criteria.MeanVarianceAtMost(0.0).assess(sure).feasible
+
+
+RANKED = {
+    "Sharpe": (criteria.Sharpe(), ["b", "a", "c"]),  # 2, 1, 0.5
+    "MeanMinusStd": (criteria.MeanMinusStd(1.0), ["b", "a", "c"]),  # 1, 0, −4
+    "no penalty": (criteria.MeanMinusStd(0.0), ["c", "b", "a"]),  # 4, 2, 1
+    "mean": (criteria.MeanVarianceAtMost(1.5), ["b", "a", "c"]),  # 2, 1, then 4 with 64 > 1.5
+    "variance": (criteria.VarianceMeanAtLeast(1.5), ["b", "c", "a"]),  # 1, 64, then 1 < 1.5
+    "none": (criteria.MeanVarianceAtMost(0.5), ["b", "a", "c"]),  # by how far: 0.5, 0.5, 63.5; then by value
+}
+
+
+@pytest.mark.parametrize("case", RANKED)
+def test_ranking(case):
+    criterion, expected = RANKED[case]
+    risks = {"a": policy(1.0, 1.0), "b": policy(2.0, 1.0), "c": policy(4.0, 64.0)}
+    comparison = compare(risks, [0], criterion)
+    assert [r.name for r in comparison.ranking] == expected
+    assert comparison.best == expected[0]
+
+
+def test_the_best_two_are_compared_as_independent():
+    risks = {"a": policy(1.0, 1.0, 0.3), "b": policy(2.0, 1.0, 0.4), "c": policy(0.0, 1.0)}
+    pair = compare(risks, [0], criteria.MeanMinusStd(0.0), level=0.9).significance
+    assert (pair.best, pair.second) == ("b", "a")
+    assert pair.difference == pytest.approx(1.0)
+    assert pair.difference.standard_error == pytest.approx(0.5)
+    assert pair.difference.high == pytest.approx(1.0 + 0.5 * stats.t.ppf(0.95, 99))
+    assert pair.probability == pytest.approx(stats.norm.cdf(2.0))
+    assert pair.p_value == pytest.approx(2 * stats.norm.sf(2.0))
+
+
+def test_where_smaller_is_better_the_lead_is_positive():
+    risks = {"a": policy(3.0, 5.0, error_v=0.3), "b": policy(3.0, 4.0, error_v=0.4)}
+    pair = compare(risks, [0], criteria.VarianceMeanAtLeast(0.0)).significance
+    assert pair.best == "b"
+    assert pair.difference == pytest.approx(1.0)
+    assert pair.probability == pytest.approx(stats.norm.cdf(2.0))
+
+
+def test_probability_of_being_better_is_that_of_repetition():
+    # Two policies of the same true value: the chance that the leader is called better is uniform on (½, 1).
+    rng = np.random.default_rng(0)
+    called = []
+    for a, b in rng.normal(2.0, 0.1, (300, 2)):
+        pair = compare(
+            {"a": policy(a, 1.0), "b": policy(b, 1.0)}, [0], criteria.MeanMinusStd(0.0)
+        ).significance
+        called.append(2 * pair.probability - 1)
+    assert stats.kstest(called, "uniform").pvalue > 1e-3
+
+
+def test_one_policy_and_infeasible_seconds_have_no_significance():
+    assert compare({"a": policy(1.0, 1.0)}, [0]).significance is None
+    risks = {"a": policy(1.0, 1.0), "b": policy(2.0, 9.0)}
+    comparison = compare(risks, [0], criteria.MeanVarianceAtMost(2.0))
+    assert comparison.significance is None
+    assert "b is not feasible: it misses the bound by 7" in comparison.notes
+
+
+def test_without_error_bars_there_is_a_ranking_all_the_same():
+    risks = {"a": policy(1.0, 1.0, bars=False), "b": policy(2.0, 1.0)}
+    comparison = compare(risks, [0])
+    assert comparison.best == "b"
+    assert np.isnan(comparison.significance.probability)
+    assert "without error bars" in str(comparison)
+
+
+def test_texts_and_plain_values():
+    risks = {"a": policy(1.0, 1.0), "b": policy(2.0, 1.0), "c": policy(4.0, 64.0)}
+    free = compare(risks, [0], criteria.Sharpe())
+    bound = compare(risks, [0], criteria.MeanVarianceAtMost(2.0))
+    assert "P(feasible)" not in str(free)
+    assert "P(feasible)" in str(bound)
+    assert "b leads a by 1" in str(bound)
+    assert "as if they had been chosen beforehand" in str(bound)
+    plain = json.loads(json.dumps(bound.to_dict()))
+    assert plain["ranking"][0]["name"] == "b"
+    assert plain["ranking"][0]["value"]["value"] == 2.0
+    assert plain["ranking"][2]["feasible"] is False
+    assert plain["significance"]["best"] == "b"
+    assert compare({"a": policy(-1.0, 1.0)}, [0]).notes[0].startswith("where the mean is negative")
+
+
+def test_the_default_is_the_sharpe_ratio_over_several_starts():
+    chain = pr.MarkovChain([[0.3, 0.5], [0.6, 0.0]], [1.0, 3.0])
+    risk = pr.LSTD(pr.Tabular(2)).fit_exact(chain, start=0)
+    value = compare({"a": risk}, [0, 1]).ranking[0].assessment.value
+    M = np.mean([29.0625 + 6.25**2, 26.8125 + 6.75**2])
+    assert value == pytest.approx(6.5 / np.sqrt(M - 6.5**2))
+
+
+BAD = {
+    "empty": (lambda: compare({}, [0]), InvalidInputError, "at least one name"),
+    "list": (lambda: compare([policy(1.0, 1.0)], [0]), InvalidInputError, "policies must be a dictionary"),
+    "estimator": (
+        lambda: compare({"a": pr.LSTD(pr.Tabular(1))}, [0]),
+        InvalidInputError,
+        "must be a RiskFunction",
+    ),
+    "class": (
+        lambda: compare({"a": policy(1.0, 1.0)}, [0], criteria.Sharpe),
+        InvalidInputError,
+        "criterion must be one such as",
+    ),
+    "name": (lambda: compare({"a": policy(1.0, 1.0)}, [0], "sharpe"), InvalidInputError, "criterion must be"),
+    "discount": (
+        lambda: compare({"a": policy(1.0, 1.0), "b": policy(1.0, 1.0, discount=0.9)}, [0]),
+        MismatchError,
+        "agree on the discount",
+    ),
+    "starts": (lambda: compare({"a": policy(1.0, 1.0)}, []), InvalidInputError, "starts must hold"),
+    "level": (lambda: compare({"a": policy(1.0, 1.0)}, [0], level=2), InvalidInputError, "level must be in"),
+    "c < 0": (lambda: criteria.MeanMinusStd(-1.0), InvalidInputError, "c must be in"),
+    "c nan": (lambda: criteria.VarianceMeanAtLeast(np.nan), InvalidInputError, "c must be in"),
+    "variance < 0": (lambda: criteria.MeanVarianceAtMost(-1.0), InvalidInputError, "largest variance"),
+    "text": (lambda: criteria.MeanVarianceAtMost("much"), InvalidInputError, "c must be in"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_says_what_to_do(case):
+    call, kind, message = BAD[case]
+    with pytest.raises(kind, match=message):
+        call()
