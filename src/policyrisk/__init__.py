@@ -8,6 +8,7 @@ Processes" (ICML 2013).
 
 from typing import TYPE_CHECKING
 
+from policyrisk._gymnasium import register_when_imported
 from policyrisk._lazy import lazy
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from policyrisk.td import StepSize as StepSize
     from policyrisk.trajectories import Trajectories as Trajectories
     from policyrisk.validation import cross_validate as cross_validate
+
+register_when_imported()
 
 __version__ = "0.1.0"
 

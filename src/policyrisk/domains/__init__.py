@@ -1,5 +1,26 @@
-"""Problems to try the estimators on: small chains with known answers."""
+"""Problems to try the estimators on: small chains with known answers, and pinball."""
 
-from policyrisk.domains.chains import boyan, gambler, grid_walk, walk
+from typing import TYPE_CHECKING
 
-__all__ = ["boyan", "gambler", "grid_walk", "walk"]
+from policyrisk._lazy import lazy
+
+if TYPE_CHECKING:
+    from policyrisk.domains.chains import boyan as boyan
+    from policyrisk.domains.chains import gambler as gambler
+    from policyrisk.domains.chains import grid_walk as grid_walk
+    from policyrisk.domains.chains import walk as walk
+    from policyrisk.domains.pinball import Maze as Maze
+    from policyrisk.domains.pinball import Pinball as Pinball
+    from policyrisk.domains.pinball import UniformPolicy as UniformPolicy
+
+_HOMES = {
+    "Maze": "policyrisk.domains.pinball",
+    "Pinball": "policyrisk.domains.pinball",
+    "UniformPolicy": "policyrisk.domains.pinball",
+    "boyan": "policyrisk.domains.chains",
+    "gambler": "policyrisk.domains.chains",
+    "grid_walk": "policyrisk.domains.chains",
+    "walk": "policyrisk.domains.chains",
+}
+__getattr__, __dir__ = lazy(__name__, _HOMES)
+__all__ = sorted(_HOMES)

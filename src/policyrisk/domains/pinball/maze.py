@@ -1,0 +1,252 @@
+"""Mazes: what they are, where a ball may be, and the checks that a user's own maze must pass.
+
+A maze lies in the unit square: polygons (each closed by the edge from its last vertex to its first),
+a ball of radius R, and a round target that the ball's centre must reach. A position is *free* if the ball
+fits there: its centre is outside every polygon and at least R from every edge. The *reachable* region is
+the part of the free region that is connected to the target, found on a fine grid; some mazes have closed
+pockets besides.
+
+A file holds one maze as JSON::
+
+    {"ball_radius": 0.02,
+     "target": {"center": [0.9, 0.2], "radius": 0.04},
+     "starts": [[0.2, 0.9]],
+     "obstacles": [[[0, 0], [0, 0.01], [1, 0.01], [1, 0]], ...]}
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import ndimage
+
+from policyrisk._arrays import Bools, Floats, Ints, as_floats, as_number, readonly
+from policyrisk.domains.pinball._geometry import (
+    edge_rows,
+    grid_points,
+    inside_any,
+    nearest_distance,
+)
+from policyrisk.errors import InvalidInputError, PolicyRiskWarning
+
+__all__ = ["MAZES", "Maze"]
+
+MAZES = ("simple", "medium", "hard", "box", "empty")
+
+_CELLS = 500  # of the grid, along each axis: a tenth of the usual radius
+_KEYS = {"ball_radius", "target", "starts", "obstacles"}
+
+
+@dataclass(frozen=True, eq=False)
+class Maze:
+    """A checked maze. Build one with :meth:`named`, :meth:`load` or :meth:`from_dict`.
+
+    >>> maze = Maze.named("medium")
+    >>> len(maze.obstacles), maze.ball_radius, maze.duplicates
+    (10, 0.02, ((5, 8),))
+    >>> maze.free([[0.2, 0.9], [0.5, 0.2]])
+    array([ True, False])
+    """
+
+    name: str
+    ball_radius: float
+    target: Floats  # (2,)
+    target_radius: float
+    starts: Floats  # (k, 2)
+    obstacles: tuple[Floats, ...]  # each (vertices, 2)
+    duplicates: tuple[tuple[int, int], ...] = field(init=False)  # pairs of equal obstacles
+
+    def __post_init__(self) -> None:
+        for obstacle, vertices in enumerate(self.obstacles):
+            _check_polygon(vertices, f"obstacles[{obstacle}]")
+        pairs = [
+            (i, j)
+            for j, later in enumerate(self.obstacles)
+            for i, earlier in enumerate(self.obstacles[:j])
+            if _same_polygon(earlier, later)
+        ]
+        object.__setattr__(self, "duplicates", tuple(pairs))
+        self._check_places()
+
+    @classmethod
+    def named(cls, name: str) -> Maze:
+        """One of the five mazes that ship with the package."""
+        if name not in MAZES:
+            raise InvalidInputError(
+                f"maze must be one of {', '.join(MAZES)}, a path to a JSON file or a Maze, "
+                f"got {name!r}; correct the name, or pass the file's path (with its .json ending)"
+            )
+        return _shipped(name)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Maze:
+        """A maze from a JSON file; duplicated obstacles are reported by a warning."""
+        file = Path(path)
+        try:
+            figures = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InvalidInputError(
+                f"maze must be a readable file, got {str(path)!r} ({error.strerror}); "
+                f"correct the path, or pass one of {', '.join(MAZES)}"
+            ) from error
+        except ValueError as error:
+            raise InvalidInputError(
+                f"maze must be a JSON file, got {str(path)!r} ({error}); correct the file there"
+            ) from error
+        maze = cls.from_dict(figures, name=file.stem)
+        if maze.duplicates:
+            listed = ", ".join(f"{i} and {j}" for i, j in maze.duplicates)
+            warnings.warn(
+                f"maze {maze.name!r}: obstacles {listed} are the same polygon; a ball that hits it hits "
+                "two polygons and is sent straight back. Remove one unless this is meant.",
+                PolicyRiskWarning,
+                stacklevel=2,
+            )
+        return maze
+
+    @classmethod
+    def from_dict(cls, figures: Mapping[str, Any], name: str = "custom") -> Maze:
+        """A maze from the contents of a JSON file."""
+        _check_keys(figures, "the maze", _KEYS)
+        _check_keys(figures["target"], "target", {"center", "radius"})
+        obstacles = figures["obstacles"]
+        if not isinstance(obstacles, list | tuple) or not obstacles:
+            raise InvalidInputError(
+                f"obstacles must be a list of polygons, got {obstacles!r}; add at least the four walls"
+            )
+        return cls(
+            name=name,
+            ball_radius=as_number(figures["ball_radius"], "ball_radius", 0.0, 0.5, open_low=True),
+            target=_figures(figures["target"]["center"], "target.center", (2,)),
+            target_radius=as_number(figures["target"]["radius"], "target.radius", 0.0, 1.0, open_low=True),
+            starts=_figures(figures["starts"], "starts", (None, 2)),
+            obstacles=tuple(
+                _figures(vertices, f"obstacles[{i}]", (None, 2)) for i, vertices in enumerate(obstacles)
+            ),
+        )
+
+    @cached_property
+    def edges(self) -> tuple[Floats, Ints]:
+        """All edges, shape (m, 7), and the obstacle (m,) that each belongs to."""
+        return edge_rows(self.obstacles)
+
+    def free(self, positions: object) -> Bools:
+        """Whether the ball fits at each position: (n, 2) -> (n,)."""
+        points = as_floats(positions, "positions", (None, 2))
+        edges, owners = self.edges
+        fits: Bools = nearest_distance(edges, points) >= self.ball_radius
+        fits &= ~inside_any(edges, owners, points)
+        return fits
+
+    def reachable(self, positions: object) -> Bools:
+        """Whether each position is free and connected to the target: (n, 2) -> (n,).
+
+        A position counts as connected if a grid cell at or next to its own is, and none of them
+        belongs to a pocket; what this leaves out is narrower than a cell, 1/500.
+        """
+        points = as_floats(positions, "positions", (None, 2))
+        cells = np.floor(points * _CELLS).astype(np.int64)
+        within = ((points >= 0.0) & (points <= 1.0)).all(axis=1)
+        column, row = np.clip(cells, 0, _CELLS - 1).T
+        reached: Bools = self.free(points) & self._near_reachable[column, row] & within
+        return reached
+
+    @cached_property
+    def _labels(self) -> Ints:
+        """The component (cells, cells) that each free cell belongs to, 0 where not free."""
+        grid = self.free(grid_points(_CELLS)).reshape(_CELLS, _CELLS)
+        return np.asarray(ndimage.label(grid)[0], np.int64)
+
+    @cached_property
+    def _near_reachable(self) -> Bools:
+        labels = self._labels
+        column, row = (int(c) for c in np.minimum(self.target * _CELLS, _CELLS - 1))
+        home = labels == labels[column, row]
+        pocket = (labels > 0) & ~home
+        around = np.ones((3, 3), np.bool_)
+        return np.asarray(ndimage.binary_dilation(home, around) & ~ndimage.binary_dilation(pocket, around))
+
+    def _check_places(self) -> None:
+        inside = (self.target >= 0.0) & (self.target <= 1.0)
+        if not (inside.all() and self.free(self.target[None])[0]):
+            raise InvalidInputError(
+                f"target.center must be free: inside the unit square, outside every obstacle and "
+                f"ball_radius={self.ball_radius:g} from every edge, got {self.target.tolist()}; "
+                "move the target or the obstacle"
+            )
+        column, row = (int(c) for c in np.minimum(self.target * _CELLS, _CELLS - 1))
+        home = self._labels == self._labels[column, row]
+        rim = home.copy()
+        rim[1:-1, 1:-1] = False
+        if rim.any():
+            way_out = (np.argwhere(rim)[0] + 0.5) / _CELLS
+            raise InvalidInputError(
+                "obstacles must wall the ball in all around, got a way from the target to the unit "
+                f"square's border near ({way_out[0]:.3f}, {way_out[1]:.3f}); close the gap there"
+            )
+        if len(self.starts) == 0:
+            raise InvalidInputError("starts must hold at least one position, got none; add one")
+        lost = np.flatnonzero(~self.reachable(self.starts))
+        if lost.size:
+            raise InvalidInputError(
+                "starts must be free (outside every obstacle, "
+                f"ball_radius={self.ball_radius:g} from every edge) and connected to the target, got "
+                f"starts[{lost[0]}] = {self.starts[lost[0]].tolist()}; move that start"
+            )
+
+
+@lru_cache
+def _shipped(name: str) -> Maze:
+    text = (resources.files(__package__) / "mazes.json").read_text(encoding="utf-8")
+    return Maze.from_dict(json.loads(text)[name], name=name)
+
+
+def _figures(value: object, name: str, shape: tuple[int | None, ...]) -> Floats:
+    return readonly(as_floats(value, name, shape).copy())
+
+
+def _check_keys(figures: object, name: str, keys: set[str]) -> None:
+    if not isinstance(figures, Mapping) or set(figures) != keys:
+        got = sorted(figures) if isinstance(figures, Mapping) else type(figures).__name__
+        raise InvalidInputError(
+            f"{name} must have exactly the keys {', '.join(sorted(keys))}, got {got}; "
+            "compare the file with the example in policyrisk.domains.pinball.maze"
+        )
+
+
+def _check_polygon(vertices: Floats, name: str) -> None:
+    if len(np.unique(vertices, axis=0)) < 3:
+        raise InvalidInputError(
+            f"{name} must have at least 3 distinct vertices, got {vertices.tolist()}; "
+            "add vertices or remove the obstacle"
+        )
+    following = np.roll(vertices, -1, axis=0)
+    same = np.flatnonzero((vertices == following).all(axis=1))
+    if same.size:
+        raise InvalidInputError(
+            f"{name} must not repeat a vertex, got {vertices[same[0]].tolist()} twice in a row; "
+            "remove the copy (the last vertex is joined to the first without repeating it)"
+        )
+    area = 0.5 * abs((vertices[:, 0] * following[:, 1] - vertices[:, 1] * following[:, 0]).sum())
+    if area < 1e-9:
+        raise InvalidInputError(
+            f"{name} must enclose an area, got {area:.1e} from {vertices.tolist()}; "
+            "give its vertices in order around it"
+        )
+
+
+def _same_polygon(a: Floats, b: Floats) -> bool:
+    """Whether two polygons have the same vertices around, from any vertex and in either direction."""
+    if len(a) != len(b):
+        return False
+    turns = [np.roll(way, k, axis=0) for way in (b, b[::-1]) for k in range(len(b))]
+    return any(np.array_equal(a, turned) for turned in turns)

@@ -1,0 +1,49 @@
+"""Policies that compiled code can follow, see :mod:`policyrisk._compiled`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from policyrisk._arrays import as_count
+from policyrisk._compiled import register_policy
+from policyrisk._random import below
+
+__all__ = ["UniformPolicy"]
+
+
+class UniformTable(NamedTuple):
+    """What the kernel knows of a uniform policy."""
+
+    actions: int
+
+
+@njit(cache=True)
+def _choose(
+    table: UniformTable, state: Any, s0: np.uint64, s1: np.uint64
+) -> tuple[np.int64, np.uint64, np.uint64]:
+    return below(table.actions, s0, s1)
+
+
+register_policy(UniformTable, _choose)
+
+
+@dataclass(frozen=True)
+class UniformPolicy:
+    """Every action with the same probability, whatever the state.
+
+    >>> UniformPolicy(actions=5)
+    UniformPolicy(actions=5)
+    """
+
+    actions: int = 4
+
+    def __post_init__(self) -> None:
+        as_count(self.actions, "actions", 1)
+
+    def compiled(self) -> UniformTable:
+        """The table that compiled code follows."""
+        return UniformTable(self.actions)

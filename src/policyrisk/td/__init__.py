@@ -1,0 +1,6 @@
+"""TD(0) and TD(λ) for the mean and the second moment (sec. 4.2 of the paper)."""
+
+from policyrisk.td.estimator import TD
+from policyrisk.td.step_size import StepSize
+
+__all__ = ["TD", "StepSize"]

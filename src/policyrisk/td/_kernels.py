@@ -1,0 +1,324 @@
+"""Compiled loops of TD: pure functions of arrays.
+
+One kernel learns both moments, since each is TD for a target c and a discount g,
+
+    δ_t = c_t + g φ(x_{t+1})ᵀw − φ(x_t)ᵀw        J: c = r, g = γ        M: c = r² + 2γ r J̃(x'), g = γ²
+
+run for J first: it writes down the values J̃(x_{t+1}) that M's targets need. Features come as *rows*, one
+per state, in one of three layouts; ``entries``, ``column`` and ``value`` read them all alike. Episode k
+has its states in rows base[k], base[k] + 1, … and its rewards at offsets[k], …; only its first used[k]
+transitions count, and ``bootstraps[k]`` tells whether the last of them has a successor's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numba import njit
+from numba.extending import overload
+
+from policyrisk._arrays import Bools, Floats, Ints
+
+
+class BinaryRows(NamedTuple):
+    """Features that are 0 or 1, with the same number of ones in every row."""
+
+    active: Ints  # (n, ones)
+
+
+class SparseRows(NamedTuple):
+    """Features by their entries that are not 0 (CSR)."""
+
+    starts: Ints  # (n + 1,)
+    columns: Ints  # (entries,)
+    values: Floats  # (entries,)
+
+
+class DenseRows(NamedTuple):
+    """Features in full."""
+
+    phi: Floats  # (n, l)
+
+
+Rows: TypeAlias = "BinaryRows | SparseRows | DenseRows"
+
+
+def entries(rows: Any, i: int) -> int:
+    """How many entries row i has; only for compiled code."""
+    raise NotImplementedError
+
+
+def column(rows: Any, i: int, j: int) -> int:
+    """The feature that entry j of row i belongs to; only for compiled code."""
+    raise NotImplementedError
+
+
+def value(rows: Any, i: int, j: int) -> float:
+    """Entry j of row i; only for compiled code."""
+    raise NotImplementedError
+
+
+_ENTRIES: dict[type, Callable[..., Any]] = {
+    BinaryRows: lambda rows, i: rows.active.shape[1],
+    SparseRows: lambda rows, i: rows.starts[i + 1] - rows.starts[i],
+    DenseRows: lambda rows, i: rows.phi.shape[1],
+}
+_COLUMN: dict[type, Callable[..., Any]] = {
+    BinaryRows: lambda rows, i, j: rows.active[i, j],
+    SparseRows: lambda rows, i, j: rows.columns[rows.starts[i] + j],
+    DenseRows: lambda rows, i, j: j,
+}
+_VALUE: dict[type, Callable[..., Any]] = {
+    BinaryRows: lambda rows, i, j: 1.0,
+    SparseRows: lambda rows, i, j: rows.values[rows.starts[i] + j],
+    DenseRows: lambda rows, i, j: rows.phi[i, j],
+}
+
+
+@overload(entries, strict=False)
+def _entries(rows: Any, i: Any) -> Any:
+    return _ENTRIES[rows.instance_class]
+
+
+@overload(column, strict=False)
+def _column(rows: Any, i: Any, j: Any) -> Any:
+    return _COLUMN[rows.instance_class]
+
+
+@overload(value, strict=False)
+def _value(rows: Any, i: Any, j: Any) -> Any:
+    return _VALUE[rows.instance_class]
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+def _dot(rows: Any, i: int, w: Floats) -> float:
+    """φ_iᵀ w; reassociated, so that dense rows use vector instructions."""
+    total = 0.0
+    for j in range(entries(rows, i)):
+        total += value(rows, i, j) * w[column(rows, i, j)]
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add(rows: Any, i: int, scale: float, w: Floats) -> None:
+    """w += scale · φ_i."""
+    for j in range(entries(rows, i)):
+        w[column(rows, i, j)] += scale * value(rows, i, j)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _earlier_weight(k: int) -> float:
+    """1 + 2 + … + k: what the iterates before update k weigh together in the average."""
+    return 0.5 * k * (k + 1.0)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def by_episode(
+    rows: Any,
+    base: Ints,  # (episodes,)
+    offsets: Ints,  # (episodes + 1,)
+    used: Ints,  # (episodes,)
+    bootstraps: Bools,  # (episodes,)
+    c: Floats,  # (transitions,): the targets' known part
+    g: float,
+    lam: float,
+    xi: Floats,  # (updates,): one per episode
+    first: int,  # the number of the first update
+    limit: float,  # |δ| beyond this means divergence
+    averaged: bool,
+    w: Floats,  # (l,): in and out
+    u: Floats,  # (l,): in and out, Σ_k (1 + … + k) Δ_k where averaged
+    successor: Floats,  # (transitions,): out, φ(x_{t+1})ᵀ w as used
+) -> int:
+    """w += ξ_k Σ_t z_t δ_t after every episode; returns the episode that diverged, or −1.
+
+    The weights stay fixed during an episode, so with z_t = λg z_{t−1} + φ(x_t) the sum is
+    Σ_t φ(x_t) G_t with G_t = δ_t + λg G_{t+1}: no trace is needed.
+    """
+    longest = 0
+    for k in range(len(used)):
+        longest = max(longest, used[k])
+    delta = np.empty(longest)
+    for k in range(len(used)):
+        T, o, row = used[k], offsets[k], base[k]
+        if T == 0:
+            continue
+        bounded = True
+        here = _dot(rows, row, w)
+        for t in range(T):
+            there = _dot(rows, row + t + 1, w) if t + 1 < T or bootstraps[k] else 0.0
+            delta[t] = c[o + t] + g * there - here
+            bounded &= abs(delta[t]) <= limit
+            successor[o + t] = there
+            here = there
+        if not bounded:
+            return k
+        G = 0.0
+        for t in range(T - 1, -1, -1):
+            G = delta[t] + lam * g * G
+            _add(rows, row + t, xi[k] * G, w)
+            if averaged:
+                _add(rows, row + t, xi[k] * G * _earlier_weight(first + k), u)
+    return -1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def by_step(
+    rows: Any,
+    base: Ints,
+    offsets: Ints,
+    used: Ints,
+    bootstraps: Bools,
+    c: Floats,
+    g: float,
+    lam: float,
+    xi: Floats,  # (updates,): one per used transition
+    first: int,
+    limit: float,
+    averaged: bool,
+    w: Floats,
+    u: Floats,
+    successor: Floats,
+) -> int:
+    """w += ξ_k δ_t z_t after every transition; returns the update that diverged, or −1.
+
+    Arguments as in :func:`by_episode`. The trace's entries that are not 0 are kept as a list.
+    """
+    traced = lam > 0.0
+    z = np.zeros(len(w) if traced else 0)
+    listed = np.zeros(len(z), dtype=np.bool_)
+    touched = np.empty(len(z), dtype=np.int64)
+    k = 0
+    for episode in range(len(used)):
+        T, o, row = used[episode], offsets[episode], base[episode]
+        length = 0
+        for t in range(T):
+            here = _dot(rows, row + t, w)
+            there = _dot(rows, row + t + 1, w) if t + 1 < T or bootstraps[episode] else 0.0
+            delta = c[o + t] + g * there - here
+            if not abs(delta) <= limit:
+                return k
+            successor[o + t] = there
+            weight = _earlier_weight(first + k)
+            if traced:
+                length = _push(rows, row + t, lam * g, z, listed, touched, length)
+                _spread(xi[k] * delta, z, touched, length, w)
+                if averaged:
+                    _spread(xi[k] * delta * weight, z, touched, length, u)
+            else:
+                _add(rows, row + t, xi[k] * delta, w)
+                if averaged:
+                    _add(rows, row + t, xi[k] * delta * weight, u)
+            k += 1
+        for j in range(length):
+            z[touched[j]] = 0.0
+            listed[touched[j]] = False
+    return -1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _push(rows: Any, i: int, decay: float, z: Floats, listed: Bools, touched: Ints, length: int) -> int:
+    """z ← decay · z + φ_i; returns the new number of touched entries."""
+    if length == len(z):  # all of them, as with dense rows: neighbours, so vector instructions
+        for j in range(len(z)):
+            z[j] *= decay
+    else:
+        for j in range(length):
+            z[touched[j]] *= decay
+    for j in range(entries(rows, i)):
+        feature = column(rows, i, j)
+        if not listed[feature]:
+            listed[feature] = True
+            touched[length] = feature
+            length += 1
+        z[feature] += value(rows, i, j)
+    return length
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _spread(scale: float, z: Floats, touched: Ints, length: int, w: Floats) -> None:
+    """w += scale · z."""
+    if length == len(z):
+        for j in range(len(z)):
+            w[j] += scale * z[j]
+    else:
+        for j in range(length):
+            w[touched[j]] += scale * z[touched[j]]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _mark(rows: Any, row: int, T: int, amount: float, visits: Floats) -> None:
+    """Add to the visits of the features that are not 0 in rows row, …, row + T − 1."""
+    for i in range(row, row + T):
+        for j in range(entries(rows, i)):
+            if value(rows, i, j) != 0.0:
+                visits[column(rows, i, j)] += amount
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _known(rows: Any, i: int, visits: Floats, before: Floats) -> bool:
+    """Whether each feature of row i was visited, now or before."""
+    known = True
+    for j in range(entries(rows, i)):
+        feature = column(rows, i, j)
+        known &= value(rows, i, j) == 0.0 or visits[feature] > 0.0 or before[feature] > 0.0
+    return known
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _count_episode(rows: Any, row: int, T: int, k: int, latest: Ints, feature_episodes: Floats) -> None:
+    """Add 1 for each feature that rows row, …, row + T − 1 visit; latest holds its latest episode."""
+    for i in range(row, row + T):
+        for j in range(entries(rows, i)):
+            feature = column(rows, i, j)
+            if value(rows, i, j) != 0.0 and latest[feature] != k:
+                latest[feature] = k
+                feature_episodes[feature] += 1.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def count(
+    mean_rows: Any,
+    second_rows: Any,  # not looked at where shared
+    shared: bool,
+    base: Ints,
+    lengths: Ints,  # (episodes,)
+    bootstraps: Bools,
+    mean_before: Floats,  # (l_J,): visits of the passes before this one
+    second_before: Floats,  # (l_M,)
+    mean_visits: Floats,  # (l_J,): in and out
+    second_visits: Floats,  # (l_M,): in and out
+    mean_episodes: Floats,  # (l_J,): in and out
+    second_episodes: Floats,  # (l_M,): in and out
+    used: Ints,  # (episodes,): out
+) -> None:
+    """Which transitions of each episode can be used, and what they visit.
+
+    A cut-off episode gives up its last transitions for as long as the state they lead to has a feature
+    that no used transition ever started with: its value would be the 0 that the weights started from.
+    """
+    mean_latest = np.full(len(mean_visits), -1, dtype=np.int64)
+    second_latest = np.full(len(second_visits), -1, dtype=np.int64)
+    for k in range(len(lengths)):
+        T, row = lengths[k], base[k]
+        _mark(mean_rows, row, T, 1.0, mean_visits)
+        if not shared:
+            _mark(second_rows, row, T, 1.0, second_visits)
+        while (
+            bootstraps[k]
+            and T > 0
+            and not (
+                _known(mean_rows, row + T, mean_visits, mean_before)
+                and (shared or _known(second_rows, row + T, second_visits, second_before))
+            )
+        ):
+            T -= 1
+            _mark(mean_rows, row + T, 1, -1.0, mean_visits)
+            if not shared:
+                _mark(second_rows, row + T, 1, -1.0, second_visits)
+        used[k] = T
+        _count_episode(mean_rows, row, T, k, mean_latest, mean_episodes)
+        if not shared:
+            _count_episode(second_rows, row, T, k, second_latest, second_episodes)

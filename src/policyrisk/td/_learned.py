@@ -1,0 +1,116 @@
+"""What TD has learned so far: weights, and what the data were that it saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from policyrisk._arrays import Floats, Ints, readonly
+from policyrisk.summary import SampleReturns
+from policyrisk.support import Support
+from policyrisk.td._kernels import DenseRows, Rows
+
+
+@dataclass(eq=False)
+class Moment:
+    """The iterate of one moment."""
+
+    w: Floats  # (l,)
+    u: Floats  # (l,): Σ_k (1 + … + k) Δ_k over updates k of size Δ_k; empty where nothing is averaged
+    largest: float = 0.0  # the largest |c_t| so far: what a TD error is measured against
+
+    @classmethod
+    def zero(cls, size: int, *, averaged: bool) -> Moment:
+        """No update made."""
+        return cls(np.zeros(size), np.zeros(size if averaged else 0))
+
+    def copy(self) -> Moment:
+        """The same, in arrays of its own."""
+        return Moment(self.w.copy(), self.u.copy(), self.largest)
+
+    def weights(self, updates: int) -> Floats:
+        """w_K, or the average Σ k w_k / Σ k over k = 1, …, K; read-only, of shape (l,).
+
+        By parts, Σ_{k ≤ K} k w_k = (1 + … + K) w_K − u, so an update costs no more than its entries.
+        """
+        if self.u.size == 0 or updates == 0:
+            return readonly(self.w.view())
+        return readonly(self.w - self.u / (0.5 * updates * (updates + 1.0)))
+
+
+@dataclass(eq=False)
+class Seen:
+    """What one set of features saw, in the pass over the data that is under way."""
+
+    visits: Floats  # (l,)
+    feature_episodes: Floats  # (l,)
+    before: Floats  # (l,): the visits of the pass before, 0 in the first one
+    gram: Floats | None  # (l, l): Σ φ φᵀ, never changed in place; None for sparse features
+
+    @classmethod
+    def nothing(cls, rows: Rows, size: int) -> Seen:
+        """No state seen."""
+        gram = np.zeros((size, size)) if isinstance(rows, DenseRows) else None
+        return cls(np.zeros(size), np.zeros(size), np.zeros(size), gram)
+
+    def copy(self) -> Seen:
+        """The same, in arrays of its own."""
+        return Seen(self.visits.copy(), self.feature_episodes.copy(), self.before, self.gram)
+
+    def next_pass(self) -> Seen:
+        """As at the start of another pass over the same data."""
+        gram = None if self.gram is None else np.zeros_like(self.gram)
+        return Seen(np.zeros_like(self.visits), np.zeros_like(self.visits), self.visits, gram)
+
+    def add_gram(self, rows: Rows, started: Ints) -> None:
+        """Count the rows that transitions started in, where the features are dense."""
+        if self.gram is not None and isinstance(rows, DenseRows):
+            phi = rows.phi if len(started) == len(rows.phi) else rows.phi[started]
+            self.gram = self.gram + phi.T @ phi
+
+    def support(self, episodes: int) -> Support:
+        """The record that a RiskFunction keeps; it shares the arrays."""
+        return Support(
+            visits=readonly(self.visits.view()),
+            feature_episodes=readonly(self.feature_episodes.view()),
+            episodes=episodes,
+            gram=None if self.gram is None else readonly(self.gram.view()),
+            limit=1.0,
+        )
+
+
+@dataclass(eq=False)
+class Learned:
+    """Both moments, the number of updates, and the counts of the pass that is under way."""
+
+    mean: Moment
+    second: Moment
+    seen: Seen  # by φ_J
+    second_seen: Seen  # by φ_M, the same object where φ_M = φ_J
+    updates: int = 0
+    episodes: int = 0
+    terminated: int = 0
+    transitions: int = 0
+    outside: int = 0
+    given_up: int = 0
+    returns: SampleReturns = field(default_factory=lambda: SampleReturns.of([]))  # of those that terminated
+
+    @property
+    def shared(self) -> bool:
+        """Whether φ_M is φ_J."""
+        return self.second_seen is self.seen
+
+    def copy(self) -> Learned:
+        """The same, in arrays of its own: learning on leaves the original as it is."""
+        seen = self.seen.copy()
+        second_seen = seen if self.shared else self.second_seen.copy()
+        return replace(
+            self, mean=self.mean.copy(), second=self.second.copy(), seen=seen, second_seen=second_seen
+        )
+
+    def next_pass(self) -> Learned:
+        """The same weights at the start of another pass, so that no episode is counted twice."""
+        seen = self.seen.next_pass()
+        second_seen = seen if self.shared else self.second_seen.next_pass()
+        return Learned(self.mean, self.second, seen, second_seen, self.updates)

@@ -1,0 +1,236 @@
+"""The Gymnasium environments: Gymnasium's own check, agreement with the domain, seeds and pictures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+
+from policyrisk._gymnasium import register
+from policyrisk.domains.pinball import MAZES, Pinball
+from policyrisk.domains.pinball.env import PinballEnv, PinballVectorEnv
+from policyrisk.errors import InvalidInputError
+
+register()
+ID = "policyrisk/Pinball-v0"
+
+
+@pytest.mark.parametrize("maze", MAZES)
+def test_gymnasiums_own_check_passes(maze: str) -> None:
+    env = gym.make(ID, maze=maze, render_mode="rgb_array")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped)
+
+
+def test_make_passes_the_arguments_on_and_limits_time() -> None:
+    env = gym.make(ID, maze="box", noise=0.0, rewards="original", actions=5)
+    assert repr(env.unwrapped.pinball) == "Pinball(maze='box', noise=0, rewards='original', actions=5)"
+    assert env.spec.max_episode_steps == 10_000
+    assert env.action_space.n == 5
+    short = gym.make(ID, maze="empty", max_episode_steps=3)
+    short.reset(seed=0)
+    assert [short.step(0)[3] for _ in range(3)] == [False, False, True]
+    with pytest.raises(TypeError, match="nose"):
+        gym.make(ID, nose=0.1)
+
+
+def test_one_ball_moves_as_in_the_domain() -> None:
+    pinball = Pinball("simple", noise=0.0)
+    env = gym.make(ID, maze="simple", noise=0.0)
+    state, _ = env.reset(seed=0)
+    np.testing.assert_array_equal(state, [0.2, 0.9, 0.0, 0.0])
+    for action in np.random.default_rng(0).integers(0, 4, 200):
+        expected, reward, terminated = pinball.step(state[None], [action])
+        state, got, ended, cut, _ = env.step(action)
+        np.testing.assert_array_equal(state, expected[0])
+        assert (got, ended, cut) == (reward[0], terminated[0], False)
+
+
+def test_reset_to_a_state() -> None:
+    env = PinballEnv("empty", noise=0.0)
+    state, _ = env.reset(options={"state": [0.3, 0.4, 0.1, -0.2]})
+    assert state.tolist() == [0.3, 0.4, 0.1, -0.2]
+    state, _ = env.reset(options={"state": (0.3, 0.4)})
+    assert state.tolist() == [0.3, 0.4, 0.0, 0.0]
+    env.reset(options={"state": [0.9, 0.245, 0.0, -0.9]})
+    _, reward, terminated, truncated, _ = env.step(3)
+    assert (reward, terminated, truncated) == (-1.0, True, False)
+
+
+def test_a_seed_repeats_an_episode_and_none_goes_on() -> None:
+    env = PinballEnv("simple", noise=0.03)
+
+    def walk(seed: int | None) -> np.ndarray:
+        env.reset(seed=seed)
+        return np.array([env.step(t % 4)[0] for t in range(20)])
+
+    first, second, again = walk(3), walk(None), walk(3)
+    np.testing.assert_array_equal(first, again)
+    assert (first != second).any()
+    assert (walk(4) != first).any()
+
+
+def test_what_comes_out_is_the_callers() -> None:
+    env = PinballEnv("empty", noise=0.0)
+    state, _ = env.reset()
+    state[:] = 7.0
+    after, *_ = env.step(0)
+    assert after[0] == pytest.approx(0.204)
+    after[:] = 7.0
+    assert env.step(0)[0][0] < 0.3
+
+
+# --- many balls ------------------------------------------------------------------------------------
+
+
+def test_many_balls_move_as_in_the_domain() -> None:
+    env = gym.make_vec(ID, num_envs=6, maze="medium", noise=0.0)
+    assert isinstance(env, PinballVectorEnv)
+    pinball = Pinball("medium", noise=0.0)
+    starts = pinball.sample_starts(6, seed=0, velocity=0.5)
+    states, _ = env.reset(seed=1, options={"state": starts})
+    np.testing.assert_array_equal(states, starts)
+    for actions in np.random.default_rng(0).integers(0, 4, (50, 6)):
+        expected = pinball.step(states, actions)
+        states, rewards, terminated, truncated, _ = env.step(actions)
+        if terminated.any():
+            break
+        np.testing.assert_array_equal(states, expected[0])
+        np.testing.assert_array_equal(rewards, expected[1])
+        assert not truncated.any()
+    assert env.observation_space.contains(states)
+    assert env.action_space.contains(env.action_space.sample())
+
+
+def test_ended_episodes_are_reset_by_the_next_step() -> None:
+    env = gym.make_vec(ID, num_envs=3, maze="empty", noise=0.0, max_episode_steps=4)
+    assert env.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+    env.reset(seed=0, options={"state": [[0.9, 0.245, 0.0, -0.9], [0.5, 0.5, 0.0, 0.0], [0.4, 0.5, 0, 0]]})
+    down = np.full(3, 3)
+    log = [env.step(down) for _ in range(6)]
+    ended = np.array([step[2] for step in log])
+    cut = np.array([step[3] for step in log])
+    rewards = np.array([step[1] for step in log])
+    assert ended[:, 0].tolist() == [True, False, False, False, False, False]
+    assert cut[:, 0].tolist() == [False, False, False, False, False, True]  # 4 steps after its reset
+    assert cut[:, 1].tolist() == [False, False, False, True, False, False]
+    assert rewards[:, 0].tolist() == [-1, 0, -1, -1, -1, -1]
+    assert rewards[:, 1].tolist() == [-1, -1, -1, -1, 0, -1]
+    assert log[1][0][0].tolist() == [0.2, 0.9, 0.0, 0.0]
+    assert log[4][0][1].tolist() == [0.2, 0.9, 0.0, 0.0]
+    assert log[2][0][0, 1] < 0.9  # and moves on from there
+
+
+def test_many_balls_repeat_with_a_seed_and_differ_from_each_other() -> None:
+    env = PinballVectorEnv(4, "empty", noise=0.03)
+
+    def walk(seed: int) -> np.ndarray:
+        env.reset(seed=seed, options={"state": [0.5, 0.5]})
+        return np.array([env.step(np.zeros(4, int))[0] for _ in range(5)])
+
+    first = walk(0)
+    np.testing.assert_array_equal(first, walk(0))
+    assert (first != walk(1)).any()
+    assert len(np.unique(first[-1, :, 0])) == 4
+
+
+# --- pictures --------------------------------------------------------------------------------------
+
+
+def colour_at(image: np.ndarray, x: float, y: float) -> tuple[int, ...]:
+    size = len(image)
+    return tuple(image[int((1 - y) * size), int(x * size)].tolist())
+
+
+def test_the_picture_shows_obstacles_ball_and_target() -> None:
+    env = PinballEnv("box", render_mode="rgb_array")
+    env.reset(options={"state": [0.3, 0.8]})
+    image = env.render()
+    assert image.dtype == np.uint8
+    assert image.shape == (400, 400, 3)
+    floor, wall, ball, target = (
+        colour_at(image, *p) for p in [(0.7, 0.7), (0.5, 0.5), (0.3, 0.8), (0.9, 0.2)]
+    )
+    assert len({floor, wall, ball, target}) == 4
+    assert colour_at(image, 0.5, 0.005) == colour_at(image, 0.995, 0.5) == wall
+    assert colour_at(image, 0.3, 0.815) == ball
+    assert colour_at(image, 0.3, 0.825) == floor
+    assert colour_at(image, 0.9, 0.235) == target
+    assert colour_at(image, 0.8, 0.3) == floor  # not mirrored
+    env.reset(options={"state": [0.6, 0.3]})
+    assert colour_at(env.render(), 0.3, 0.8) == floor
+    many = PinballVectorEnv(2, "box", render_mode="rgb_array")
+    many.reset(options={"state": [[0.3, 0.8], [0.6, 0.3]]})
+    first, second = many.render()
+    np.testing.assert_array_equal(first, image)
+    assert colour_at(second, 0.6, 0.3) == ball
+
+
+# --- errors and imports ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: PinballEnv(render_mode="human"), "render_mode must be None"),
+        (
+            lambda: PinballEnv("empty").reset(options={"states": [0.5, 0.5]}),
+            "options must have no keys but state",
+        ),
+        (lambda: PinballEnv("empty").reset(options={"state": [0.5]}), "must have shape"),
+        (lambda: PinballEnv("empty").reset(options={"state": [0.5, 1.5]}), "positions in"),
+        (lambda: PinballVectorEnv(0), "num_envs must be a whole number"),
+        (lambda: PinballVectorEnv(2, "empty").reset(seed=[1, 2]), "seed must be one int for all balls"),
+        (
+            lambda: PinballVectorEnv(2, "empty").reset(options={"state": np.full((3, 4), 0.5)}),
+            "1 or num_envs=2",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(call: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        call()
+
+
+def test_a_bad_action_is_named() -> None:
+    env = PinballEnv("empty")
+    env.reset()
+    with pytest.raises(InvalidInputError, match="action must be in 0, …, 3, got 4"):
+        env.step(4)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: PinballEnv("empty", render_mode="rgb_array"), lambda: PinballVectorEnv(2)]
+)
+def test_reset_comes_first(make: Any) -> None:
+    with pytest.raises(gym.error.ResetNeeded, match="step was called before reset"):
+        make().step(0)
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("order", ["import gymnasium; wait()", "wait(); wait(); import gymnasium"])
+def test_registration_works_in_either_order_of_imports(order: str) -> None:
+    code = (
+        "import sys; from policyrisk._gymnasium import register_when_imported as wait\n"
+        "assert 'gymnasium' not in sys.modules\n"
+        f"{order}\n"
+        f"print(gymnasium.spec('{ID}').entry_point, type(gymnasium.__spec__.loader).__name__)\n"
+        "print([f for f in sys.meta_path if 'policyrisk' in type(f).__module__])"
+    )
+    assert run_python(code) == "policyrisk.domains.pinball.env:PinballEnv SourceFileLoader\n[]"
+
+
+def test_the_domain_does_not_load_gymnasium() -> None:
+    assert run_python("import sys, policyrisk.domains.pinball; print('gymnasium' in sys.modules)") == "False"
