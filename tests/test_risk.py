@@ -12,11 +12,14 @@ from slow_lstd import SlowLSTD, dense
 import policyrisk as pr
 from policyrisk import risk as risk_module
 from policyrisk import storage
-from policyrisk.errors import InvalidInputError, NegativeVarianceWarning
+from policyrisk.errors import FewEpisodesWarning, InvalidInputError, NegativeVarianceWarning
 from policyrisk.estimate import Estimate, student_quantile
 from policyrisk.risk import ErrorBars, Facts, RiskFunction, SampleReturns
 from policyrisk.scoring import ClusterSums, step_scores
 from policyrisk.support import Support
+
+# Hand-made records have few episodes; the warning has a test of its own.
+pytestmark = pytest.mark.filterwarnings("ignore::policyrisk.errors.FewEpisodesWarning")
 
 QUANTITIES = ("mean", "second_moment", "variance", "std", "sharpe")
 METHODS = ("second-moment", "direct")
@@ -156,10 +159,10 @@ def test_negative_variance_is_returned_and_its_root_is_nan_with_one_warning():
     for name, call in calls.items():
         with pytest.warns(NegativeVarianceWarning, match="2 of 4 states") as caught:
             values = call()
-        assert len(caught) == 1
-        assert caught[0].filename == __file__, name
-        assert "nonnegative_at" in str(caught[0].message)
-        assert "direct" in str(caught[0].message)
+        (warning,) = [entry for entry in caught if entry.category is NegativeVarianceWarning]
+        assert warning.filename == __file__, name
+        assert "nonnegative_at" in str(warning.message)
+        assert "direct" in str(warning.message)
         assert np.isnan(values[:2]).all()
         assert np.isfinite(values[3])
     for name in ("mean", "second_moment", "variance"):
@@ -753,3 +756,13 @@ def test_an_estimate_is_a_number_with_an_error():
     assert f"{estimate:.2f}" == "3.00"
     assert repr(Estimate(2.0)) == "2"
     assert student_quantile(0.9, 0.0) == student_quantile(0.9, 2.0)  # one degree of freedom at least
+
+
+def test_intervals_with_few_episodes_behind_them_are_said_to_be_too_narrow():
+    chain = pr.domains.walk(6, 0.7)
+    lstd = pr.LSTD(pr.Tabular(6))
+    with pytest.warns(FewEpisodesWarning, match=r"behind the interval at 6 of 6 states, 99 at the fewest"):
+        lstd.fit(chain.sample(0, episodes=99, seed=0)).interval(np.arange(6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lstd.fit(chain.sample(0, episodes=100, seed=0)).interval(np.arange(6))

@@ -148,8 +148,13 @@ class MomentEquations:
                 self.C, self.gram, self.second_visits, ridge=total, name="C (the second moment's equations)"
             )
         w_mean = mean.solve(self.b)
-        w_second = second.solve(self.e + self.D @ w_mean)
+        w_second = second.solve(self.second_rhs(w_mean))
         return Weights(w_mean, w_second, mean, second)
+
+    def second_rhs(self, w_mean: Floats) -> Floats:
+        """d = e + D w_J, of shape (l_M,)."""
+        d: Floats = self.e + self.D @ w_mean
+        return d
 
     def __repr__(self) -> str:
         return (

@@ -9,6 +9,7 @@ features, 4 all states visited, 11 feasible constraint.
 """
 
 __all__ = [
+    "FewEpisodesWarning",
     "ImproperPolicyError",
     "InfeasibleConstraintError",
     "InvalidInputError",
@@ -61,6 +62,10 @@ class PolicyRiskWarning(UserWarning):
 
 class NegativeVarianceWarning(PolicyRiskWarning):
     """Some estimated variances are negative; they are returned as they are."""
+
+
+class FewEpisodesWarning(PolicyRiskWarning):
+    """Few episodes stand behind some intervals, which then cover less often than they say."""
 
 
 class NotUniqueWarning(PolicyRiskWarning):

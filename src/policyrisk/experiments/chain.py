@@ -97,7 +97,7 @@ def run(parameters: ChainParameters | None = None) -> ChainResult:
         w_second=_on_raw_monomials(projected.w_second, n),
         w_second_constrained=_on_raw_monomials(constrained.w_second, n),
         negative_states=(np.flatnonzero(projected.variance(x) < 0) + 1).tolist(),
-        active_states=(np.flatnonzero(np.abs(V) <= 1e-9 * constrained.second_moment(x)) + 1).tolist(),
+        active_states=(np.flatnonzero(np.abs(V) <= 1e-9 * constrained.second_moment(x).max()) + 1).tolist(),
         mean={"true": chain.mean(), "projected": projected.mean(x)},
         second_moment={
             "true": chain.second_moment(),

@@ -10,21 +10,26 @@ of W = {w : φ_M(x_i)ᵀ w ≥ (φ_J(x_i)ᵀ w_J)² for all i} with (C w − d)�
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Floats, as_number, as_states
-from policyrisk.constraint import ConstrainedSolution, solve_constrained
+from policyrisk._arrays import Floats, Seed, as_number, as_states
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.features import Features, as_features
+from policyrisk.features import BinaryFeatures, Features, as_features
+from policyrisk.lstd.accumulate import accumulate
+from policyrisk.lstd.cutoffs import trim
+from policyrisk.lstd.influence import influence, second_moment_of_direct
+from policyrisk.lstd.positive import Constrained, Constraint
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
-from policyrisk.risk import Facts, RiskFunction, VarianceMethod
+from policyrisk.risk import Facts, RiskFunction, SampleReturns, VarianceMethod
 from policyrisk.support import Support
+from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
 ConstraintSolver = Literal["active-set", "projection"]
 
@@ -42,7 +47,7 @@ class LSTD:
     >>> phi = pr.Polynomial(degree=1, low=[0], high=[29])
     >>> lstd = pr.LSTD(phi, pr.Polynomial(degree=2, low=[0], high=[29]), lam=0.95)
     >>> lstd.fit_exact(chain, start=0).variance([27, 28, 29]).round(3)
-    array([ -0.201, -16.038, -43.016])
+    array([  9.902, -16.038, -43.016])
     """
 
     features: Features
@@ -89,11 +94,71 @@ class LSTD:
         equations = projected.equations()
         weights = equations.solve(self.ridge)
         direct = self.variance == "direct"
-        d = projected.direct_right_hand_side(weights.mean) if direct else _second_rhs(equations, weights)
+        d = projected.direct_right_hand_side(weights.mean) if direct else equations.second_rhs(weights.mean)
         demanded = self.nonnegative_at
         if isinstance(demanded, str):
             demanded = np.flatnonzero(projected.q > 0)[:, None].astype(np.float64)
-        return self._finish(equations, weights, d, demanded, exact=True)
+        supports = _supports(equations, exact=True)
+        constrained = None
+        if demanded is not None:
+            constrained = self._constraint(equations, weights, d, supports).at(demanded)
+        return self._answer(equations, weights, d, supports, constrained, estimator="LSTD's exact equations")
+
+    def equations(self, data: Source) -> MomentEquations:
+        """The sums A, b, C, D and e over recorded episodes, in one pass; they add."""
+        return accumulate(data, self.features, self.second_features, lam=self.lam, discount=self.discount)
+
+    def fit(self, data: Source, *, bootstrap: int = 0, seed: Seed = None) -> RiskFunction:
+        """The risk function of recorded episodes, with error bars.
+
+        ``data`` is one Trajectories or a re-iterable stream of them; memory does not depend on its length.
+        The equations take one pass and the error bars another; the direct variance, the constraint at
+        "visited" states and cut-off episodes that end in unvisited states take more. ``bootstrap``
+        draws of the weights are kept for ``risk.interval(method="bootstrap")`` (``seed`` is theirs).
+
+        >>> import policyrisk as pr
+        >>> chain = pr.domains.walk(n=10, p=0.7)
+        >>> risk = pr.LSTD(pr.Tabular(10)).fit(chain.sample(start=0, episodes=2000, seed=1))
+        >>> low, high = risk.interval([0], of="variance")[0]
+        >>> bool(low < chain.variance()[0] < high)
+        True
+        """
+        check_reiterable(data)
+        observed = Observed(data, self.discount)
+        equations = self.equations(observed)
+        source, given_up = data, 0
+        if equations.terminated < equations.episodes:
+            seen = [(self.features, equations.visits), (self.second_features, equations.second_visits)]
+            trimmed = trim(data, seen[:1] if self.second_features == self.features else seen)
+            if trimmed.transitions:
+                source, given_up = trimmed, trimmed.transitions
+                equations = self.equations(source)
+        weights = equations.solve(self.ridge)
+        direct = self.variance == "direct"
+        d = (
+            second_moment_of_direct(source, equations, weights.mean)
+            if direct
+            else equations.second_rhs(weights.mean)
+        )
+        supports = _supports(equations, exact=False)
+        constrained = None
+        if self.nonnegative_at is not None:
+            constraint = self._constraint(equations, weights, d, supports)
+            demanded = self.nonnegative_at
+            constrained = (
+                constraint.at_visited(source) if isinstance(demanded, str) else constraint.at(demanded)
+            )
+        risk = self._answer(equations, weights, d, supports, constrained, estimator="LSTD", given_up=given_up)
+        moved = influence(
+            source,
+            equations,
+            replace(weights, second=risk.w_second),
+            method=self.variance,
+            face=None if constrained is None else constrained.face,
+            replicates=bootstrap,
+            seed=seed,
+        )
+        return replace(risk, error_bars=moved.bars, returns=observed.returns)
 
     def solve(self, equations: MomentEquations) -> RiskFunction:
         """The risk function of summed equations, without error bars.
@@ -119,9 +184,12 @@ class LSTD:
                     "solve them with the estimator that made them"
                 )
         weights = equations.solve(self.ridge)
-        return self._finish(
-            equations, weights, _second_rhs(equations, weights), self.nonnegative_at, exact=False
-        )
+        d = equations.second_rhs(weights.mean)
+        supports = _supports(equations, exact=False)
+        constrained = None
+        if self.nonnegative_at is not None:
+            constrained = self._constraint(equations, weights, d, supports).at(self.nonnegative_at)
+        return self._answer(equations, weights, d, supports, constrained, estimator="LSTD.solve")
 
     def _project(self, chain: MarkovChain, start: npt.ArrayLike) -> ProjectedChain:
         if not isinstance(chain, MarkovChain):
@@ -137,33 +205,43 @@ class LSTD:
             discount=self.discount,
         )
 
-    def _finish(
+    def _constraint(
+        self, equations: MomentEquations, weights: Weights, d: Floats, supports: tuple[Support, Support]
+    ) -> Constraint:
+        return Constraint(
+            features=self.features,
+            second_features=self.second_features,
+            equations=equations,
+            weights=weights,
+            d=d,
+            direct=self.variance == "direct",
+            solver=self.constraint_solver,
+            visited=lambda phi_J, phi_M: supports[0].visited(phi_J) & supports[1].visited(phi_M),
+        )
+
+    def _answer(
         self,
         equations: MomentEquations,
         weights: Weights,
         d: Floats,  # (l_M,): the second equation's right-hand side
-        demanded: Floats | None,  # (m, dim): where Ṽ ≥ 0 is demanded
+        supports: tuple[Support, Support],
+        constrained: Constrained | None,
         *,
-        exact: bool,
+        estimator: str,
+        given_up: int = 0,
     ) -> RiskFunction:
-        """The second equation solved, constrained or not, and everything put into one record."""
-        supports = _supports(equations, exact=exact)
-        constrained = None
-        if demanded is None:
-            w_second = weights.second_system.solve(d)
-        else:
-            w_second, constrained = self._constrain(equations, weights, d, demanded, supports)
+        """The second equation solved, and everything put into one record."""
         systems = (weights.mean_system, weights.second_system)
         return RiskFunction(
             features=self.features,
             second_features=self.second_features,
             w_mean=weights.mean,
-            w_second=w_second,
+            w_second=weights.second_system.solve(d) if constrained is None else constrained.w_second,
             variance_method=self.variance,
             support=supports[0],
             second_support=supports[1],
             facts=Facts(
-                estimator="LSTD's exact equations" if exact else "LSTD",
+                estimator=estimator,
                 lam=self.lam,
                 discount=self.discount,
                 ridge=self.ridge,
@@ -171,43 +249,26 @@ class LSTD:
                 terminated=equations.terminated,
                 transitions=equations.transitions,
                 outside=equations.outside,
+                given_up=given_up,
                 redundant=max(system.redundant for system in systems),
                 condition=max(system.condition for system in systems),
-                constrained=0 if constrained is None else constrained.active.size,
+                constrained=0 if constrained is None else len(constrained.face.H),
                 constraint_residual=0.0 if constrained is None else constrained.residual,
             ),
         )
 
-    def _constrain(
-        self,
-        equations: MomentEquations,
-        weights: Weights,
-        d: Floats,
-        demanded: Floats,
-        supports: tuple[Support, Support],
-    ) -> tuple[Floats, ConstrainedSolution]:
-        """w_second under the constraint at the demanded states, those that were not visited left out."""
-        phi_J, phi_M = self.features(demanded), self.second_features(demanded)
-        visited = np.flatnonzero(supports[0].visited(phi_J) & supports[1].visited(phi_M))
-        system, K = weights.second_system, equations.episodes
-        J = np.asarray(phi_J @ weights.mean)[visited]
-        H = system.restrict(-phi_M[visited])
-        gram = system.restrict(np.asarray(system.restrict(equations.gram)).T)
-        solution = solve_constrained(
-            system.reduced / K,
-            np.asarray(system.restrict(d[None, :])).ravel() / K,
-            H,
-            np.zeros(visited.size) if self.variance == "direct" else -(J**2),
-            gram=np.asarray(gram) / K,
-            solver=self.constraint_solver,
-        )
-        return system.lift(solution.w), solution
 
+class Observed:
+    """A source whose terminated episodes' returns are noted on the way through, for the summary."""
 
-def _second_rhs(equations: MomentEquations, weights: Weights) -> Floats:
-    """d = e + D w_J, of shape (l_M,)."""
-    d: Floats = equations.e + equations.D @ weights.mean
-    return d
+    def __init__(self, source: Source, discount: float) -> None:
+        self.source, self.discount = source, discount
+        self.returns = SampleReturns.of([])
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        for batch in batches(self.source):
+            self.returns += SampleReturns.of(batch.returns(self.discount)[batch.terminated])
+            yield batch
 
 
 def _supports(equations: MomentEquations, *, exact: bool) -> tuple[Support, Support]:
@@ -218,7 +279,7 @@ def _supports(equations: MomentEquations, *, exact: bool) -> tuple[Support, Supp
             visits=visits,
             feature_episodes=episodes,
             episodes=equations.episodes,
-            gram=None if getattr(features, "sparse", False) else gram,
+            gram=None if isinstance(features, BinaryFeatures) else gram,
             limit=np.inf if exact else 1.0,
         )
 

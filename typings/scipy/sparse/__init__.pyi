@@ -1,15 +1,14 @@
 # Sparse arrays of float64, as far as we use them: arithmetic is left untyped, since it may give either kind.
 from typing import Any, Generic
 
-from typing_extensions import TypeIs, TypeVar
-
 from scipy.sparse import csgraph as csgraph
 from scipy.sparse import linalg as linalg
+from typing_extensions import TypeIs, TypeVar
 
 _A = TypeVar("_A", default=Any)
 _S = TypeVar("_S", default=tuple[int, int])
 
-class _sparse(Generic[_A, _S]):
+class _Sparse(Generic[_A, _S]):
     data: Any
     nnz: int
     ndim: int
@@ -30,15 +29,15 @@ class _sparse(Generic[_A, _S]):
     def __truediv__(self, other: Any) -> Any: ...
     def __neg__(self) -> Any: ...
 
-class csr_array(_sparse[_A, _S]):
+class csr_array(_Sparse[_A, _S]):
     indices: Any
     indptr: Any
 
-class csc_array(_sparse[_A, _S]):
+class csc_array(_Sparse[_A, _S]):
     indices: Any
     indptr: Any
 
-class coo_array(_sparse[_A, _S]):
+class coo_array(_Sparse[_A, _S]):
     row: Any
     col: Any
     coords: tuple[Any, ...]

@@ -1,0 +1,225 @@
+"""LSTD(λ): sums from trajectories, and their error bars, beside DGEMM and beside plain NumPy.
+
+One-core figures come from a child process that holds BLAS and Numba to one thread. Each figure is the best
+of several, since other work on the machine can only slow a run down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk.features import Fourier, TileCoding
+from policyrisk.lstd.accumulate import accumulate
+from policyrisk.lstd.influence import influence
+from policyrisk.risk import Facts, RiskFunction
+from policyrisk.support import Support
+from policyrisk.trajectories import Trajectories
+
+TILES = TileCoding(low=[0, 0], high=[1, 1], bins=[50, 50])
+DENSE = Fourier(order=15, low=[0, 0], high=[1, 1])  # 256 features
+LAM = 0.9
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+
+
+def walk(episodes: int, steps: int, size: float, seed: int = 0) -> Trajectories:
+    """Walks in the unit square, reflected at its sides, with steps of the given standard deviation."""
+    rng = np.random.default_rng(seed)
+    moves = rng.normal(0.0, size, (episodes, steps + 1, 2))
+    moves[:, 0] = rng.random((episodes, 2))
+    states = np.abs((np.cumsum(moves, axis=1) + 1.0) % 2.0 - 1.0).reshape(-1, 2)
+    rewards = rng.normal(-1.0, 0.5, episodes * steps)
+    return Trajectories(states, rewards, np.full(episodes, steps), rng.random(episodes) < 0.9)
+
+
+def best(work: Callable[[], object], times: int) -> float:
+    """Seconds of the fastest of several runs."""
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def dgemm_rate() -> float:
+    """Flop/s of a product of two matrices of 2,000²."""
+    left, right = np.random.default_rng(0).random((2, 2000, 2000))
+    return 2 * 2000**3 / best(lambda: left @ right, 3)
+
+
+def sums(data: Trajectories, features: Any) -> Callable[[], object]:
+    """One pass over the data."""
+    return lambda: accumulate(data, features, lam=LAM, discount=1.0)
+
+
+def outer_product_loop(data: Trajectories, features: TileCoding, transitions: int) -> float:
+    """Seconds a transition takes where A, b, D and e are summed by np.outer over all features."""
+    phi = features(data.states[: transitions + 1]).toarray()
+    A, D = np.zeros((2, features.size, features.size))
+    b, e = np.zeros((2, features.size))
+    z = np.zeros(features.size)
+    start = time.perf_counter()
+    for t in range(transitions):
+        r = data.rewards[t]
+        z = LAM * z + phi[t]
+        A += np.outer(z, phi[t] - phi[t + 1])
+        b += z * r
+        D += np.outer(z, 2 * r * phi[t + 1])
+        e += z * r**2
+    return (time.perf_counter() - start) / transitions
+
+
+def measure() -> dict[str, float]:
+    """The speeds of this process, with however many threads it has: transitions per second, flop/s."""
+    slow, fast, dense = walk(10_000, 200, 0.005), walk(2_500, 200, 0.02), walk(200, 200, 0.02)
+    for data, features in ((slow, TILES), (dense, DENSE)):
+        accumulate(data[:2], features, lam=LAM, discount=1.0)  # compiled before it is timed
+    found = {"dgemm": 0.0, "tiles": 0.0, "fast tiles": 0.0, "dense": 0.0}
+    for _ in range(4):  # in turns, so that all of them meet the same disturbances
+        found["dgemm"] = max(found["dgemm"], dgemm_rate())
+        found["tiles"] = max(found["tiles"], slow.transitions / best(sums(slow, TILES), 2))
+        found["fast tiles"] = max(found["fast tiles"], fast.transitions / best(sums(fast, TILES), 1))
+        found["dense"] = max(found["dense"], dense.transitions / best(sums(dense, DENSE), 4))
+    return found
+
+
+def error_bars() -> float:
+    """Seconds from the equations to the standard error of the variance at all 2,500 tiles' centres."""
+    data = walk(3_000, 200, 0.02)
+    equations = accumulate(data, TILES, lam=LAM, discount=1.0)
+    weights = equations.solve()
+    support = Support(equations.visits, equations.feature_episodes, equations.episodes, None, 1.0)
+    risk = RiskFunction(
+        TILES, TILES, weights.mean, weights.second, "second-moment", support, support, Facts("LSTD", LAM, 1.0)
+    )
+    axis = (np.arange(50) + 0.5) / 50
+    centres = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+
+    def work() -> npt.NDArray[np.float64]:
+        bars = influence(data, equations, weights).bars
+        return replace(risk, error_bars=bars).standard_error(centres)
+
+    return best(work, 3)
+
+
+class Stream:
+    """A re-iterable stream of batches that are made when they are asked for."""
+
+    def __init__(self, transitions: int) -> None:
+        self.batches = transitions // 1_000_000
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        return (walk(5_000, 200, 0.005, seed) for seed in range(self.batches))
+
+
+def peak_megabytes(transitions: int) -> float:
+    """Peak resident size after a pass over a stream."""
+    equations = accumulate(Stream(transitions), TILES, lam=LAM, discount=1.0)
+    assert equations.transitions == transitions
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def in_child(what: str, environment: dict[str, str]) -> Any:
+    """The result of ``python lstd.py what`` in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, __file__, *what.split()],
+        env={**os.environ, **environment},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return json.loads(done.stdout)
+
+
+def rows(streamed: int = 100_000_000) -> list[dict[str, str]]:
+    """The table: what was done, our figure, what it is compared with, and the ratio."""
+    one, all_threads = in_child("measure", ONE_THREAD), in_child("measure", {})
+    loop = outer_product_loop(walk(1, 60, 0.005), TILES, 60)
+    products = 3 * 2 * DENSE.size**2  # flop a transition: A, D and gram
+    bar = 5e6 * one["dgemm"] / 50e9
+    seconds = in_child("bars", {})
+    short, long = in_child("memory 10000000", {}), in_child(f"memory {streamed}", {})
+    million = "{:.2f} M transitions/s".format
+
+    def row(work: str, ours: str, peer: str, ratio: float, note: str = "") -> dict[str, str]:
+        return {"work": work, "ours": ours, "peer": peer, "ratio": f"{ratio:,.2f}", "note": note}
+
+    return [
+        row(
+            "LSTD(0.9), 50×50 tiles, 2·10⁶ transitions, one core",
+            million(one["tiles"] / 1e6),
+            f"bar {bar / 1e6:.1f} M/s at DGEMM {one['dgemm'] / 1e9:.0f} GFLOP/s",
+            one["tiles"] / bar,
+            "a walk with steps of 0.25 tiles",
+        ),
+        row(
+            "the same, five times the pace",
+            million(one["fast tiles"] / 1e6),
+            f"bar {bar / 1e6:.1f} M/s",
+            one["fast tiles"] / bar,
+            "steps of one tile: hardly a tile is visited twice, and traces are four times as long",
+        ),
+        row(
+            "the same, beside np.outer per transition",
+            million(one["tiles"] / 1e6),
+            f"{1 / loop:.1f} transitions/s",
+            one["tiles"] * loop,
+        ),
+        row(
+            "LSTD(0.9), 256 dense features, one core",
+            f"{one['dense'] * products / 1e9:.1f} GFLOP/s",
+            f"DGEMM {one['dgemm'] / 1e9:.1f} GFLOP/s",
+            one["dense"] * products / one["dgemm"],
+            "three products: A, D, gram; of gram half is computed, which makes it 5/6 of this",
+        ),
+        row(
+            "all threads, 50×50 tiles",
+            million(all_threads["tiles"] / 1e6),
+            million(one["tiles"] / 1e6),
+            all_threads["tiles"] / one["tiles"],
+            f"{os.cpu_count()} cores",
+        ),
+        row(
+            "all threads, 256 dense features",
+            million(all_threads["dense"] / 1e6),
+            million(one["dense"] / 1e6),
+            all_threads["dense"] / one["dense"],
+            f"{os.cpu_count()} cores",
+        ),
+        row("error bars at 2,500 tiles, 3,000 episodes", f"{seconds:.2f} s", "bar 3 s", 3.0 / seconds),
+        row(
+            f"{streamed:.0e} transitions streamed: peak resident size",
+            f"{long:.0f} MB",
+            f"{short:.0f} MB for 1e+07",
+            long / short,
+            "flat: the ratio is 1",
+        ),
+    ]
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["measure"]:
+            print(json.dumps(measure()))
+        case ["bars"]:
+            print(json.dumps(error_bars()))
+        case ["memory", transitions]:
+            print(json.dumps(peak_megabytes(int(transitions))))
+        case _:
+            for row in rows():
+                print(f"{row['work']}: {row['ours']} | {row['peer']} | ratio {row['ratio']} | {row['note']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Compiled loops of LSTD(λ): weights of rows, and sums over them. Pure functions of arrays.
+
+Episodes lie end to end, an episode of length T taking T + 1 *rows*: its visited states and its last one,
+for which ``ends`` is true. Features come as an array (rows, l), or sparse as ``ptr``, ``idx``, ``val``:
+row i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1].
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from policyrisk._arrays import Bools, Floats, Ints
+
+# --- weights of the rows ----------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def to_go(x: Floats, lengths: Ints, decay: float, out: Floats) -> None:
+    """out_i = x_t + κ out_{i+1} at the visited rows, 0 at the last rows; x (transitions,), out (rows,)."""
+    end = 0
+    for k in range(lengths.size):
+        start, end = end, end + lengths[k]
+        total = 0.0
+        out[end + k] = 0.0
+        for t in range(end - 1, start - 1, -1):
+            total = x[t] + decay * total
+            out[t + k] = total
+
+
+@njit(cache=True, nogil=True)
+def bootstrap_weights(
+    lengths: Ints, terminated: Bools, lam: float, discount: float, g: Floats, h: Floats
+) -> None:
+    """g and h (rows,) of A: φ_i − γ(1−λ) Σ_s …, and −γ where the episode was cut off."""
+    i = 0
+    for k in range(lengths.size):
+        for _ in range(lengths[k]):
+            g[i] = -discount * (1.0 - lam)
+            h[i] = 1.0
+            i += 1
+        g[i] = 0.0 if terminated[k] else -discount
+        h[i] = 0.0
+        i += 1
+
+
+@njit(cache=True, nogil=True)
+def arrival_weights(x: Floats, lengths: Ints, terminated: Bools, factor: float, g: Floats) -> None:
+    """g_{i+1} = factor · x_t, 0 where the episode terminated; x (transitions,), g (rows,)."""
+    t = 0
+    for k in range(lengths.size):
+        g[t + k] = 0.0
+        for _ in range(lengths[k]):
+            g[t + k + 1] = factor * x[t]
+            t += 1
+        if terminated[k]:
+            g[t + k] = 0.0
+
+
+@njit(cache=True, nogil=True)
+def td_errors(
+    x: Floats, values: Floats, lengths: Ints, terminated: Bools, discount: float, out: Floats
+) -> None:
+    """out_t = x_t + γ v(x_{t+1}) − v(x_t), with v = 0 at the end; values (rows,), out (transitions,)."""
+    t = 0
+    for k in range(lengths.size):
+        for step in range(lengths[k]):
+            i = t + k
+            after = 0.0 if terminated[k] and step == lengths[k] - 1 else values[i + 1]
+            out[t] = x[t] + discount * after - values[i]
+            t += 1
+
+
+@njit(cache=True, nogil=True)
+def second_errors(
+    rewards: Floats, J: Floats, M: Floats, lengths: Ints, terminated: Bools, discount: float, out: Floats
+) -> None:
+    """out_t = r_t² + 2γ r_t J(x_{t+1}) + γ² M(x_{t+1}) − M(x_t); J and M (rows,), out (transitions,)."""
+    t = 0
+    for k in range(lengths.size):
+        for step in range(lengths[k]):
+            i, r = t + k, rewards[t]
+            out[t] = r * r - M[i]
+            if not (terminated[k] and step == lengths[k] - 1):
+                out[t] += 2.0 * discount * r * J[i + 1] + discount**2 * M[i + 1]
+            t += 1
+
+
+# --- sums over rows ---------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def tally_sparse(
+    ends: Bools,
+    ptr: Ints,
+    idx: Ints,
+    val: Floats,
+    mark: int,
+    last: Ints,
+    visits: Floats,
+    episodes: Floats,
+    squares: Floats,
+) -> int:
+    """Count the visited rows, and the episodes, in which each feature is not 0, and sum its squares.
+
+    ``last`` (l,) holds the mark of the latest episode that had the feature; returns the next mark.
+    """
+    for i in range(ends.size - 1, -1, -1):
+        if ends[i]:
+            mark += 1
+            continue
+        for p in range(ptr[i], ptr[i + 1]):
+            if val[p] != 0.0:
+                visits[idx[p]] += 1.0
+                squares[idx[p]] += val[p] * val[p]
+                if last[idx[p]] != mark:
+                    last[idx[p]] = mark
+                    episodes[idx[p]] += 1.0
+    return mark
+
+
+@njit(cache=True, nogil=True)
+def tally_dense(ends: Bools, phi: Floats, seen: Floats, visits: Floats, episodes: Floats) -> None:
+    """As tally_sparse; ``seen`` (l,) is 1 where the episode under way had the feature."""
+    without_zeros, all_seen = (
+        0.0,
+        False,
+    )  # most rows of dense features have no zero, and need no more than this
+    for i in range(ends.size - 1, -1, -1):
+        if ends[i]:
+            for j in range(seen.size):
+                episodes[j] += 1.0 if all_seen else seen[j]
+                seen[j] = 0.0
+            all_seen = False
+            continue
+        zeros = 0
+        for j in range(seen.size):
+            zeros += phi[i, j] == 0.0
+        if zeros == 0:
+            without_zeros += 1.0
+            all_seen = True
+        else:
+            for j in range(seen.size):
+                if phi[i, j] != 0.0:
+                    visits[j] += 1.0
+                    seen[j] = 1.0
+    for j in range(seen.size):
+        visits[j] += without_zeros
+        if all_seen:
+            seen[j] = 1.0
+
+
+@njit(cache=True, nogil=True)
+def weighted_sum(ptr: Ints, idx: Ints, val: Floats, weight: Floats, out: Floats) -> None:
+    """out += Σ_i weight_i φ_i, of shape (l,)."""
+    for i in range(weight.size):
+        for p in range(ptr[i], ptr[i + 1]):
+            out[idx[p]] += weight[i] * val[p]
+
+
+@njit(cache=True, nogil=True)
+def row_values(ptr: Ints, idx: Ints, val: Floats, w: Floats, out: Floats) -> None:
+    """out_i = φ_iᵀ w, of shape (rows,)."""
+    for i in range(out.size):
+        total = 0.0
+        for p in range(ptr[i], ptr[i + 1]):
+            total += val[p] * w[idx[p]]
+        out[i] = total
+
+
+@njit(cache=True, nogil=True)
+def gram_sparse(ends: Bools, ptr: Ints, idx: Ints, val: Floats, out: Floats) -> None:
+    """out += Σ_i φ_i φ_iᵀ over the visited rows, of shape (l, l)."""
+    for i in range(ends.size):
+        if ends[i]:
+            continue
+        for p in range(ptr[i], ptr[i + 1]):
+            for q in range(ptr[i], ptr[i + 1]):
+                out[idx[p], idx[q]] += val[p] * val[q]
+
+
+# --- scores of episodes -----------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def scores_sparse(
+    ends: Bools, ptr: Ints, idx: Ints, val: Floats, weight: Floats, size: int
+) -> tuple[Ints, Ints, Floats]:
+    """Σ_t weight_t φ_t of every episode that ends in these rows or after them, in CSR form.
+
+    There is one row more than there are ends: the last belongs to an episode that ends after these rows.
+    """
+    episodes = np.count_nonzero(ends) + 1
+    out_ptr = np.zeros(episodes + 1, np.int64)
+    out_idx, out_val = np.empty(idx.size, np.int64), np.empty(idx.size)
+    slot = np.full(size, -1)
+    k, at = 0, 0
+    for i in range(ends.size):
+        if ends[i]:
+            for p in range(out_ptr[k], at):
+                slot[out_idx[p]] = -1
+            k += 1
+            out_ptr[k] = at
+            continue
+        for p in range(ptr[i], ptr[i + 1]):
+            j = idx[p]
+            if slot[j] < 0:
+                slot[j], out_idx[at], out_val[at] = at, j, 0.0
+                at += 1
+            out_val[slot[j]] += weight[i] * val[p]
+    out_ptr[episodes] = at
+    return out_ptr, out_idx[:at], out_val[:at]
+
+
+@njit(cache=True, nogil=True)
+def scores_dense(ends: Bools, phi: Floats, weight: Floats, out: Floats) -> None:
+    """As scores_sparse, into out (ends + 1, l)."""
+    k = 0
+    for i in range(ends.size):
+        if ends[i]:
+            k += 1
+        else:
+            for j in range(phi.shape[1]):
+                out[k, j] += weight[i] * phi[i, j]
+
+
+@njit(cache=True, nogil=True)
+def outer_sparse(ptr: Ints, idx: Ints, val: Floats, out: Floats) -> None:
+    """out += Σ_k s_k s_kᵀ for the rows s_k of a CSR matrix, of shape (l, l)."""
+    for k in range(ptr.size - 1):
+        for p in range(ptr[k], ptr[k + 1]):
+            for q in range(ptr[k], ptr[k + 1]):
+                out[idx[p], idx[q]] += val[p] * val[q]

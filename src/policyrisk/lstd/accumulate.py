@@ -1,0 +1,313 @@
+"""From trajectories to the sampled moment equations, in one pass.
+
+    A = Σ z_t (φ_J(x_t) − γ φ_J(x_{t+1}))ᵀ         b = Σ z_t r_t          z_t = λγ z_{t−1} + φ_J(x_t)
+    C = Σ y_t (φ_M(x_t) − γ² φ_M(x_{t+1}))ᵀ        e = Σ y_t r_t²         y_t = λγ² y_{t−1} + φ_M(x_t)
+    D = Σ y_t 2γ r_t φ_J(x_{t+1})ᵀ
+
+with φ(x_{t+1}) = 0 only where the episode terminated (sec. 4.1 and 4.3 of the paper). They are computed
+backwards in time. Summation by parts turns A into one product instead of two,
+
+    A = Σ_t φ_t (φ_t − γ(1−λ) Σ_{s>t} (λγ)^{s−1−t} φ_s)ᵀ,
+
+where γ(1−λ) becomes γ for the last state of an episode that was cut off, and C likewise with γ²; D has the
+same form with weights 2γ r_{s−1}; and b = Σ_t φ_t Σ_{s≥t} (λγ)^{s−t} r_s needs no trace at all. See
+:class:`policyrisk.lstd.products.Lagged` for the product that A, C and D share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+from scipy.linalg import blas
+
+from policyrisk._arrays import Floats, as_number
+from policyrisk.equations import MomentEquations
+from policyrisk.errors import InvalidInputError
+from policyrisk.features import Features
+from policyrisk.lstd import _kernels
+from policyrisk.lstd.products import (
+    DENSE_BLOCK,
+    DENSE_CHUNK,
+    SPARSE_CHUNK,
+    Chunk,
+    Lagged,
+    Memory,
+    chunks,
+    in_order,
+)
+from policyrisk.lstd.rows import Evaluator, Rows, SparseRows
+from policyrisk.trajectories import Source, Trajectories, batches
+
+_PROBE = 64  # states that decide whether features are sparse
+
+
+def accumulate(
+    source: Source,
+    features: Features,
+    second_features: Features | None = None,
+    *,
+    lam: float,
+    discount: float,
+) -> MomentEquations:
+    """The moment equations of a source's episodes: the sums of the module's docstring.
+
+    One pass, in memory that does not depend on the source's length. φ_M is φ_J where
+    ``second_features`` is None. The same data give the same bits, on one thread and on many.
+
+    >>> from policyrisk.features import Tabular
+    >>> data = Trajectories([[0], [1], [2]], [1.0, 3.0], [2], [True])
+    >>> equations = accumulate(data, Tabular(2), lam=0.0, discount=1.0)
+    >>> equations.A
+    array([[ 1., -1.],
+           [ 0.,  1.]])
+    >>> equations.b, equations.e
+    (array([1., 3.]), array([1., 9.]))
+    >>> equations.solve().mean
+    array([4., 3.])
+    """
+    second = features if second_features is None else second_features
+    lam = as_number(lam, "lam", 0.0, 1.0)
+    discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
+    plan, parts = Plan.of(source, features, second, lam, discount)
+    if plan is None:
+        return MomentEquations.empty(features, second, lam=lam, discount=discount)
+    sums = _Sums(plan)
+    for part in in_order(plan.sums, parts, uses_blas=plan.dense):
+        sums.add(part)
+    return sums.equations()
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How the products are computed for a pair of feature maps."""
+
+    mean: Evaluator
+    second: Evaluator
+    shared: bool  # φ_M is φ_J
+    lam: float
+    discount: float
+    memory: Memory = field(default_factory=Memory)
+
+    @classmethod
+    def of(
+        cls, source: Source, features: Features, second: Features, lam: float, discount: float
+    ) -> tuple[Plan | None, Iterator[Trajectories]]:
+        """The plan that suits the source's first few states (None without data), and the source in chunks."""
+        batches_left = (batch for batch in batches(source) if len(batch))
+        first = next(batches_left, None)
+        if first is None:
+            return None, batches_left
+        states = first.states[first.visited_rows[:_PROBE]]
+        shared = second == features
+        mean = Evaluator.of(features, states)
+        plan = cls(mean, mean if shared else Evaluator.of(second, states), shared, lam, discount)
+        return plan, chunks(chain([first], batches_left), DENSE_CHUNK if plan.dense else SPARSE_CHUNK)
+
+    def blocks(self, chunk: Chunk) -> Iterator[tuple[slice, Rows, Rows]]:
+        """A chunk's blocks, the last one first: where they are, φ_J and φ_M."""
+        for at in chunk.blocks(self.block_size):
+            phi_J = self.mean(chunk.states[at], chunk.ends[at])
+            yield at, phi_J, phi_J if self.shared else self.second(chunk.states[at], chunk.ends[at])
+
+    @property
+    def dense(self) -> bool:
+        """Whether either map is dense."""
+        return self.mean.dense or self.second.dense
+
+    @property
+    def block_size(self) -> int:
+        """How many rows to work on at a time, about."""
+        return DENSE_BLOCK if self.dense else SPARSE_CHUNK
+
+    @property
+    def one_matrix(self) -> bool:
+        """Whether C is A."""
+        return self.shared and self.discount == 1.0
+
+    def sums(self, data: Trajectories) -> _Part:
+        """Everything that a chunk adds to the equations."""
+        chunk = Chunk.of(data)
+        l_J, l_M = self.mean.features.size, self.second.features.size
+        kappa_J, kappa_M = self.lam * self.discount, self.lam * self.discount**2
+        outside = chunk.outside(self.mean.features, self.second.features)
+        products = self._products(chunk, kappa_J, kappa_M)
+        part = _Part(data, _Counts(l_J), _Counts(l_M), np.zeros(l_J), np.zeros(l_M), outside, *products)
+        G, H = np.empty(len(chunk.ends)), np.empty(len(chunk.ends))
+        _kernels.to_go(data.rewards, data.lengths, kappa_J, G)
+        _kernels.to_go(data.rewards**2, data.lengths, kappa_M, H)
+        for at, phi_J, phi_M in self.blocks(chunk):
+            part.b += phi_J.weighted_sum(G[at])
+            part.e += phi_M.weighted_sum(H[at])
+            part.counts.block(phi_J)
+            part.A.block(at, phi_J, phi_J)
+            if not self.shared:
+                part.second_counts.block(phi_M)
+            if part.C is not None:
+                part.C.block(at, phi_M, phi_M)
+            if part.D is not None:
+                part.D.block(at, phi_M, phi_J)
+        part.counts.finish()
+        part.second_counts.finish()
+        return part
+
+    def _products(
+        self, chunk: Chunk, kappa_J: float, kappa_M: float
+    ) -> tuple[Lagged, Lagged | None, Lagged | None]:
+        """A, C and D. D is the second channel of A where C is A, and of C where φ_M is φ_J."""
+        data, rows = chunk.data, len(chunk.ends)
+        l_J, l_M = self.mean.features.size, self.second.features.size
+        lengths, terminated, gamma = data.lengths, data.terminated, self.discount
+
+        def bootstrap(discount: float, kappa: float, size: int, channels: int) -> Lagged:
+            g, h = np.zeros((rows, channels)), np.zeros((rows, channels))
+            _kernels.bootstrap_weights(lengths, terminated, self.lam, discount, g[:, 0], h[:, 0])
+            return Lagged(g, h, kappa, size, size, self.memory)
+
+        def rewards(g: Floats) -> None:
+            _kernels.arrival_weights(data.rewards, lengths, terminated, 2.0 * gamma, g)
+
+        A = bootstrap(gamma, kappa_J, l_J, 2 if self.one_matrix else 1)
+        if self.one_matrix:
+            rewards(A.g[:, 1])
+            return A, None, None
+        C = bootstrap(gamma**2, kappa_M, l_M, 2 if self.shared else 1)
+        if self.shared:
+            rewards(C.g[:, 1])
+            return A, C, None
+        D = Lagged(np.zeros((rows, 1)), np.zeros((rows, 1)), kappa_M, l_M, l_J, self.memory)
+        rewards(D.g[:, 0])
+        return A, C, D
+
+
+class _Counts:
+    """What one map's features met in a chunk, and what its Gram matrix is made of."""
+
+    def __init__(self, size: int) -> None:
+        self.visits, self.episodes = np.zeros(size), np.zeros(size)
+        self._sparse: list[SparseRows] = []  # their Gram matrix is summed where it ends up
+        self._diagonal = np.zeros(size)  # of the Gram matrix of rows with one entry each
+        self._triangle: Floats | None = None  # the upper one of dense rows' Gram matrix, Fortran order
+        self._last, self._mark = np.full(size, -1), 0
+        self._seen = np.zeros(size)
+
+    def block(self, phi: Rows) -> None:
+        """Put in a block; the last one comes first."""
+        if isinstance(phi, SparseRows):
+            squares = self._diagonal if phi.one_hot else np.zeros(phi.size)
+            self._mark = _kernels.tally_sparse(
+                phi.ends,
+                phi.ptr,
+                phi.idx,
+                phi.val,
+                self._mark,
+                self._last,
+                self.visits,
+                self.episodes,
+                squares,
+            )
+            if not phi.one_hot:
+                self._sparse.append(phi)
+        else:
+            if self._triangle is None:
+                self._triangle = np.zeros((phi.size, phi.size), order="F")
+            self._triangle = blas.dsyrk(1.0, phi.visited.T, beta=1.0, c=self._triangle, overwrite_c=True)
+            _kernels.tally_dense(phi.ends, phi.phi, self._seen, self.visits, self.episodes)
+
+    def finish(self) -> None:
+        """Count the episode that was under way: after the first block in time."""
+        self.episodes += self._seen
+        self._seen[:] = 0.0
+
+    def add_gram(self, out: Floats) -> None:
+        """Add Σ φ φᵀ to out (l, l)."""
+        out.ravel()[:: len(out) + 1] += self._diagonal
+        for phi in self._sparse:
+            _kernels.gram_sparse(phi.ends, phi.ptr, phi.idx, phi.val, out)
+        if self._triangle is not None:
+            out += self._triangle + np.triu(self._triangle, 1).T
+
+
+@dataclass(eq=False)
+class _Part:
+    """What a chunk adds."""
+
+    data: Trajectories
+    counts: _Counts
+    second_counts: _Counts
+    b: Floats
+    e: Floats
+    outside: int
+    A: Lagged
+    C: Lagged | None
+    D: Lagged | None
+
+
+class _Sums:
+    """The equations under way."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        l_J, l_M = plan.mean.features.size, plan.second.features.size
+        # D is the second channel of A or of C where it can be, see Plan._products.
+        self.A = np.zeros((2 if plan.one_matrix else 1, l_J, l_J))
+        self.C = self.A if plan.one_matrix else np.zeros((2 if plan.shared else 1, l_M, l_M))
+        self.D = self.C[1:] if plan.shared else np.zeros((1, l_M, l_J))
+        self.b, self.e = np.zeros(l_J), np.zeros(l_M)
+        self.visits, self.episodes, self.mean_gram = np.zeros(l_J), np.zeros(l_J), np.zeros((l_J, l_J))
+        self.second_visits, self.second_episodes, self.gram = self.visits, self.episodes, self.mean_gram
+        if not plan.shared:
+            self.second_visits, self.second_episodes = np.zeros(l_M), np.zeros(l_M)
+            self.gram = np.zeros((l_M, l_M))
+        self.count = self.terminated = self.transitions = self.outside = 0
+
+    def add(self, part: _Part) -> None:
+        """Add a chunk; chunks come in the order of the data."""
+        self.count += len(part.data)
+        self.terminated += int(part.data.terminated.sum())
+        self.transitions += part.data.transitions
+        self.outside += part.outside
+        self.b += part.b
+        self.e += part.e
+        self.visits += part.counts.visits
+        self.episodes += part.counts.episodes
+        part.counts.add_gram(self.mean_gram)
+        if not self.plan.shared:
+            self.second_visits += part.second_counts.visits
+            self.second_episodes += part.second_counts.episodes
+            part.second_counts.add_gram(self.gram)
+        for product, total in ((part.A, self.A), (part.C, self.C), (part.D, self.D)):
+            if product is not None:
+                product.add_to(total)
+
+    def equations(self) -> MomentEquations:
+        """The finished record."""
+        if not (np.isfinite(self.b).all() and np.isfinite(self.e).all()):
+            raise InvalidInputError(
+                "rewards must stay finite when squared, weighted with features and summed, got a sum that "
+                "does not; look for huge rewards or features"
+            )
+        plan, A = self.plan, self.A[0]
+        return MomentEquations(
+            A=A,
+            b=self.b,
+            C=A if plan.one_matrix else self.C[0],
+            D=self.D[0],
+            e=self.e,
+            gram=self.gram,
+            mean_gram=self.mean_gram,
+            visits=self.visits,
+            second_visits=self.second_visits,
+            feature_episodes=self.episodes,
+            second_feature_episodes=self.second_episodes,
+            episodes=self.count,
+            terminated=self.terminated,
+            transitions=self.transitions,
+            outside=self.outside,
+            lam=plan.lam,
+            discount=plan.discount,
+            features=plan.mean.features,
+            second_features=plan.second.features,
+        )

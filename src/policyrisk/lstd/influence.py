@@ -1,0 +1,297 @@
+"""How much each episode moves the weights: the second pass, for error bars.
+
+Episode k enters the equations with its own score at the estimated weights,
+
+    s_J,k = b_k − A_k w_J              = Σ_t z_t δ_J(t)
+    s_M,k = e_k + D_k w_J − C_k w_M    = Σ_t y_t δ_M(t)
+
+    δ_J(t) = r_t + γJ̃(x_{t+1}) − J̃(x_t)
+    δ_M(t) = r_t² + 2γ r_t J̃(x_{t+1}) + γ²M̃(x_{t+1}) − M̃(x_t)      (the paper's)
+    δ_M(t) = δ_J(t)² + γ²Ṽ(x_{t+1}) − Ṽ(x_t)                         (direct variance)
+
+with J̃ = M̃ = Ṽ = 0 where it terminated. Summed backwards in time,
+
+    s_J,k = Σ_t φ_J(x_t) Σ_{s≥t} (λγ)^{s−t} δ_J(s),
+
+so that neither a trace nor an A_k is ever formed. With A, C, D summed over all K episodes (ridge·K added to
+the diagonals of A and C), the episode moves the weights by
+
+    ψ_J,k = A⁻¹ s_J,k                    ψ_M,k = C⁻¹ (s_M,k + D ψ_J,k)
+
+(direct variance: D is Σ 2 y_t δ_J(t) (γφ_J(x_{t+1}) − φ_J(x_t))ᵀ), and since episodes are independent
+
+    Cov(w_J, w_M) = K/(K−1) Σ_k (ψ_k − ψ̄)(ψ_k − ψ̄)ᵀ.
+
+On the *face* of the positive-variance constraint, where H w_M = g(w_J) holds and keeps holding, ψ_M,k solves
+the bordered system instead, with G the derivative of g by w_J (0 for the direct variance):
+
+    C ψ_M,k + Hᵀ ψ_μ,k = s_M,k + D ψ_J,k,        H ψ_M,k = G ψ_J,k.
+
+That a constraint may become active or cease to be so is not in it: where one is barely active, such error
+bars are too small.
+
+The multiplier bootstrap draws ξ_kb of mean 0, variance 1 and third moment 1 (Mammen's two points) and moves
+the weights by Σ_k ξ_kb (ψ_k − ψ̄): the spread of any quantity over b is then its sampling distribution,
+skewness included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk._arrays import Floats, Ints, Seed, as_count
+from policyrisk._random import generator
+from policyrisk.equations import MomentEquations, Weights
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.lstd import _kernels
+from policyrisk.lstd.accumulate import Plan
+from policyrisk.lstd.products import in_order
+from policyrisk.lstd.scores import Scores, chunk_scores, squared_errors
+from policyrisk.risk import ErrorBars, VarianceMethod
+from policyrisk.trajectories import Source, check_reiterable
+
+SINGLE_FROM = 2000  # weights from which on their covariance is kept in single precision
+
+Solver: TypeAlias = Callable[[Floats, Floats], tuple[Floats, Floats]]
+
+
+@dataclass(frozen=True, eq=False)
+class Face:
+    """The active rows of the positive-variance constraint: H w_M = g(w_J), G = dg/dw_J."""
+
+    H: Floats  # (active, l_M)
+    G: Floats  # (active, l_J)
+
+
+@dataclass(frozen=True, eq=False)
+class Influence:
+    """The covariance of the weights and, where they were asked for, bootstrap deviations of the weights.
+
+    ``bars.replicates`` holds the deviations of the visited features' weights; all others are 0.
+    """
+
+    bars: ErrorBars
+    mean_deviations: Floats  # (replicates, l_J)
+    second_deviations: Floats  # (replicates, l_M)
+
+
+def influence(
+    source: Source,
+    equations: MomentEquations,
+    weights: Weights,
+    *,
+    method: VarianceMethod = "second-moment",
+    face: Face | None = None,
+    replicates: int = 0,
+    seed: Seed = None,
+) -> Influence:
+    """Cov(w_J, w_second) of weights that were estimated from the source's ``equations``.
+
+    With a single episode every entry is nan.
+
+    >>> from policyrisk.features import Tabular
+    >>> from policyrisk.lstd.accumulate import accumulate
+    >>> from policyrisk.trajectories import Trajectories
+    >>> data = Trajectories([[0], [1], [0], [1]], [1.0, 3.0], [1, 1], [True, True])
+    >>> equations = accumulate(data, Tabular(1), lam=0.0, discount=1.0)
+    >>> bars = influence(data, equations, equations.solve()).bars
+    >>> bars.mean, bars.cross  # the sample variance of (1, 3), and its covariance with (1, 9), over 2
+    (array([[1.]]), array([[4.]]))
+    """
+    check_reiterable(source)
+    replicates = as_count(replicates, "replicates")
+    plan, parts = _plan(source, equations)
+    direct = method == "direct"
+    totals = _Totals(equations, weights, replicates, seed)
+    D = np.zeros((1, *equations.D.shape)) if direct else equations.D[None]
+    episodes = 0
+    for scores, derivative in in_order(
+        lambda data: chunk_scores(plan, data, weights, direct), parts, uses_blas=plan.dense
+    ):
+        episodes += scores.shape[0]
+        totals.add(scores)
+        if derivative is not None:
+            derivative.add_to(D)
+    if episodes != equations.episodes:
+        raise MismatchError(
+            f"data must be those of the equations, with {equations.episodes} episodes, got {episodes}; "
+            "pass the source that the equations were made from"
+        )
+    return totals.finish(_solver(weights, D[0], face))
+
+
+def second_moment_of_direct(source: Source, equations: MomentEquations, w_mean: Floats) -> Floats:
+    """Σ y_t δ_t², the right-hand side of C w_V = … for the direct variance, of shape (l_M,).
+
+    >>> from policyrisk.features import Tabular
+    >>> from policyrisk.lstd.accumulate import accumulate
+    >>> from policyrisk.trajectories import Trajectories
+    >>> data = Trajectories([[0], [1], [0], [1]], [1.0, 3.0], [1, 1], [True, True])
+    >>> equations = accumulate(data, Tabular(1), lam=0.0, discount=1.0)
+    >>> second_moment_of_direct(data, equations, equations.solve().mean)
+    array([2.])
+    """
+    plan, parts = _plan(source, equations)
+    total = np.zeros(equations.second_features.size)
+    for part in in_order(lambda data: squared_errors(plan, data, w_mean), parts, uses_blas=plan.dense):
+        total += part
+    return total
+
+
+def _plan(source: Source, equations: MomentEquations) -> tuple[Plan, Any]:
+    plan, parts = Plan.of(
+        source, equations.features, equations.second_features, equations.lam, equations.discount
+    )
+    if plan is None:
+        raise InvalidInputError("data must hold at least one episode, got none; pass what was fitted")
+    return plan, parts
+
+
+def _solver(weights: Weights, D: Floats, face: Face | None) -> Solver:
+    """The map from scores (l_J, n), (l_M, n) to ψ_J (l_J, n), ψ_M (l_M, n)."""
+    mean, second = weights.mean_system, weights.second_system
+
+    def plain(s_J: Floats, s_M: Floats) -> tuple[Floats, Floats]:
+        psi_J = mean.solve(s_J, refine=False)
+        return psi_J, second.solve(s_M + D @ psi_J, refine=False)
+
+    if face is None or len(face.H) == 0:
+        return plain
+    W = second.solve(np.ascontiguousarray(face.H.T))  # C⁻¹Hᵀ
+    schur = face.H @ W
+
+    def constrained(s_J: Floats, s_M: Floats) -> tuple[Floats, Floats]:
+        psi_J, psi_M = plain(s_J, s_M)
+        # Several active states may share features: then H has redundant rows, and any ψ_μ will do.
+        psi_mu = np.linalg.lstsq(schur, face.H @ psi_M - face.G @ psi_J, rcond=None)[0]
+        return psi_J, psi_M - W @ psi_mu
+
+    return constrained
+
+
+class _Totals:
+    """Scores under way, over the visited features.
+
+    Few episodes are kept as they are, and their influences computed one by one. From as many on as
+    there are weights it is cheaper to sum s_k s_kᵀ, and to solve with that sum from both sides.
+    """
+
+    def __init__(self, equations: MomentEquations, weights: Weights, replicates: int, seed: Seed) -> None:
+        self.kept: tuple[Ints, Ints] = (weights.mean_system.kept, weights.second_system.kept)
+        self.sizes = (equations.b.size, equations.e.size)
+        self.k_J, self.size = self.kept[0].size, self.kept[0].size + self.kept[1].size
+        self.columns = np.concatenate([self.kept[0], self.sizes[0] + self.kept[1]])
+        self.place = np.full(sum(self.sizes), -1)
+        self.place[self.columns] = np.arange(self.size)
+        self.count = 0
+        self.sum = np.zeros(self.size)
+        self.waiting: list[Scores] = []
+        self.waiting_count = 0
+        self.meat: Floats | None = None
+        self.replicates, self.rng = replicates, generator(seed)
+        self.drawn = np.zeros((self.size, replicates))  # Σ_k ξ_kb s_k
+        self.drawn_sum = np.zeros(replicates)  # Σ_k ξ_kb
+
+    def add(self, scores: Scores) -> None:
+        """Add some episodes' scores."""
+        if sp.issparse(scores):
+            ptr, idx = scores.indptr.astype(np.int64), self.place[scores.indices]
+            kept: Scores = sp.csr_array((scores.data, idx, ptr), shape=(scores.shape[0], self.size))
+        else:
+            kept = np.asarray(scores)[:, self.columns]
+        self.count += kept.shape[0]
+        self.sum += np.asarray(kept.sum(axis=0)).ravel()
+        if self.replicates:
+            xi = _mammen(self.rng, (kept.shape[0], self.replicates))
+            self.drawn += kept.T @ xi
+            self.drawn_sum += xi.sum(axis=0)
+        self.waiting.append(kept)
+        self.waiting_count += kept.shape[0]
+        if self.waiting_count > self.size:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Put the waiting scores into the sum of s_k s_kᵀ."""
+        if self.meat is None:
+            self.meat = np.zeros((self.size, self.size))
+        for part in self.waiting:
+            if sp.issparse(part):
+                _kernels.outer_sparse(part.indptr, part.indices, part.data, self.meat)
+            else:
+                self.meat += part.T @ part
+        self.waiting, self.waiting_count = [], 0
+
+    def finish(self, solver: Solver) -> Influence:
+        """The covariance of the weights, and the bootstrap's deviations of the weights."""
+        K = self.count
+        mean_score = self.sum / K
+        if K == 1:
+            covariance = [np.full((a, b), np.nan) for a, b in self._shapes()]
+        elif self.meat is None:
+            covariance = self._from_influences(solver, mean_score)
+        else:
+            self._fold()
+            covariance = self._from_meat(solver, mean_score)
+        if self.replicates == 0:
+            none = (np.zeros((0, size)) for size in self.sizes)
+            return Influence(ErrorBars(*self.kept, *covariance), *none)
+        drawn = self.drawn - np.outer(mean_score, self.drawn_sum)
+        moves = [psi.T * np.sqrt(K / max(K - 1, 1)) for psi in self._solve(solver, drawn)]
+        visited = [move[:, kept] for move, kept in zip(moves, self.kept, strict=True)]
+        bars = ErrorBars(*self.kept, *covariance, replicates=np.hstack(visited).astype(self._dtype))
+        return Influence(bars, *moves)
+
+    def _from_influences(self, solver: Solver, mean_score: Floats) -> list[npt.NDArray[Any]]:
+        K = self.count
+        stacked = np.vstack([part.toarray() if sp.issparse(part) else part for part in self.waiting])
+        stacked -= mean_score
+        self.waiting = []
+        psi_J, psi_M = (
+            np.ascontiguousarray(psi[kept] * np.sqrt(K / (K - 1)), dtype=self._dtype)
+            for psi, kept in zip(self._solve(solver, stacked.T), self.kept, strict=True)
+        )
+        return [psi_J @ psi_J.T, psi_J @ psi_M.T, psi_M @ psi_M.T]
+
+    def _from_meat(self, solver: Solver, mean_score: Floats) -> list[npt.NDArray[Any]]:
+        K = self.count
+        assert self.meat is not None
+        meat = (self.meat - K * np.outer(mean_score, mean_score)) * (K / (K - 1))
+        half = self._solve_kept(solver, meat)
+        full = self._solve_kept(solver, half.T)
+        full = (full + full.T) / 2  # symmetric but for rounding
+        k = self.k_J
+        return [block.astype(self._dtype) for block in (full[:k, :k], full[:k, k:], full[k:, k:])]
+
+    def _solve(self, solver: Solver, scores: Floats) -> tuple[Floats, Floats]:
+        """ψ_J (l_J, n) and ψ_M (l_M, n) of scores (size, n) over the visited features."""
+        s_J, s_M = (np.zeros((size, scores.shape[1])) for size in self.sizes)
+        s_J[self.kept[0]], s_M[self.kept[1]] = scores[: self.k_J], scores[self.k_J :]
+        return solver(s_J, s_M)
+
+    def _solve_kept(self, solver: Solver, scores: Floats) -> Floats:
+        """ψ of the visited features, stacked, of shape (size, n)."""
+        return np.vstack(
+            [psi[kept] for psi, kept in zip(self._solve(solver, scores), self.kept, strict=True)]
+        )
+
+    def _shapes(self) -> list[tuple[int, int]]:
+        k_J, k_M = self.k_J, self.size - self.k_J
+        return [(k_J, k_J), (k_J, k_M), (k_M, k_M)]
+
+    @property
+    def _dtype(self) -> type[np.floating[Any]]:
+        return np.float64 if self.size <= SINGLE_FROM else np.float32
+
+
+def _mammen(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
+    """Draws of mean 0, variance 1 and third moment 1."""
+    root = np.sqrt(5.0)
+    low = rng.random(shape) < (root + 1) / (2 * root)
+    draws: Floats = np.where(low, (1 - root) / 2, (1 + root) / 2)
+    return draws

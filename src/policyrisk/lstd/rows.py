@@ -1,0 +1,161 @@
+"""Features of consecutive rows of a chunk, sparse or dense, behind one small set of operations.
+
+Both kinds know ``ends``, which is true at the last row of every episode: those rows were not visited, and
+enter only as what visited rows lead to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.linalg import blas
+
+from policyrisk._arrays import Bools, Floats, Ints, readonly
+from policyrisk.errors import InvalidInputError
+from policyrisk.features import Features
+from policyrisk.lstd import _kernels
+
+# From this share of non-zeros on, dense products are faster than sparse ones.
+DENSE_SHARE = 1 / 8
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """φ of some rows: row i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1]."""
+
+    ends: Bools  # (rows,)
+    ptr: Ints  # (rows + 1,)
+    idx: Ints  # (nonzeros,)
+    val: Floats  # (nonzeros,)
+    size: int
+
+    @classmethod
+    def of(
+        cls, ends: Bools, ptr: npt.NDArray[Any], idx: npt.NDArray[Any], val: npt.NDArray[Any], size: int
+    ) -> SparseRows:
+        """Rows of the types that the kernels were compiled for."""
+        return cls(
+            ends,
+            readonly(np.ascontiguousarray(ptr, dtype=np.int64).view()),
+            readonly(np.ascontiguousarray(idx, dtype=np.int64).view()),
+            readonly(np.ascontiguousarray(val, dtype=np.float64).view()),
+            size,
+        )
+
+    @cached_property
+    def one_hot(self) -> bool:
+        """Whether every row has one entry."""
+        return self.idx.size == len(self.ends) and bool((np.diff(self.ptr) == 1).all())
+
+    def dot(self, w: Floats) -> Floats:
+        """φ w, of shape (rows,)."""
+        out = np.empty(self.ptr.size - 1)
+        _kernels.row_values(self.ptr, self.idx, self.val, w, out)
+        return out
+
+    def weighted_sum(self, weight: Floats) -> Floats:
+        """Σ_i weight_i φ_i, of shape (size,)."""
+        out = np.zeros(self.size)
+        _kernels.weighted_sum(self.ptr, self.idx, self.val, weight, out)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class DenseRows:
+    """φ of some rows as an array."""
+
+    ends: Bools  # (rows,)
+    phi: Floats  # (rows, size)
+
+    @cached_property
+    def visited(self) -> Floats:
+        """φ of the visited rows alone, of shape (visited, size)."""
+        visited: Floats = self.phi[np.flatnonzero(~self.ends)]
+        return visited
+
+    @property
+    def size(self) -> int:
+        """The number of features."""
+        return int(self.phi.shape[1])
+
+    def dot(self, w: Floats) -> Floats:
+        """φ w, of shape (rows,)."""
+        values: Floats = blas.dgemv(1.0, self.phi.T, w, trans=True)
+        return values
+
+    def weighted_sum(self, weight: Floats) -> Floats:
+        """Σ_i weight_i φ_i, of shape (size,)."""
+        total: Floats = blas.dgemv(1.0, self.phi.T, weight)
+        return total
+
+    def sparse(self) -> SparseRows:
+        """The same rows with every entry written out."""
+        rows, size = self.phi.shape
+        idx = np.tile(np.arange(size), rows)
+        return SparseRows.of(self.ends, np.arange(0, rows * size + 1, size), idx, self.phi.ravel(), size)
+
+
+Rows: TypeAlias = SparseRows | DenseRows
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluator:
+    """A feature map, and whether its rows are handled as sparse or as dense ones."""
+
+    features: Features
+    dense: bool
+
+    @classmethod
+    def of(cls, features: Features, states: npt.NDArray[Any]) -> Evaluator:
+        """Decided by the share of non-zeros at a few states."""
+        if hasattr(features, "active"):
+            return cls(features, dense=False)
+        phi = features(states)
+        dense = not sp.issparse(phi) or phi.nnz > DENSE_SHARE * phi.shape[0] * phi.shape[1]
+        return cls(features, dense)
+
+    def __call__(self, states: npt.NDArray[Any], ends: Bools) -> Rows:
+        """φ(states), of rows that end episodes where ``ends`` says so."""
+        active = getattr(self.features, "active", None)
+        if active is not None:
+            return self._ones(np.asarray(active(states)), ends)
+        phi = self.features(states)
+        if phi.shape != (len(states), self.features.size):
+            raise InvalidInputError(
+                f"features must return an array of shape {(len(states), self.features.size)} for "
+                f"{len(states)} states, got {phi.shape}; return one row of {self.features.size} per state"
+            )
+        if self.dense:
+            array = phi.toarray() if sp.issparse(phi) else np.asarray(phi)
+            return DenseRows(ends, readonly(np.ascontiguousarray(array, dtype=np.float64).view()))
+        csr = sp.csr_array(phi)
+        if not csr.has_canonical_format:
+            csr = csr.copy()
+            csr.sum_duplicates()
+        if not np.isfinite(csr.data).all():
+            raise InvalidInputError(
+                "features must be finite, got some that are not; look for nan or infinite features"
+            )
+        return SparseRows.of(ends, csr.indptr, csr.indices, csr.data, self.features.size)
+
+    def _ones(self, active: npt.NDArray[Any], ends: Bools) -> SparseRows:
+        size, count = self.features.size, len(ends)
+        if active.ndim != 2 or len(active) != count:
+            raise InvalidInputError(
+                f"features.active must return indices of shape ({count}, ones) for {count} states, got "
+                f"shape {active.shape}; return one row of indices per state"
+            )
+        # An index out of range would be written to memory that is not ours.
+        if active.size and not (0 <= active.min() and active.max() < size):
+            raise InvalidInputError(
+                f"features.active must return indices from 0 to {size - 1}, got {active.min()} to "
+                f"{active.max()}; correct size or active"
+            )
+        ones = active.shape[1]
+        ptr = np.arange(0, active.size + 1, ones)
+        return SparseRows.of(ends, ptr, active.ravel(), np.ones(active.size), size)

@@ -1,0 +1,366 @@
+"""The linear systems of exact policy evaluation: (I − cP) x = b and (I − cP)ᵀ x = b.
+
+Notation
+--------
+P     (n, n) sparse, non-negative, rows summing to at most 1; what is missing from 1 terminates
+c     the factor, in [0, 1]: γ for the mean, γ² for the variance, λγ for traces
+A     I − cP, a non-singular M-matrix when c < 1 or every state reaches the end
+b, x  (n,) or (n, k)
+
+The solver is chosen by what it costs, and the report says which:
+
+- *dense LU* up to ``DENSE_SIZE`` states;
+- *substitution* when no state can return to itself after leaving: ordered along its transitions, A is
+  triangular;
+- *sparse LU* when the fill is known to be small. An M-matrix needs no pivoting, so the factors stay
+  inside the envelope: L_ij = 0 left of row i's first entry, U_ij = 0 above column j's first entry. The
+  envelope takes one pass over the entries; the orders tried are the given one, its reverse and
+  reverse Cuthill–McKee;
+- *multigrid GCR* otherwise, with memory proportional to the entries of P (:mod:`.multigrid`).
+
+Accuracy. Each of them only proposes corrections: x ← x + d with A d ≈ r, where r = b − x + cPx is
+summed afresh from P and c in twice the working precision. This goes on until a correction is below
+the rounding of x, so that x itself, not only its residual, is right to a few roundings of its
+largest entry. It must then satisfy
+
+    ‖b − Ax‖ ≤ 1e-12 ‖b‖ + 4ε ‖ |x| + cP|x| + |b| ‖        (maximum norms, ε = 2⁻⁵²)
+
+or :class:`~policyrisk.errors.SolverError` is raised: the first term is what is asked for, the second
+what rounding x to float64 costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.linalg as la
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
+from scipy.sparse.linalg import splu
+
+from policyrisk._arrays import Floats, Ints, as_floats, as_number
+from policyrisk.errors import InvalidInputError, SolverError
+from policyrisk.markov._multigrid_kernels import gauss_seidel, resolvent_residual
+from policyrisk.markov.multigrid import SINGULAR, Correction, Multigrid, Sparse
+
+__all__ = ["Resolvent", "SolveReport"]
+
+DENSE_SIZE = 1000
+"""Up to this many states: dense LU."""
+FILL_RATIO = 10
+"""Sparse LU if its envelope holds at most this many times the entries of A …"""
+FILL_SMALL = 2_000_000
+"""… or at most this many entries in all."""
+MAX_DEGREE = 1000
+"""Cuthill–McKee is not tried past this degree: SciPy's takes the square of it."""
+MAX_PASSES = 30
+"""Corrections allowed for one right-hand side; one of multigrid takes up to 30 iterations."""
+TOLERANCE = 1e-12
+EPSILON = float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class SolveReport:
+    """How a system was solved and how well.
+
+    >>> print(SolveReport("sparse LU", 0, 3e-16, 100, 298))
+    sparse LU: residual 3.0e-16, 100 unknowns, 298 stored entries
+    """
+
+    method: str
+    iterations: int  # 0 for a direct method; the most over the right-hand sides
+    residual: float  # ‖b − Ax‖ / ‖b‖, the largest over the right-hand sides, computed afresh
+    unknowns: int
+    entries: int  # stored by the factors or by the multigrid hierarchy
+
+    def __str__(self) -> str:
+        steps = f"{self.iterations} iterations, " if self.iterations else ""
+        return (
+            f"{self.method}: {steps}residual {self.residual:.1e}, "
+            f"{self.unknowns} unknowns, {self.entries} stored entries"
+        )
+
+
+class Corrector(Protocol):
+    """A factorisation or hierarchy of A."""
+
+    @property
+    def method(self) -> str:
+        """Its name in the report."""
+
+    @property
+    def entries(self) -> int:
+        """Stored entries."""
+
+    def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
+        """d with A d ≈ r (Aᵀ d ≈ r); ``reach`` is the largest entry of the solution so far."""
+
+
+class Resolvent:
+    """Solve (I − cP) x = b, or its transpose, for many b.
+
+    The factorisation is made at the first solve and kept.
+
+    >>> import scipy.sparse as sp
+    >>> P = sp.csr_array([[0.0, 0.5], [0.0, 0.75]])
+    >>> x, report = Resolvent(P, 1.0).solve(np.array([1.0, 1.0]))
+    >>> x
+    array([3., 4.])
+    >>> report.method
+    'dense LU'
+    """
+
+    def __init__(self, P: Sparse, factor: float) -> None:
+        if P.ndim != 2 or P.shape[0] != P.shape[1] or P.shape[0] == 0:
+            raise InvalidInputError(
+                f"P must be square with at least one state, got shape {P.shape}; "
+                "pass one row and one column per state"
+            )
+        self._P = P if P.has_canonical_format else _canonical(P)
+        self._P_t: Sparse | None = None
+        self._c = as_number(factor, "factor", 0.0, 1.0)
+        self._corrector: Corrector | None = None
+
+    def solve(self, b: Floats, *, transpose: bool = False) -> tuple[Floats, SolveReport]:
+        """x of b's shape, (n,) or (n, k), and the report."""
+        n = self._P.shape[0]
+        b = as_floats(b, "b", (n,) if np.ndim(b) == 1 else (n, None))
+        columns = b.reshape(n, -1)
+        if self._corrector is None:
+            self._corrector = choose(self._P, self._c)
+        corrector = self._corrector
+        # A power of two, so that nothing is rounded and the size of b does not matter.
+        scale = np.ldexp(1.0, np.frexp(np.abs(columns).max(axis=0, initial=0.0))[1])
+        x = np.zeros_like(columns)
+        iterations, residual = 0, 0.0
+        # A direct method corrects all right-hand sides together; an iterative one has to go one by one.
+        together = not isinstance(corrector, OrderedMultigrid)
+        for some in _groups(columns.shape[1], together=together):
+            x[:, some], steps, res = self._refine(corrector, columns[:, some] / scale[some], transpose)
+            iterations, residual = max(iterations, steps), max(residual, res)
+        x *= scale
+        report = SolveReport(corrector.method, iterations, residual, n, corrector.entries)
+        return x.reshape(b.shape), report
+
+    def _refine(self, corrector: Corrector, b: Floats, transpose: bool) -> tuple[Floats, int, float]:
+        """Correct x until it does not change any more: x (n, k), iterations, relative residual."""
+        P = self._transposed() if transpose else self._P
+        x, r = np.zeros_like(b), b
+        size_b = np.abs(b).max(axis=0)
+        last = np.full(b.shape[1], np.inf)
+        iterations = 0
+        for _ in range(MAX_PASSES):
+            reach = float(np.abs(x).max())
+            correction = corrector.correct(r, reach, transpose=transpose)
+            iterations += correction.iterations
+            x += correction.d
+            r = np.empty_like(b)
+            resolvent_residual(P.indptr, P.indices, P.data, self._c, b, x, r)
+            change, size_x = np.abs(correction.d).max(axis=0), np.abs(x).max(axis=0)
+            if np.all(change <= EPSILON * size_x):
+                break
+            if correction.settled and np.all(change <= 1e-6 * size_x):
+                break
+            if np.all(change >= 0.5 * last) and self._excess(P, b, x, r) <= 1.0:
+                break
+            last = change
+        relative = float(np.max(np.abs(r).max(axis=0) / np.where(size_b > 0.0, size_b, 1.0)))
+        if not self._excess(P, b, x, r) <= 1.0:
+            raise SolverError(
+                f"{corrector.method} left a residual of {relative:.1e} of b after {MAX_PASSES} "
+                f"corrections ({iterations} iterations), above the tolerance of {TOLERANCE:.0e} plus "
+                "rounding; the system is singular or nearly so: check that every state reaches the "
+                "end (with factor 1), or use a factor below 1"
+            )
+        return x, iterations, relative
+
+    def _excess(self, P: Sparse, b: Floats, x: Floats, r: Floats) -> float:
+        """‖r‖ over what the module's docstring allows, the largest over the columns."""
+        rounding = (np.abs(x) + self._c * (P @ np.abs(x)) + np.abs(b)).max(axis=0)
+        allowed = TOLERANCE * np.abs(b).max(axis=0) + 4.0 * EPSILON * rounding
+        return float(np.max(np.abs(r).max(axis=0) / np.where(allowed > 0.0, allowed, 1.0)))
+
+    def _transposed(self) -> Sparse:
+        if self._P_t is None:
+            self._P_t = self._P.T.tocsr()
+        return self._P_t
+
+
+@dataclass(frozen=True)
+class DenseLU:
+    """LU of A as a dense matrix."""
+
+    lu: tuple[Floats, Any]
+    method: str = "dense LU"
+
+    @property
+    def entries(self) -> int:
+        """n²."""
+        return int(self.lu[0].size)
+
+    def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
+        """Two triangular solves."""
+        d = la.lu_solve(self.lu, r, trans=int(transpose), check_finite=False)
+        return Correction(d, 0, settled=False)
+
+
+@dataclass(frozen=True)
+class SparseLU:
+    """SuperLU of A in an order with a small envelope, the diagonal taken as pivots."""
+
+    lu: Any  # scipy.sparse.linalg.SuperLU of A[order][:, order]
+    order: Ints  # (n,)
+    method: str = "sparse LU"
+
+    @property
+    def entries(self) -> int:
+        """Entries of L and U."""
+        return int(self.lu.nnz)
+
+    def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
+        """Two triangular solves."""
+        d = np.empty_like(r)
+        d[self.order] = self.lu.solve(r[self.order], "T" if transpose else "N")
+        return Correction(d, 0, settled=False)
+
+
+@dataclass(frozen=True)
+class Substitution:
+    """A in an order that makes it upper triangular: one Gauss–Seidel sweep solves it."""
+
+    A: Sparse  # (n, n) in that order
+    A_t: Sparse  # its transpose
+    order: Ints  # (n,)
+    method: str = "substitution"
+
+    @property
+    def entries(self) -> int:
+        """Entries of A."""
+        return int(self.A.nnz)
+
+    def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
+        """From the last state to the first, or from the first to the last for the transpose."""
+        d = np.empty_like(r)
+        A = self.A_t if transpose else self.A
+        inverse_diagonal = 1.0 / self.A.diagonal()
+        for k in range(r.shape[1]):
+            y = np.zeros(r.shape[0])
+            b = r[self.order, k]
+            gauss_seidel(A.indptr, A.indices, A.data, inverse_diagonal, b, y, not transpose)
+            d[self.order, k] = y
+        return Correction(d, 0, settled=False)
+
+
+@dataclass(frozen=True)
+class OrderedMultigrid:
+    """Multigrid on A in the order of its strong components."""
+
+    grid: Multigrid
+    order: Ints  # (n,)
+    method: str = "multigrid GCR"
+
+    @property
+    def entries(self) -> int:
+        """Entries of all levels."""
+        return self.grid.entries
+
+    def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
+        """Up to ``multigrid.DIRECTIONS`` iterations; r has one column."""
+        correction = self.grid.correct(r[self.order, 0], reach, transpose=transpose)
+        d = np.empty_like(r)
+        d[self.order, 0] = correction.d
+        return Correction(d, correction.iterations, correction.settled)
+
+
+def choose(P: Sparse, c: float) -> Corrector:
+    """The cheapest method for I − cP, by the rules of the module's docstring."""
+    n = P.shape[0]
+    A = sp.csr_array(sp.eye_array(n, format="csr") - c * P)
+    if not A.diagonal().min() > 0.0:
+        raise SolverError(SINGULAR)
+    if n <= DENSE_SIZE:
+        lu, pivots, info = la.lapack.dgetrf(A.toarray())
+        if info:
+            raise SolverError(SINGULAR)
+        return DenseLU((lu, pivots))
+    order, components = component_order(A)
+    if components == n:
+        A = permuted(A, order)
+        return Substitution(A, A.T.tocsr(), order)
+    for direct in direct_orders(A):
+        if envelope(A, direct) <= max(FILL_RATIO * A.nnz, FILL_SMALL):
+            try:
+                factors = splu(
+                    permuted(A, direct).tocsc(),
+                    permc_spec="NATURAL",
+                    diag_pivot_thresh=0.0,
+                    options={"SymmetricMode": True},
+                )
+            except RuntimeError as error:
+                raise SolverError(SINGULAR) from error
+            return SparseLU(factors, direct)
+    return OrderedMultigrid(Multigrid(permuted(A, order)), order)
+
+
+def component_order(A: Sparse) -> tuple[Ints, int]:
+    """An order (n,) in which transitions between strong components go up, and their number.
+
+    SciPy numbers the components along the transitions or against them, but does not promise to: the
+    order is checked on every entry, and the given order is kept if it does not hold.
+    """
+    n = A.shape[0]
+    count, label = connected_components(A, directed=True, connection="strong")
+    rows = np.repeat(label, np.diff(A.indptr))
+    columns = label[A.indices]
+    if np.all(rows >= columns):
+        return np.argsort(-label, kind="stable"), int(count)
+    if np.all(rows <= columns):
+        return np.argsort(label, kind="stable"), int(count)
+    return np.arange(n), 1
+
+
+def direct_orders(A: Sparse) -> Iterator[Ints]:
+    """The orders (n,) to try for a sparse LU, cheapest first."""
+    given = np.arange(A.shape[0])
+    yield given
+    yield given[::-1]
+    S = sp.csr_array(A + A.T)
+    if np.diff(S.indptr).max() <= MAX_DEGREE:
+        yield reverse_cuthill_mckee(S, symmetric_mode=True).astype(np.int64)
+
+
+def envelope(A: Sparse, order: Ints) -> int:
+    """Bound on the entries of L and U: Σ_i (i − first column of row i) + the same by columns + n."""
+    n = A.shape[0]
+    place = np.empty(n, dtype=np.int64)
+    place[order] = np.arange(n)
+    total = n
+    for M in (A, A.tocsc()):
+        # Every row and column has its diagonal entry, so that no segment is empty.
+        first = np.minimum.reduceat(place[M.indices], M.indptr[:-1])
+        total += int((place - first).sum())
+    return total
+
+
+def permuted(A: Sparse, order: Ints) -> Sparse:
+    """A with rows and columns in the given order."""
+    if np.array_equal(order, np.arange(len(order))):
+        return A
+    A = sp.csr_array(A[order][:, order])
+    A.sort_indices()
+    return A
+
+
+def _canonical(P: Sparse) -> Sparse:
+    P = P.copy()
+    P.sum_duplicates()
+    return P
+
+
+def _groups(columns: int, *, together: bool) -> list[slice]:
+    if together:
+        return [slice(0, columns)] if columns else []
+    return [slice(k, k + 1) for k in range(columns)]

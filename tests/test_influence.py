@@ -1,0 +1,302 @@
+"""Error bars against the sandwich written out episode by episode, and against the spread of estimates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.sparse as sp
+
+from policyrisk.equations import Weights
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.features import Polynomial, Tabular, TileCoding
+from policyrisk.lstd import products
+from policyrisk.lstd._blas import single_threaded
+from policyrisk.lstd.accumulate import accumulate
+from policyrisk.lstd.influence import Face, influence, second_moment_of_direct
+from policyrisk.trajectories import Trajectories
+
+N = 5
+MAPS: dict[str, tuple[Any, Any]] = {
+    "table": (Tabular(N), Tabular(N)),
+    "tiles": (TileCoding([0], [N], bins=[3], tilings=2), TileCoding([0], [N], bins=[3], tilings=2)),
+    "polynomial": (Polynomial(1, [0], [N]), Polynomial(2, [0], [N])),
+    "dense and sparse": (Polynomial(2, [0], [N]), Tabular(N)),
+    "sparse and dense": (Tabular(N), Polynomial(2, [0], [N])),
+}
+
+
+def walks(episodes: int, seed: int, most: int = 12) -> Trajectories:
+    """A walk on 0, …, 4 that leaves to 5, with noisy rewards; cut off after ``most`` steps."""
+    rng = np.random.default_rng(seed)
+    paths = np.full((episodes, most + 1), N)
+    paths[:, 0] = rng.integers(N, size=episodes)
+    for t in range(most):
+        x = paths[:, t]
+        step = np.where(rng.random(episodes) < 0.6, x + 1, np.maximum(x - 1, 0))
+        paths[:, t + 1] = np.where(x == N, N, step)
+    lengths = (paths[:, :-1] < N).sum(axis=1)
+    steps = np.arange(most + 1)
+    x = paths[steps < lengths[:, None]]
+    rewards = rng.normal(1 + x, 1 + 0.3 * x)
+    return Trajectories(paths[steps <= lengths[:, None]], rewards, lengths, paths[:, -1] == N)
+
+
+def dense(features: Any, states: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    phi = features(states)
+    return phi.toarray() if sp.issparse(phi) else np.asarray(phi)
+
+
+def terms(
+    data: Trajectories, pair: tuple[Any, Any], lam: float, discount: float, w_J: Any, direct: bool
+) -> list[dict[str, Any]]:
+    """A_k, b_k, C_k, d_k (e_k + D_k w_J, or Σ y δ²) and D_k, of every episode."""
+    out = []
+    for episode in data:
+        T, done = int(episode.lengths[0]), bool(episode.terminated[0])
+        phi_J, phi_M = (dense(phi, episode.states[: T + 1 - done]) for phi in pair)
+        if done:
+            phi_J, phi_M = (np.vstack([phi, np.zeros(phi.shape[1])]) for phi in (phi_J, phi_M))
+        l_J, l_M = phi_J.shape[1], phi_M.shape[1]
+        k: dict[str, Any] = {
+            "A": np.zeros((l_J, l_J)), "b": np.zeros(l_J), "C": np.zeros((l_M, l_M)),
+            "d": np.zeros(l_M), "D": np.zeros((l_M, l_J)),
+        }  # fmt: skip
+        z, y = np.zeros(l_J), np.zeros(l_M)
+        for t, r in enumerate(episode.rewards):
+            z = lam * discount * z + phi_J[t]
+            y = lam * discount**2 * y + phi_M[t]
+            k["A"] += np.outer(z, phi_J[t] - discount * phi_J[t + 1])
+            k["b"] += z * r
+            k["C"] += np.outer(y, phi_M[t] - discount**2 * phi_M[t + 1])
+            if direct:
+                delta = r + (discount * phi_J[t + 1] - phi_J[t]) @ w_J
+                k["d"] += y * delta**2
+                k["D"] += 2 * delta * np.outer(y, discount * phi_J[t + 1] - phi_J[t])
+            else:
+                k["d"] += y * (r**2 + 2 * discount * r * phi_J[t + 1] @ w_J)
+                k["D"] += 2 * discount * r * np.outer(y, phi_J[t + 1])
+        out.append(k)
+    return out
+
+
+def literal(
+    parts: list[dict[str, Any]], w_J: Any, w_M: Any, ridge: float, face: Face | None = None
+) -> npt.NDArray[np.float64]:
+    """ψ_k, stacked, of the design's formulas: A, C and D are means over episodes; of shape (K, l_J + l_M)."""
+    A, C, D = (np.mean([k[name] for k in parts], axis=0) for name in "ACD")
+    A_inv = np.linalg.pinv(A + ridge * np.eye(len(A)), rcond=1e-10)
+    bordered = C + ridge * np.eye(len(C))
+    if face is not None:
+        active = len(face.H)
+        bordered = np.block([[bordered, face.H.T], [face.H, np.zeros((active, active))]])
+    C_inv = np.linalg.pinv(bordered, rcond=1e-10)
+    psi = []
+    for k in parts:
+        psi_J = A_inv @ (k["b"] - k["A"] @ w_J)
+        rhs = k["d"] - k["C"] @ w_M + D @ psi_J
+        if face is not None:
+            rhs = np.concatenate([rhs, face.G @ psi_J])
+        psi.append(np.concatenate([psi_J, (C_inv @ rhs)[: len(C)]]))
+    return np.array(psi)
+
+
+def stacked(bars: Any, l_J: int, l_M: int) -> npt.NDArray[np.float64]:
+    out = np.zeros((l_J + l_M, l_J + l_M))
+    J, M = bars.mean_kept, l_J + bars.second_kept
+    out[np.ix_(J, J)], out[np.ix_(J, M)] = bars.mean, bars.cross
+    out[np.ix_(M, J)], out[np.ix_(M, M)] = bars.cross.T, bars.second
+    return out
+
+
+def fitted(data: Trajectories, pair: Any, lam: float, discount: float, ridge: float, direct: bool) -> Any:
+    equations = accumulate(data, *pair, lam=lam, discount=discount)
+    weights = equations.solve(ridge)
+    if direct:
+        rhs = second_moment_of_direct(data, equations, weights.mean)
+        weights = replace(weights, second=weights.second_system.solve(rhs))
+    return equations, weights
+
+
+def estimable(pair: Any, which: int) -> npt.NDArray[np.float64]:
+    """Features of the states: what redundant features leave undetermined drops out of φᵀψ."""
+    return dense(pair[which], np.arange(N))
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("direct", [False, True], ids=["second-moment", "direct"])
+@pytest.mark.parametrize("episodes", [6, 60], ids=["few", "many"])
+def test_covariance_is_that_of_the_written_out_influences(name: str, direct: bool, episodes: int) -> None:
+    """Fewer episodes than weights are solved one by one, more of them through their sum."""
+    data, pair = walks(episodes, seed=episodes), MAPS[name]
+    settings = [(0.0, 1.0, 0.0), (0.9, 1.0, 0.0), (0.5, 0.9, 0.0), (1.0, 0.9, 0.0), (0.9, 1.0, 0.2)]
+    for lam, discount, ridge in settings:
+        if name == "tiles" and ridge:
+            continue  # a ridge settles what pinv leaves open; the others show it
+        equations, weights = fitted(data, pair, lam, discount, ridge, direct)
+        method = "direct" if direct else "second-moment"
+        bars = influence(data, equations, weights, method=method).bars
+        parts = terms(data, pair, lam, discount, weights.mean, direct)
+        psi = literal(parts, weights.mean, weights.second, ridge)
+        truth = np.cov(psi, rowvar=False) / len(data)
+        phi = sp.block_diag([estimable(pair, 0), estimable(pair, 1)]).toarray()
+        got = phi @ stacked(bars, pair[0].size, pair[1].size) @ phi.T
+        truth = phi @ truth @ phi.T
+        np.testing.assert_allclose(got, truth, atol=1e-8 * np.abs(truth).max())
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["second-moment", "direct"])
+@pytest.mark.parametrize("episodes", [6, 60])
+def test_on_the_active_face(direct: bool, episodes: int) -> None:
+    data, pair = walks(episodes, seed=2), MAPS["polynomial"]
+    equations, weights = fitted(data, pair, 0.9, 1.0, 0.0, direct)
+    states = np.array([0.0, 4.0])
+    phi_J, phi_M = dense(pair[0], states), dense(pair[1], states)
+    J = phi_J @ weights.mean
+    # Scores at the constrained weights: the multipliers keep them from summing to zero.
+    w_M = weights.second + np.linalg.pinv(phi_M) @ ((0 if direct else J**2) - phi_M @ weights.second)
+    weights = replace(weights, second=w_M)
+    face = Face(H=-phi_M, G=np.zeros_like(phi_J) if direct else -2 * J[:, None] * phi_J)
+    method = "direct" if direct else "second-moment"
+    bars = influence(data, equations, weights, method=method, face=face).bars
+    parts = terms(data, pair, 0.9, 1.0, weights.mean, direct)
+    truth = np.cov(literal(parts, weights.mean, w_M, 0.0, face), rowvar=False) / len(data)
+    got = stacked(bars, pair[0].size, pair[1].size)
+    np.testing.assert_allclose(got, truth, atol=1e-9 * np.abs(truth).max())
+    # The variance that the constraint holds at zero has no error.
+    held = np.hstack([face.G, -face.H])
+    assert np.abs(held @ got @ held.T).max() < 1e-9 * np.abs(got).max()
+
+
+def test_redundant_active_rows_change_nothing() -> None:
+    data, pair = walks(30, seed=2), MAPS["table"]
+    equations, weights = fitted(data, pair, 0.9, 1.0, 0.0, True)
+    row = dense(pair[1], np.array([3]))
+    once = influence(data, equations, weights, method="direct", face=Face(row, np.zeros((1, N))))
+    twice = influence(
+        data, equations, weights, method="direct", face=Face(np.vstack([row, row]), np.zeros((2, N)))
+    )
+    np.testing.assert_allclose(once.bars.second, twice.bars.second, atol=1e-10)
+    assert np.abs(once.bars.second[3]).max() < 1e-10
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_direct_right_hand_side(name: str) -> None:
+    data, pair = walks(20, seed=4), MAPS[name]
+    equations = accumulate(data, *pair, lam=0.7, discount=0.9)
+    w_J = np.random.default_rng(0).normal(size=pair[0].size)
+    parts = terms(data, pair, 0.7, 0.9, w_J, direct=True)
+    got = second_moment_of_direct(data, equations, w_J)
+    np.testing.assert_allclose(got, sum(k["d"] for k in parts), rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_streams_chunks_blocks_and_threads_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, pair = walks(40, seed=5), MAPS[name]
+    equations, weights = fitted(data, pair, 0.9, 0.9, 0.0, True)
+    whole = influence(data, equations, weights, method="direct", replicates=3, seed=1)
+    rhs = second_moment_of_direct(data, equations, weights.mean)
+    for size in ("DENSE_CHUNK", "DENSE_BLOCK", "SPARSE_CHUNK"):
+        monkeypatch.setattr(f"policyrisk.lstd.accumulate.{size}", 3)
+    for threads in (1, 3):
+        monkeypatch.setattr(products, "get_num_threads", lambda threads=threads: threads)
+        parts = influence([data[:3], data[3:]], equations, weights, method="direct", replicates=3, seed=1)
+        for block in ("mean", "cross", "second"):
+            np.testing.assert_allclose(getattr(parts.bars, block), getattr(whole.bars, block), rtol=1e-6)
+        np.testing.assert_allclose(parts.mean_deviations, whole.mean_deviations, atol=1e-9)
+        np.testing.assert_allclose(parts.second_deviations, whole.second_deviations, atol=1e-7)
+        again = second_moment_of_direct(list(data), equations, weights.mean)
+        np.testing.assert_allclose(again, rhs, rtol=1e-11)
+
+
+def test_unvisited_features_are_left_out() -> None:
+    data = walks(30, seed=6)
+    equations = accumulate(data, Tabular(N + 4), Polynomial(1, [0], [N]), lam=0.5, discount=1.0)
+    found = influence(data, equations, equations.solve(), replicates=2, seed=0)
+    bars = found.bars
+    assert bars.replicates is not None
+    assert bars.replicates.shape == (2, N + 2)
+    np.testing.assert_array_equal(bars.replicates[:, :N], found.mean_deviations[:, :N])
+    assert not found.mean_deviations[:, N:].any()
+    np.testing.assert_array_equal(bars.mean_kept, np.arange(N))
+    assert bars.mean.shape == (N, N)
+    assert bars.cross.shape == (N, 2)
+    assert np.isfinite(bars.second).all()
+
+
+def test_large_covariances_are_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = walks(30, seed=6)
+    equations = accumulate(data, Tabular(N), lam=0.5, discount=1.0)
+    double = influence(data, equations, equations.solve()).bars
+    monkeypatch.setattr("policyrisk.lstd.influence.SINGLE_FROM", 2 * N - 1)
+    single = influence(data, equations, equations.solve()).bars
+    assert double.second.dtype == np.float64
+    assert single.second.dtype == np.float32
+    np.testing.assert_allclose(single.second, double.second, atol=1e-5 * np.abs(double.second).max())
+
+
+def test_one_episode_has_no_error_bars() -> None:
+    data = Trajectories([0, 1, 2], [1.0, 2.0], [2], [True])
+    equations = accumulate(data, Tabular(2), lam=0.5, discount=1.0)
+    assert np.isnan(influence(data, equations, equations.solve()).bars.mean).all()
+
+
+def test_bootstrap_deviations_have_the_covariance_and_the_skewness() -> None:
+    data, pair = walks(40, seed=7), MAPS["polynomial"]
+    equations, weights = fitted(data, pair, 0.9, 1.0, 0.0, False)
+    B = 40_000
+    found = influence(data, equations, weights, replicates=B, seed=3)
+    draws = np.hstack([found.mean_deviations, found.second_deviations])
+    assert draws.shape == (B, 5)
+    np.testing.assert_array_equal(found.bars.replicates, draws)
+    parts = terms(data, pair, 0.9, 1.0, weights.mean, False)
+    psi = literal(parts, weights.mean, weights.second, 0.0)
+    psi = (psi - psi.mean(axis=0)) * np.sqrt(len(data) / (len(data) - 1)) / len(data)
+    scale = np.sqrt((psi**2).sum(axis=0))
+    u = draws / scale
+    for power, truth in [(1, np.zeros(5)), (2, np.ones(5)), (3, (psi**3).sum(axis=0) / scale**3)]:
+        z = ((u**power).mean(axis=0) - truth) / ((u**power).std(axis=0) / np.sqrt(B))
+        assert np.abs(z).max() < 4, power
+    again = influence(data, equations, weights, replicates=B, seed=3)
+    np.testing.assert_array_equal(again.second_deviations, found.second_deviations)
+
+
+@pytest.mark.parametrize("method", ["second-moment", "direct"])
+def test_standard_errors_match_the_spread_of_estimates(method: Any) -> None:
+    """400 replications on the chain: the ratio of variances has a known error, so a z-score."""
+    features, episodes, runs = Tabular(N), 150, 400
+    estimates, predicted = [], []
+    everything = walks(episodes * runs, seed=9, most=30)
+    for run in range(runs):
+        data = everything[run * episodes : (run + 1) * episodes]
+        with single_threaded():  # on systems of five equations a second BLAS thread only waits
+            equations, weights = fitted(data, (features, features), 0.8, 0.95, 0.0, method == "direct")
+            bars = influence(data, equations, weights, method=method).bars
+        J = weights.mean
+        V = weights.second - (J**2 if method == "second-moment" else 0)
+        a_J = -2 * J if method == "second-moment" else np.zeros(N)
+        S = stacked(bars, N, N)
+        jacobian = np.vstack([np.hstack([np.eye(N), np.zeros((N, N))]), np.hstack([np.diag(a_J), np.eye(N)])])
+        estimates.append(np.concatenate([J, V]))
+        predicted.append(np.diag(jacobian @ S @ jacobian.T))
+    x = np.array(estimates) - np.mean(estimates, axis=0)
+    spread, mean_predicted = x.var(axis=0, ddof=1), np.mean(predicted, axis=0)
+    error = np.sqrt(((x**2).var(axis=0) + np.var(predicted, axis=0)) / runs)
+    # The first-order formula leaves out terms of relative size 1/episodes; 3% of the variance is for them.
+    assert (np.abs(spread - mean_predicted) < 3 * error + 0.03 * spread).all()
+    assert (error < 0.12 * spread).all()
+
+
+def test_wrong_sources_are_named() -> None:
+    data = walks(10, seed=8)
+    equations = accumulate(data, Tabular(N), lam=0.5, discount=1.0)
+    weights: Weights = equations.solve()
+    with pytest.raises(MismatchError, match="10 episodes, got 9"):
+        influence(data[:9], equations, weights)
+    with pytest.raises(InvalidInputError, match="re-iterable"):
+        influence(iter(data), equations, weights)
+    with pytest.raises(InvalidInputError, match="at least one episode"):
+        influence([], equations, weights)
