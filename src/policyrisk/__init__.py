@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from policyrisk.features import TileCoding as TileCoding
     from policyrisk.lstd import LSTD as LSTD
     from policyrisk.markov import MarkovChain as MarkovChain
+    from policyrisk.montecarlo import MonteCarlo as MonteCarlo
+    from policyrisk.montecarlo import monte_carlo as monte_carlo
     from policyrisk.risk import RiskFunction as RiskFunction
     from policyrisk.td import TD as TD
     from policyrisk.td import StepSize as StepSize
@@ -42,6 +44,7 @@ _HOMES = {
     "LSTD": "policyrisk.lstd",
     "MarkovChain": "policyrisk.markov",
     "MomentEquations": "policyrisk.equations",
+    "MonteCarlo": "policyrisk.montecarlo",
     "Polynomial": "policyrisk.features",
     "RadialBasis": "policyrisk.features",
     "RiskFunction": "policyrisk.risk",
@@ -55,6 +58,7 @@ _HOMES = {
     "cross_validate": "policyrisk.validation",
     "domains": "",
     "errors": "",
+    "monte_carlo": "policyrisk.montecarlo",
     "plotting": "",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -77,7 +77,7 @@ class Episodes(NamedTuple):
 class Returns(NamedTuple):
     """What is left of episodes whose states were not recorded; row i belongs to episode i."""
 
-    returns: Floats  # (episodes,) the sum of the rewards
+    returns: Floats  # (episodes,) the sum of the discounted rewards
     lengths: Ints  # (episodes,)
     terminated: Bools  # (episodes,) False where the episode was cut off
 
@@ -201,6 +201,7 @@ def _sum_up(
     key0: np.uint64,
     key1: np.uint64,
     most: int,
+    discount: float,
     returns: Floats,
     lengths: Ints,
     terminated: Bools,
@@ -210,11 +211,13 @@ def _sum_up(
         s0, s1 = stream(key0, key1, i)
         t = 0
         total = 0.0
+        weight = 1.0
         done = False
         while t < most and not done:
             action, s0, s1 = choose(policy, state, s0, s1)
             state, reward, done, s0, s1 = step(domain, state, action, s0, s1)
-            total += reward
+            total += weight * reward
+            weight *= discount
             t += 1
         returns[i] = total
         lengths[i] = t
@@ -309,11 +312,12 @@ def run_returns(
     repeats: int,
     key: tuple[np.uint64, np.uint64],
     max_steps: int,
+    discount: float,
 ) -> Returns:
     """``repeats`` episodes from each row of ``starts`` in turn, of which only the sums are kept."""
     sum_up = _SUM_UP[_foreign(domain, policy)]
     n = len(starts) * repeats
     returns, lengths, terminated = np.empty(n), np.empty(n, np.int64), np.empty(n, np.bool_)
     with parallel_chunksize(_CHUNK):
-        sum_up(domain, policy, starts, repeats, *key, max_steps, returns, lengths, terminated)
+        sum_up(domain, policy, starts, repeats, *key, max_steps, discount, returns, lengths, terminated)
     return Returns(returns, lengths, terminated)

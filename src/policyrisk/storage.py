@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 import tokenize
 import zipfile
 import zlib
@@ -44,18 +44,19 @@ _DAMAGE = (
 def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
     """Call ``write`` on a temporary file beside ``path`` and rename it to ``path`` once it is complete."""
     target = Path(path)
+    part = target.parent / f".{target.name}.{secrets.token_hex(6)}.part"
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        file = part.open("xb")
     except OSError as error:
         raise InvalidInputError(
             f"path must be in a folder that can be written, got {target}: {error.strerror}; choose another"
         ) from error
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             write(file)
-        os.replace(name, target)
+        part.replace(target)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
 
 

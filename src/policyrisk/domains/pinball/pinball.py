@@ -180,8 +180,9 @@ class Pinball:
         episodes: int = 1,
         seed: Seed = None,
         max_steps: int = 10_000,
+        discount: float = 1.0,
     ) -> Returns:
-        """The sums of rewards of ``episodes`` episodes from each start, without their states.
+        """The sums Σ γ^t r_t of ``episodes`` episodes from each start, without their states.
 
         Rows i·episodes to (i + 1)·episodes − 1 belong to start i. With one episode each they are
         those of :meth:`rollout` with the same seed, in a fraction of the memory.
@@ -194,7 +195,8 @@ class Pinball:
                 f"policy must be a compiled one, got {type(policy).__name__}; "
                 "use rollout(...).returns() for a policy that is a Python function"
             )
-        return run_returns(self._table, self._as_table(policy), now, repeats, keys(seed), most)
+        gamma = as_number(discount, "discount", 0.0, 1.0, open_low=True)
+        return run_returns(self._table, self._as_table(policy), now, repeats, keys(seed), most, gamma)
 
     def sample_starts(self, n: int, seed: Seed = None, velocity: float | None = None) -> Floats:
         """n states (n, 4) uniform on the free region connected to the target, outside the target.

@@ -1,0 +1,191 @@
+"""Monte Carlo estimation: simulate, and take sample moments of the return.
+
+From each state x, K episodes give returns g_k = Σ_{t<ℓ} γ^t r_t, and with them the sample mean ḡ for J(x),
+the unbiased sample variance s² for V(x) and s for the standard deviation, each with its standard error (the
+formulas are in :mod:`policyrisk.montecarlo.sums`). No features, no bias, and the price is K episodes for
+each and every state: the naive map that LSTD is measured against.
+
+Cut-off episodes. One that has not ended after ``max_steps`` steps, or that the environment truncates, is
+stopped. Its return so far enters the moments like any other: they are then exactly those of the return up to
+the cut, whereas leaving it out would give those of the lucky episodes. Either differs from J and V, so that
+cut-off episodes are counted in ``cut_off`` and a :class:`CutOffWarning` names them. (Where γ < 1 has left
+less than a rounding error to come, nothing was cut off.)
+
+Chance. Episodes are run in blocks of a fixed size, states first to last and a state's episodes in order; the
+block that begins with episode k of state i draws from the seed, i and k alone.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from policyrisk._arrays import Floats, Seed, as_count, as_number, as_states, name_some
+from policyrisk._progress import ProgressBar
+from policyrisk._random import keys
+from policyrisk._text import percent, plural
+from policyrisk.errors import InvalidInputError, PolicyRiskWarning
+from policyrisk.montecarlo.checkpoint import (
+    Problem,
+    identity,
+    key_text,
+    open_checkpoint,
+    states_text,
+)
+from policyrisk.montecarlo.record import MonteCarlo
+from policyrisk.montecarlo.simulators import Runner, as_runner
+from policyrisk.montecarlo.sums import COUNT, CUT_OFF, ROWS, STEPS, merge, moments, tabulate
+
+
+class CutOffWarning(PolicyRiskWarning):
+    """Some episodes were cut off; the moments are those of the return up to the cut."""
+
+
+class Block(NamedTuple):
+    """Episodes first, …, first + episodes − 1 from each state of ``rows``."""
+
+    rows: slice
+    first: int
+    episodes: int
+
+    def seed(self, key: tuple[int, int]) -> np.random.SeedSequence:
+        """The block's own chance."""
+        return np.random.SeedSequence(key, spawn_key=(self.rows.start, self.first))
+
+
+def monte_carlo(
+    simulator: object,
+    policy: object,
+    states: object,
+    episodes: int = 500,
+    seed: Seed = None,
+    *,
+    discount: float = 1.0,
+    max_steps: int = 10_000,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> MonteCarlo:
+    """Sample moments of the return from each of ``states`` (n, dim), by ``episodes`` episodes each.
+
+    ``simulator`` is a domain such as :class:`policyrisk.domains.Pinball` (``policy`` one of ours, run
+    compiled on all cores, or a function from states to actions), a :class:`policyrisk.MarkovChain`
+    (``policy`` None, ``states`` indices) or a Gymnasium environment that
+    ``reset(options={"state": states[i]})`` puts into a state (``policy`` a function from an observation to
+    an action; for a vector environment, from all observations to all actions).
+
+    ``checkpoint`` names a file that is rewritten every few seconds; after the process was killed, the same
+    call with ``resume=True`` goes on from there and gives, bit for bit, the result of an undisturbed run
+    (where there is no file yet, it begins). Ctrl-C saves as well, and says so.
+
+    ``progress(done, total)`` is called with numbers of episodes; without it, a bar appears on a terminal
+    when the work takes more than a few seconds.
+
+    >>> from policyrisk.domains import walk
+    >>> chain = walk(30)
+    >>> result = monte_carlo(chain, None, states=[0, 29], episodes=2000, seed=0)
+    >>> z = (result.std - chain.std()[[0, 29]]) / result.std_se
+    >>> bool((abs(z) < 3).all()), result.cut_off.tolist()
+    (True, [0, 0])
+    """
+    rows = as_states(states)
+    count = as_count(episodes, "episodes", 1)
+    most = as_count(max_steps, "max_steps", 1)
+    gamma = as_number(discount, "discount", 0.0, 1.0, open_low=True)
+    if resume and checkpoint is None:
+        raise InvalidInputError(
+            "checkpoint must be given with resume=True, got None; pass the path of the run to go on with"
+        )
+    runner = as_runner(simulator, policy, states, gamma, most)
+    problem = Problem(
+        simulator=identity(simulator),
+        policy=identity(policy),
+        states=states_text(rows),
+        episodes=count,
+        discount=gamma,
+        max_steps=most,
+        block=runner.most,
+        seed=key_text(keys(seed)),
+    )
+    table = _simulate(runner, len(rows), problem, checkpoint, resume, seed is None, progress)
+    _warn_of_cut_offs(table, most)
+    return MonteCarlo(
+        rows.copy(),
+        *moments(table),
+        episodes=table[COUNT].astype(np.int64),
+        cut_off=table[CUT_OFF].astype(np.int64),
+        steps=table[STEPS].astype(np.int64),
+        discount=gamma,
+        max_steps=most,
+    )
+
+
+def _blocks(n: int, episodes: int, runner: Runner) -> Iterator[Block]:
+    """All blocks of a run, in order."""
+    at_once = min(episodes, runner.most)
+    wide = max(runner.most // at_once, 1) if runner.together else 1
+    for start in range(0, n, wide):
+        rows = slice(start, min(start + wide, n))
+        for first in range(0, episodes, at_once):
+            yield Block(rows, first, min(at_once, episodes - first))
+
+
+def _simulate(
+    runner: Runner,
+    n: int,
+    problem: Problem,
+    path: str | os.PathLike[str] | None,
+    resume: bool,
+    any_seed: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Floats:
+    """The table (7, n) of all blocks, those of the checkpoint included."""
+    file, stored = None, None
+    if path is not None:
+        file, stored = open_checkpoint(path, problem, resume, any_seed)
+        problem = file.problem
+    table: Floats = np.zeros((ROWS, n)) if stored is None else stored
+    total = n * problem.episodes
+    blocks = list(_blocks(n, problem.episodes, runner))
+    try:
+        # At once, so that a folder that cannot be written is found out now, and a drawn key is kept.
+        if file is not None:
+            file.write(table)
+        with ProgressBar("Monte Carlo", len(blocks)) as bar:
+            for block in blocks:
+                if table[COUNT, block.rows.start] <= block.first:
+                    batch = runner.run(block.rows, block.episodes, block.seed(problem.key))
+                    found = tabulate(batch, problem.discount)
+                    # One assignment: an interrupt comes before it or after it.
+                    table[:, block.rows] = merge(table[:, block.rows], found)
+                    if file is not None:
+                        file.write_if_due(table)
+                if progress is None:
+                    bar.advance()
+                else:
+                    progress(int(table[COUNT].sum()), total)
+        if file is not None:
+            file.write(table)
+    except KeyboardInterrupt:
+        said = f"stopped after {int(table[COUNT].sum())} of {total} episodes"
+        if file is None:
+            raise KeyboardInterrupt(f"{said}; nothing is kept without checkpoint=") from None
+        file.write(table)
+        raise KeyboardInterrupt(f"{said}, saved in {file.path}; go on with resume=True") from None
+    return table
+
+
+def _warn_of_cut_offs(table: Floats, max_steps: int) -> None:
+    cut, total = int(table[CUT_OFF].sum()), int(table[COUNT].sum())
+    if cut:
+        warnings.warn(
+            f"{cut} of {plural(total, 'episode')} ({percent(cut / total)}) were cut off, from states number "
+            f"{name_some(np.flatnonzero(table[CUT_OFF]))}: the moments there are those of the return up to "
+            f"the cut; raise max_steps={max_steps} (or the environment's own limit), or see `cut_off`",
+            CutOffWarning,
+            stacklevel=3,
+        )
