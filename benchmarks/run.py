@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("exact", "constraint", "lstd", "td", "pinball")
+NAMES = ("exact", "constraint", "lstd", "td", "pinball", "sarsa")
 
 
 def main(names: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 reproduce = typer.Typer(help="Redraw the paper's experiments.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
+train = typer.Typer(help="Learn a policy to evaluate.", no_args_is_help=True)
+app.add_typer(train, name="train")
 
 
 @app.callback()
@@ -97,6 +99,123 @@ def _print_chain(result: object, paths: list[Path]) -> None:
     active = ", ".join(map(str, result.active_states)) or "none"
     console.print(f"States with negative projected variance: {negative}; constraint active at: {active}")
     console.print("Written: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True)
+
+
+@reproduce.command("pinball")
+def reproduce_pinball(
+    out: Annotated[Path, typer.Option(help="Folder for result.json, maps.npz and the figures.")] = Path(
+        "results/pinball"
+    ),
+    maze: Annotated[str, typer.Option(help="A maze that a policy ships for.")] = "simple",
+    trajectories: Annotated[int, typer.Option(help="Trajectories that LSTD learns from.")] = 3000,
+    mc_episodes: Annotated[int, typer.Option(help="Monte-Carlo episodes at every free tile centre.")] = 500,
+    lam: Annotated[float, typer.Option(help="Trace parameter λ.")] = 0.9,
+    tiles: Annotated[int, typer.Option(help="Tiles along each side of the maze.")] = 50,
+    seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 0,
+    extended: Annotated[bool, typer.Option("--extended", help="Go beyond the paper (some minutes).")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a Monte-Carlo map in --out.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
+) -> None:
+    """The paper's Figures 4 and 5: the risk map of a pinball maze, and the naive map beside it."""
+    from policyrisk.experiments import output, pinball
+
+    parameters = pinball.PinballParameters(
+        maze=maze, trajectories=trajectories, mc_episodes=mc_episodes, lam=lam, tiles=tiles, seed=seed
+    )
+    output.make_folder(out)
+    result = pinball.run(parameters, checkpoint=out / "monte_carlo.npz", resume=resume)
+    paths = pinball.write(result, out)
+    numbers = result.to_dict()
+    if extended:
+        from policyrisk.experiments import pinball_extended
+
+        extension = pinball_extended.run(result)
+        paths += pinball_extended.write(extension, out)
+        numbers["extended"] = extension.numbers
+    if as_json:
+        typer.echo(json.dumps(output.plain(numbers)))
+        return
+    _print_pinball(numbers, paths)
+
+
+def _print_pinball(numbers: dict[str, Any], paths: list[Path]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="Error of the std of the reward to go (root mean square over tiles)")
+    for name in ("estimate", "trajectories", "at rest", "correlation", "as visited", "V < 0"):
+        table.add_column(name, justify="left" if name == "estimate" else "right")
+    rest, visited = numbers["at_rest"], numbers["as_visited"]
+    own = f"{numbers['trajectories']:,}"
+    rows = {"LSTD, tiles": "lstd", "every-visit Monte Carlo, tiles": "every_visit"}
+    for name, key in rows.items():
+        error, other = rest[key], visited.get(key)
+        table.add_row(
+            name,
+            own,
+            f"{error['std_rmse']:.3f}",
+            f"{error['std_correlation']:.3f}",
+            "-" if other is None else f"{other['std_rmse']:.3f}",
+            str(error["negative"]),
+        )
+    table.add_row("Monte Carlo, same budget", own, f"{numbers['mc_same_budget_rmse']:.3f}", "-", "-", "-")
+    for name, error in numbers.get("extended", {}).get("maps", {}).items():
+        table.add_row(
+            name,
+            own,
+            f"{error['std_rmse']:.3f}",
+            f"{error['std_correlation']:.3f}",
+            "-",
+            str(error["negative"]),
+        )
+    console = Console()
+    console.print(table)
+    claims, gap = numbers["claims"], numbers["claims"]["riskiest_less_farthest"]
+    std, drop = claims["std_and_distance"], claims["nearer_less_farther"]
+    monotone = "" if claims["std_is_monotone_in_distance"] else "not "
+    lines = [
+        f"{own} trajectories of {numbers['mean_steps']:.1f} actions, {100 * numbers['reached_share']:.2f}% "
+        f"reached the target; truth at rest: {numbers['mc_trajectories']:,} trajectories, mean std "
+        f"{numbers['mc_mean_std']:.2f}",
+        f"Monte Carlo needs {numbers['mc_trajectories_needed']:,.0f} trajectories for LSTD's error: "
+        f"{numbers['sample_efficiency']:.1f} times as many",
+        f"Correlation with the distance: mean {numbers['correlation_of_mean_and_distance']:.3f}, std "
+        f"{std['correlation']:.3f}; the std is {monotone}monotone in it (it falls by "
+        f"{drop['std']:.2f} ± {drop['standard_error']:.2f} between two tiles)",
+        f"Riskiest tile {_place(numbers['riskiest'])}, farthest {_place(numbers['farthest'])}; simulated "
+        f"anew they differ by {gap['std']:.2f} ± {gap['standard_error']:.2f}",
+        "Seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in numbers["seconds"].items()),
+        "Written: " + ", ".join(str(path) for path in paths),
+    ]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _place(tile: dict[str, Any]) -> str:
+    x, y = tile["position"]
+    return f"({x:.2f}, {y:.2f}) with std {tile['std']:.2f}"
+
+
+@train.command("pinball")
+def train_pinball(
+    out: Annotated[Path, typer.Option(help="File for the policy.")] = Path("pinball_policy.npz"),
+    maze: Annotated[str, typer.Option(help="A maze's name, or a JSON file with one.")] = "simple",
+    noise: Annotated[float, typer.Option(help="Standard deviation of the noise.")] = 0.03,
+    episodes: Annotated[int, typer.Option(help="Episodes to learn from.")] = 300_000,
+    seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the learning curve as JSON.")] = False,
+) -> None:
+    """Learn pinball by SARSA(λ) with radial bases; the defaults give the policy that ships."""
+    from policyrisk import control
+    from policyrisk.domains import Pinball
+
+    result = control.train_pinball(Pinball(maze, noise=noise), episodes, seed)
+    result.policy.save(out)
+    if as_json:
+        typer.echo(json.dumps([list(point) for point in result.curve(20)]))
+        return
+    typer.echo(str(result))
+    typer.echo(f"Written: {out}")
 
 
 def main() -> None:

@@ -387,8 +387,8 @@ def _warn_few(episodes: Floats) -> None:
     if few.any():
         warnings.warn(
             f"fewer than {FEW} episodes stand behind the interval at {int(few.sum())} of {few.size} states, "
-            f"{episodes[few].min():.0f} at the fewest, and it covers less often than it says; see episodes(x), "
-            "gather more episodes or use coarser features",
+            f"{episodes[few].min():.0f} at the fewest, and it covers less often than it says; "
+            "see episodes(x), gather more episodes or use coarser features",
             FewEpisodesWarning,
             stacklevel=3,
         )

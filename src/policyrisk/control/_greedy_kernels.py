@@ -1,0 +1,162 @@
+"""The greedy choice among actions, argmax_a φ(x)ᵀ w_a, as a scalar and pure function of the state.
+
+With p_i the state in units of the grid's spacing along coordinate i, a_i = ½/width_i² in the same units,
+n_i the centre next to p_i and f_i = p_i − n_i, centre n_i + k has the factor
+
+    g_i(k) = exp(a_i (2 f_i − k) k) = exp(−a_i (f_i − k)²) / exp(−a_i f_i²),   0 unless |f_i − k| ≤ reach_i
+
+and φ(x)ᵀ w_a ∝ Σ_k1 Σ_k2 … g_1(k1) g_2(k2) … w_a[n_1 + k1, n_2 + k2, …]. What is left out, the nearest
+centre's factors and the sum by which φ may be normalised, is the same for all actions, and the choice is too.
+
+The factors and the sums are tuples whose lengths (centres within reach, actions) are parts of their types.
+The compiler writes the loops over them out: no memory is needed, and the actions stand side by side.
+Coordinates that the features do not have are padded with a single centre: see ``GreedyPolicy.compiled``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numba.extending import overload
+
+from policyrisk._arrays import Floats, Ints
+from policyrisk._compiled import register_policy
+
+__all__ = ["COORDINATES", "GreedyTable", "choose"]
+
+COORDINATES = 4  # one loop each
+
+
+class GreedyTable(NamedTuple):
+    """What the kernel knows of a greedy policy on four coordinates.
+
+    A table may hold numbers and arrays alone, and an array's number of dimensions is part of its type: that
+    of ``slots`` is the most centres within reach along a coordinate, that of ``none`` the number of actions.
+    """
+
+    dims: Ints  # (4,) the coordinates of the state that the features look at
+    low: Floats  # (4,)
+    high: Floats  # (4,)
+    scale: Floats  # (4,) the grid's steps in a unit of the state
+    last: Ints  # (4,) the last centre along each coordinate
+    strides: Ints  # (4,) rows of the weights from one centre to the next
+    reach: Floats  # (4,) in steps
+    sharpness: Floats  # (4,) ½/width², in steps
+    slots: Floats
+    none: Floats
+    weights: Floats  # (centres, actions); at least as many centres along a coordinate as slots, those beyond
+    # the last of weight 0
+
+
+# --- tuples of any length, taken apart from the front: a function is made for every length -----------
+
+
+def _zeros(array: Any) -> Any:
+    """As many zeros as the array has dimensions."""
+    raise NotImplementedError
+
+
+@overload(_zeros, strict=False)
+def _zeros_for(array: Any) -> Any:
+    zeros = (0.0,) * array.ndim
+    return lambda array: zeros
+
+
+def _factors(f: Any, k: Any, low: Any, high: Any, a: Any, slots: Any) -> Any:
+    """g(k), g(k + 1), …, one for each slot; 0 for those outside [low, high]."""
+    raise NotImplementedError
+
+
+@overload(_factors, strict=False)
+def _factors_for(f: Any, k: Any, low: Any, high: Any, a: Any, slots: Any) -> Any:
+    if len(slots) == 0:
+        return lambda f, k, low, high, a, slots: ()
+    return lambda f, k, low, high, a, slots: _join(
+        _factor(f, k, low, high, a), _factors(f, k + 1.0, low, high, a, slots[1:])
+    )
+
+
+def _row(weights: Any, at: Any, a: Any, sums: Any) -> Any:
+    """w_a[at], w_{a + 1}[at], …, as many as there are sums."""
+    raise NotImplementedError
+
+
+@overload(_row, strict=False)
+def _row_for(weights: Any, at: Any, a: Any, sums: Any) -> Any:
+    if len(sums) == 0:
+        return lambda weights, at, a, sums: ()
+    return lambda weights, at, a, sums: _join(weights[at, a], _row(weights, at, a + 1, sums[1:]))
+
+
+def _add(sums: Any, g: Any, row: Any) -> Any:
+    """sums + g·row, entry by entry."""
+    raise NotImplementedError
+
+
+@overload(_add, strict=False)
+def _add_for(sums: Any, g: Any, row: Any) -> Any:
+    if len(sums) == 0:
+        return lambda sums, g, row: ()
+    return lambda sums, g, row: _join(sums[0] + g * row[0], _add(sums[1:], g, row[1:]))
+
+
+@njit(cache=True)
+def _join(first: float, rest: tuple[float, ...]) -> tuple[float, ...]:
+    head = (first,)
+    return head + rest
+
+
+@njit(cache=True, error_model="numpy")
+def _factor(f: float, k: float, low: float, high: float, a: float) -> float:
+    return math.exp(a * (2.0 * f - k) * k) if low <= k <= high else 0.0
+
+
+# --- the choice --------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _axis(
+    x: float, low: float, high: float, scale: float, last: int, reach: float, a: float, slots: Any
+) -> tuple[int, Any]:
+    """The first centre to look at along a coordinate, and the factors from there on."""
+    p = (min(max(x, low), high) - low) * scale
+    n = np.rint(p)
+    f = p - n
+    first = max(min(math.ceil(p - reach), last + 1.0 - len(slots)), 0.0)
+    return int(first), _factors(f, first - n, f - reach, f + reach, a, slots)
+
+
+@njit(cache=True, error_model="numpy")
+def choose(table: GreedyTable, state: Any, s0: np.uint64, s1: np.uint64) -> tuple[int, np.uint64, np.uint64]:
+    """argmax_a φ(x)ᵀ w_a, the first of equals; the random stream is left as it is."""
+    slots = _zeros(table.slots)
+    sums = _zeros(table.none)
+    dims, low, high, scale, last = table.dims, table.low, table.high, table.scale, table.last
+    reach, a, strides, weights = table.reach, table.sharpness, table.strides, table.weights
+    j0, g0 = _axis(state[dims[0]], low[0], high[0], scale[0], last[0], reach[0], a[0], slots)
+    j1, g1 = _axis(state[dims[1]], low[1], high[1], scale[1], last[1], reach[1], a[1], slots)
+    j2, g2 = _axis(state[dims[2]], low[2], high[2], scale[2], last[2], reach[2], a[2], slots)
+    j3, g3 = _axis(state[dims[3]], low[3], high[3], scale[3], last[3], reach[3], a[3], slots)
+    at0 = j0 * strides[0] + j1 * strides[1] + j2 * strides[2] + j3 * strides[3]
+    for k0 in range(len(slots)):
+        at1 = at0 + k0 * strides[0]
+        for k1 in range(len(slots)):
+            at2 = at1 + k1 * strides[1]
+            for k2 in range(len(slots)):
+                at3 = at2 + k2 * strides[2]
+                g = g0[k0] * g1[k1] * g2[k2]
+                for k3 in range(len(slots)):
+                    sums = _add(sums, g * g3[k3], _row(weights, at3 + k3 * strides[3], 0, sums))
+    best = 0
+    largest = sums[0]
+    for action in range(1, len(sums)):
+        if sums[action] > largest:
+            largest = sums[action]
+            best = action
+    return best, s0, s1
+
+
+register_policy(GreedyTable, choose)

@@ -1,0 +1,166 @@
+"""Greedy policies: in state x the action with the largest value Q(x, a) = φ(x)ᵀ w_a."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._arrays import Floats, Ints, as_floats, readonly
+from policyrisk.control._greedy_kernels import COORDINATES, GreedyTable
+from policyrisk.errors import InvalidInputError
+from policyrisk.features import RadialBasis, from_spec
+from policyrisk.storage import read_record, write_record
+
+__all__ = ["GreedyPolicy"]
+
+_KIND = "GreedyPolicy"
+_MOST = 32  # centres within reach along a coordinate, and actions: dimensions that NumPy gives an array
+_ALL = 2.0  # a reach beyond every centre, in units of the box
+
+
+class GreedyPolicy:
+    """π(x) = argmax_a φ(x)ᵀ w_a on the radial bases of a grid; the first of equal actions.
+
+    ``weights`` has shape (features.size, actions), ``origin`` says in plain values how they were made. Our
+    domains follow the policy in compiled code; called with states (n, dim) it returns actions (n,).
+
+    >>> phi = RadialBasis.grid(low=0, high=1, shape=3, normalised=True, truncate=0.9)
+    >>> policy = GreedyPolicy(phi, [[0, 1], [2, 1], [0, 1]])
+    >>> policy([0.0, 0.5, 1.0]), policy.value([0.0, 0.5, 1.0])
+    (array([1, 0, 1]), array([1., 2., 1.]))
+    """
+
+    features: RadialBasis
+    weights: Floats  # (features.size, actions)
+    origin: Mapping[str, Any]
+
+    def __init__(
+        self, features: RadialBasis, weights: npt.ArrayLike, origin: Mapping[str, Any] | None = None
+    ) -> None:
+        self.features = as_grid(features)
+        self.weights = readonly(np.array(as_floats(weights, "weights", (features.size, None)), order="C"))
+        if self.actions == 0:
+            raise InvalidInputError("weights must have a column per action, got none; pass at least one")
+        self.origin = dict(origin or {})
+
+    def __repr__(self) -> str:
+        return f"GreedyPolicy({self.features!r}, actions={self.actions})"
+
+    @property
+    def actions(self) -> int:
+        """The number of actions it chooses among."""
+        return int(self.weights.shape[1])
+
+    def action_values(self, states: npt.ArrayLike) -> Floats:
+        """Q(x, a) = φ(x)ᵀ w_a, of shape (n, actions)."""
+        values: Floats = self.features(states) @ self.weights
+        return values
+
+    def value(self, states: npt.ArrayLike) -> Floats:
+        """max_a Q(x, a), of shape (n,): the policy's value as its training saw it (the paper's Figure 4)."""
+        values: Floats = self.action_values(states).max(axis=1)
+        return values
+
+    def __call__(self, states: npt.ArrayLike) -> Ints:
+        """The actions in the given states, of shape (n,)."""
+        actions: Ints = self.action_values(states).argmax(axis=1)
+        return actions
+
+    def compiled(self) -> GreedyTable:
+        """The table that compiled code follows, for features on at most four coordinates.
+
+        Coordinates up to the fourth are added with one centre of factor 1, and the weights get centres of
+        weight 0 where a coordinate has fewer than the kernel looks at.
+        """
+        return self._table
+
+    @cached_property
+    def _table(self) -> GreedyTable:
+        box = self.features.box
+        shape, steps, reach = _steps(self.features)
+        slots = max(near_counts(shape, reach))
+        if box.dim > COORDINATES or max(slots, self.actions) > _MOST:
+            raise InvalidInputError(
+                f"a compiled policy must have at most {COORDINATES} coordinates, and {_MOST} actions and "
+                f"centres within reach along a coordinate, got {box.dim}, {self.actions} and {slots}; "
+                "choose coordinates with dims=, truncate the bases, or call the policy on states"
+            )
+        room = [max(s, slots) for s in shape]
+        weights = np.zeros((*room, self.actions))
+        weights[tuple(slice(s) for s in shape)] = self.weights.reshape(*shape, self.actions)
+        low, high = box.bounds
+        missing = COORDINATES - box.dim
+
+        def padded(values: Any, by: Any, kind: type) -> Any:
+            return readonly(np.array([*values, *[by] * missing], dtype=kind))
+
+        return GreedyTable(
+            dims=padded(range(box.dim) if box.dims is None else box.dims, 0, np.int64),
+            low=padded(low, 0.0, np.float64),
+            high=padded(high, 1.0, np.float64),
+            scale=padded(steps / (high - low), 0.0, np.float64),
+            last=padded([s - 1 for s in shape], 0, np.int64),
+            strides=padded([math.prod(room[i + 1 :]) for i in range(box.dim)], 0, np.int64),
+            reach=padded(reach, 0.0, np.float64),
+            sharpness=padded(0.5 / (self.features.width * steps.clip(1.0)) ** 2, 0.0, np.float64),
+            slots=readonly(np.zeros((1,) * slots)),
+            none=readonly(np.zeros((1,) * self.actions)),
+            weights=readonly(weights.reshape(-1, self.actions)),
+        )
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the policy to an npz file: its weights, its features and its origin."""
+        header = {"features": self.features.spec(), "origin": dict(self.origin)}
+        write_record(path, _KIND, header, {"weights": self.weights})
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> GreedyPolicy:
+        """The policy that :meth:`save` wrote."""
+        header, arrays = read_record(path, _KIND)
+        return cls(as_grid(from_spec(header["features"])), arrays["weights"], header["origin"])
+
+
+def as_grid(features: object) -> RadialBasis:
+    """The features, checked to be radial bases on a grid."""
+    if not isinstance(features, RadialBasis) or features.spec()["kind"] != "RadialBasis.grid":
+        raise InvalidInputError(
+            f"features must be radial bases on a grid, got {type(features).__name__}; "
+            "pass RadialBasis.grid(low=..., high=..., shape=..., normalised=True, truncate=2.5)"
+        )
+    if features.truncate is not None and not features.normalised:
+        raise InvalidInputError(
+            "features must be normalised where they are truncated, so that a basis is near everywhere, got "
+            f"normalised=False and truncate={features.truncate:g}; pass normalised=True, or truncate=None"
+        )
+    return features
+
+
+def grid_shape(features: RadialBasis) -> tuple[int, ...]:
+    """The number of centres along each coordinate."""
+    return tuple(features.spec()["shape"])
+
+
+def grid_reach(features: RadialBasis) -> Floats:
+    """How far from a state, in units of the box, a centre may be along each coordinate: (d,)."""
+    if features.truncate is None:
+        return np.full(features.box.dim, _ALL)
+    reach: Floats = np.minimum(features.truncate * features.width, _ALL)
+    return reach
+
+
+def near_counts(shape: tuple[int, ...], reach: Floats) -> list[int]:
+    """The most centres within reach (in steps of the grid) along each coordinate."""
+    return [min(s, math.floor(2.0 * r) + 1) for s, r in zip(shape, reach, strict=True)]
+
+
+def _steps(features: RadialBasis) -> tuple[tuple[int, ...], Floats, Floats]:
+    """The shape, the steps across the box along each coordinate, and the reach in steps."""
+    shape = grid_shape(features)
+    steps = np.array(shape) - 1.0
+    return shape, steps, grid_reach(features) * steps
