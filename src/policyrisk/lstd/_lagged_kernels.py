@@ -12,15 +12,11 @@ ptr[i] ≤ p < ptr[i + 1].
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
 from policyrisk._arrays import Bools, Floats, Ints
-
-Pack: TypeAlias = tuple[Ints, Floats]
+from policyrisk.lstd._packs import Pack, emit, room
 
 # A segment of an episode is summed in a small matrix of its own. It ends where this many features were
 # met, or twice as many as its trace began with.
@@ -34,46 +30,6 @@ SMALLEST_UNIT = 1e-100
 
 
 # --- the product, sparse ----------------------------------------------------------------------------
-
-
-@njit(cache=True)
-def _room(buffer: npt.NDArray[Any], used: int, more: int) -> npt.NDArray[Any]:
-    """The buffer, or a larger copy, with room for ``more`` beyond what is used."""
-    if used + more <= buffer.size:
-        return buffer
-    larger = np.empty(max(2 * buffer.size, used + more), buffer.dtype)
-    for k in range(used):
-        larger[k] = buffer[k]
-    return larger
-
-
-@njit(cache=True)
-def _emit(
-    local: Floats,
-    filled: Ints,
-    row_id: Ints,
-    n_row: int,
-    col_id: Ints,
-    n_col: int,
-    ints: Ints,
-    floats: Floats,
-) -> None:
-    """Append the local matrix to the pack, and clear it. ints[0] and ints[1] count what is used."""
-    at, put = ints[0], ints[1]
-    ints[at], ints[at + 1] = n_row, n_col
-    for k in range(n_col):
-        ints[at + 2 + k] = col_id[k]
-    at += 2 + n_col
-    for r in range(n_row):
-        ints[at], ints[at + 1] = row_id[r], filled[r]
-        at += 2
-        for c in range(len(local)):
-            for k in range(filled[r]):
-                floats[put + k] = local[c, r, k]
-                local[c, r, k] = 0.0
-            put += filled[r]
-        filled[r] = 0
-    ints[0], ints[1] = at, put
 
 
 @njit(cache=True)
@@ -256,10 +212,10 @@ def _drop_negligible(trace: Floats, col_id: Ints, col_slot: Ints, n_col: int) ->
 
 @njit(cache=True)
 def _any(carry: Floats, j: int) -> bool:
+    found = False
     for c in range(len(carry)):
-        if carry[c, j] != 0.0:
-            return True
-    return False
+        found |= carry[c, j] != 0.0
+    return found
 
 
 @njit(cache=True)
@@ -290,7 +246,7 @@ def lagged_sparse(
 ) -> Pack:
     """P of the module's docstring for sparse rows and columns, packed into ints and floats.
 
-    Both are returned, larger if they had to grow; :func:`unpack` adds them up.
+    Both are returned, larger if they had to grow; :func:`policyrisk.lstd._packs.unpack` adds them up.
 
     A step adds the trace to one row of P per active feature. To make that a run over neighbouring
     numbers, features are numbered anew within a segment, in the order in which they are met.
@@ -334,9 +290,9 @@ def lagged_sparse(
             )  # fmt: skip
             for r in range(n_row):
                 row_slot[row_id[r]] = -1
-        ints = _room(ints, ints[0], 2 + n_col + 2 * n_row)
-        floats = _room(floats, ints[1], channels * n_row * n_col)
-        _emit(local, filled, row_id, n_row, col_id, n_col, ints, floats)
+        ints = room(ints, ints[0], 2 + n_col + 2 * n_row)
+        floats = room(floats, ints[1], channels * n_row * n_col)
+        emit(local, filled, row_id, n_row, col_id, n_col, ints, floats)
         n_row = 0
         if i >= 0 and ends[i]:
             for k in range(n_col):
@@ -361,59 +317,6 @@ def lagged_sparse(
         for c in range(channels):
             carry[c, col_id[k]] = trace[c, k] * unit
     return ints, floats
-
-
-@njit(cache=True)
-def _add_one(cols: Ints, x: Floats, out: Floats) -> None:
-    for k in range(cols.size):
-        out[np.uint64(cols[k])] += x[k]
-
-
-@njit(cache=True)
-def _add_two(cols: Ints, x: Floats, y: Floats, out: Floats, second: Floats) -> None:
-    for k in range(cols.size):
-        col = np.uint64(cols[k])
-        out[col] += x[k]
-        second[col] += y[k]
-
-
-@njit(cache=True, nogil=True)
-def unpack(ints: Ints, floats: Floats, out: Floats) -> None:
-    """Add a packed product to out (channels, rows, columns), of one channel or two.
-
-    Row by row of out, since a large matrix does not fit into a cache and one of its rows does.
-    """
-    channels = len(out)
-    count = np.zeros(out.shape[1] + 1, np.int64)
-    at = 2
-    while at < ints[0]:
-        n_row, n_col = ints[at], ints[at + 1]
-        at += 2 + n_col
-        for _ in range(n_row):
-            count[ints[at] + 1] += 1
-            at += 2
-    place = np.cumsum(count)
-    pieces = np.empty((place[-1], 4), np.int64)  # row, how many, where their columns and values start
-    at, put = 2, 0
-    while at < ints[0]:
-        n_row, n_col = ints[at], ints[at + 1]
-        cols = at + 2
-        at = cols + n_col
-        for _ in range(n_row):
-            row, filled = ints[at], ints[at + 1]
-            piece = place[row]
-            pieces[piece, 0], pieces[piece, 1] = row, filled
-            pieces[piece, 2], pieces[piece, 3] = cols, put
-            place[row] += 1
-            put += filled * channels
-            at += 2
-    for piece in range(len(pieces)):
-        row, filled, cols, put = pieces[piece, 0], pieces[piece, 1], pieces[piece, 2], pieces[piece, 3]
-        where, x = ints[cols : cols + filled], floats[put : put + filled]
-        if channels == 1:
-            _add_one(where, x, out[0, row])
-        else:
-            _add_two(where, x, floats[put + filled : put + 2 * filled], out[0, row], out[1, row])
 
 
 # --- the product, dense -----------------------------------------------------------------------------

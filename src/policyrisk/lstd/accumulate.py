@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
-from scipy.linalg import blas
 
 from policyrisk._arrays import Floats, as_number
 from policyrisk.equations import MomentEquations
@@ -189,7 +188,7 @@ class _Counts:
         self.visits, self.episodes = np.zeros(size), np.zeros(size)
         self._sparse: list[SparseRows] = []  # their Gram matrix is summed where it ends up
         self._diagonal = np.zeros(size)  # of the Gram matrix of rows with one entry each
-        self._triangle: Floats | None = None  # the upper one of dense rows' Gram matrix, Fortran order
+        self._dense: Floats | None = None  # the Gram matrix of dense rows, (l, l)
         self._last, self._mark = np.full(size, -1), 0
         self._seen = np.zeros(size)
 
@@ -211,9 +210,8 @@ class _Counts:
             if not phi.one_hot:
                 self._sparse.append(phi)
         else:
-            if self._triangle is None:
-                self._triangle = np.zeros((phi.size, phi.size), order="F")
-            self._triangle = blas.dsyrk(1.0, phi.visited.T, beta=1.0, c=self._triangle, overwrite_c=True)
+            gram = phi.visited.T @ phi.visited
+            self._dense = gram if self._dense is None else np.add(self._dense, gram, out=self._dense)
             _kernels.tally_dense(phi.ends, phi.phi, self._seen, self.visits, self.episodes)
 
     def finish(self) -> None:
@@ -226,8 +224,8 @@ class _Counts:
         out.ravel()[:: len(out) + 1] += self._diagonal
         for phi in self._sparse:
             _kernels.gram_sparse(phi.ends, phi.ptr, phi.idx, phi.val, out)
-        if self._triangle is not None:
-            out += self._triangle + np.triu(self._triangle, 1).T
+        if self._dense is not None:
+            out += self._dense
 
 
 @dataclass(eq=False)

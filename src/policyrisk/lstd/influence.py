@@ -238,13 +238,15 @@ class _Totals:
         else:
             self._fold()
             covariance = self._from_meat(solver, mean_score)
+        mean, cross, second = covariance
         if self.replicates == 0:
             none = (np.zeros((0, size)) for size in self.sizes)
-            return Influence(ErrorBars(*self.kept, *covariance), *none)
+            return Influence(ErrorBars(*self.kept, mean, cross, second), *none)
         drawn = self.drawn - np.outer(mean_score, self.drawn_sum)
         moves = [psi.T * np.sqrt(K / max(K - 1, 1)) for psi in self._solve(solver, drawn)]
         visited = [move[:, kept] for move, kept in zip(moves, self.kept, strict=True)]
-        bars = ErrorBars(*self.kept, *covariance, replicates=np.hstack(visited).astype(self._dtype))
+        replicates = np.hstack(visited).astype(self._dtype)
+        bars = ErrorBars(*self.kept, mean, cross, second, replicates)
         return Influence(bars, *moves)
 
     def _from_influences(self, solver: Solver, mean_score: Floats) -> list[npt.NDArray[Any]]:

@@ -21,19 +21,18 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 from numba import get_num_threads
-from scipy.linalg import blas
 
 from policyrisk._arrays import Bools, Floats, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
-from policyrisk.lstd import _lagged_kernels
+from policyrisk.lstd import _lagged_kernels, _packs
 from policyrisk.lstd._blas import controllable, single_threaded
 from policyrisk.lstd.rows import DenseRows, Rows, SparseRows
 from policyrisk.trajectories import Source, Trajectories, batches
 
 SPARSE_CHUNK = 1 << 16  # transitions whose sparse traces and indices are in hand at once
 DENSE_CHUNK = 1 << 12  # the same for dense features
-DENSE_BLOCK = 1 << 9  # rows whose dense features and traces stay in a cache while they are used
+DENSE_BLOCK = 1 << 10  # rows whose dense features and traces stay in a cache while they are used
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -138,10 +137,10 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self.packs: deque[_lagged_kernels.Pack] = deque()
+        self.packs: deque[_packs.Pack] = deque()
         self.buffers: deque[Floats] = deque()
 
-    def pack(self) -> _lagged_kernels.Pack:
+    def pack(self) -> _packs.Pack:
         """Some pack that is not in use."""
         try:
             return self.packs.pop()
@@ -171,8 +170,8 @@ class Lagged:
         self._row_size = row_size
         self._carry = np.zeros((g.shape[1], col_size))  # the trace of the block that comes after, in time
         self._memory = memory
-        self._packs: list[_lagged_kernels.Pack] = []
-        self._dense: Floats | None = None  # (channels · col_size, row_size), Fortran order
+        self._packs: list[_packs.Pack] = []
+        self._dense: Floats | None = None  # (row_size, channels · col_size)
 
     def block(self, at: slice, rows: Rows, columns: Rows) -> None:
         """Put in the rows ``at``: ρ and σ."""
@@ -194,18 +193,8 @@ class Lagged:
         _lagged_kernels.lagged_dense(
             rows.ends, columns.phi, self.g[at], self.h[at], self.decay, self._carry, traces
         )
-        if self._dense is None:
-            self._dense = np.zeros((width, self._row_size), order="F")
-        # Transposed, C order is Fortran order, and BLAS adds to what is there.
-        self._dense = blas.dgemm(
-            1.0,
-            traces.reshape(visited, width).T,
-            rows.visited.T,
-            trans_b=True,
-            beta=1.0,
-            c=self._dense,
-            overwrite_c=True,
-        )
+        product = rows.visited.T @ traces.reshape(visited, width)
+        self._dense = product if self._dense is None else np.add(self._dense, product, out=self._dense)
         self._memory.buffers.append(buffer)
 
     def add_to(self, out: Floats) -> None:
@@ -216,8 +205,8 @@ class Lagged:
                     "features and their products must be finite, got some that are not; "
                     "look for nan, infinite or huge features"
                 )
-            out += self._dense.T.reshape(self._row_size, len(out), -1).transpose(1, 0, 2)
+            out += self._dense.reshape(self._row_size, len(out), -1).transpose(1, 0, 2)
         for pack in self._packs:
-            _lagged_kernels.unpack(*pack, out)
+            _packs.unpack(*pack, out)
             self._memory.packs.append(pack)
         self._dense, self._packs = None, []

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from scipy.linalg import blas
 
 from policyrisk._arrays import Bools, Floats, Ints, readonly
 from policyrisk.errors import InvalidInputError
@@ -85,13 +84,11 @@ class DenseRows:
 
     def dot(self, w: Floats) -> Floats:
         """φ w, of shape (rows,)."""
-        values: Floats = blas.dgemv(1.0, self.phi.T, w, trans=True)
-        return values
+        return self.phi @ w
 
     def weighted_sum(self, weight: Floats) -> Floats:
         """Σ_i weight_i φ_i, of shape (size,)."""
-        total: Floats = blas.dgemv(1.0, self.phi.T, weight)
-        return total
+        return weight @ self.phi
 
     def sparse(self) -> SparseRows:
         """The same rows with every entry written out."""

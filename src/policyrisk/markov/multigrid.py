@@ -25,8 +25,7 @@ Cost. Levels are accepted while the hierarchy holds at most twice the entries of
 the entries of the one above it. So all levels together hold at most three times the entries of A,
 whatever the graph, beside a dense inverse of at most COARSEST² entries.
 
-Pairwise aggregation and K-cycles are due to Notay (2010, 2012), multiplicative cycles for Markov chains
-to Horton and Leutenegger (1994).
+Pairwise aggregation and K-cycles are due to Notay (2010, 2012).
 """
 
 from __future__ import annotations
@@ -51,12 +50,10 @@ COARSEST = 400
 """Levels of at most this many unknowns are solved with a dense inverse."""
 DOMINANCE = 1.5
 """a_ii > DOMINANCE · Σ couplings: sweeps alone reduce such an unknown's error quickly."""
-WEIGHT_ROUNDS = 15
+WEIGHT_ROUNDS = 30
 """Rounds allowed towards the row weights."""
 IMBALANCE = 1e-4
 """Negative column sums of B allowed, as a share of the sum of all entries."""
-ISOLATED = 1e200
-"""The DOMINANCE that leaves out only unknowns without neighbours."""
 WEAKEST = 0.3
 """Strength (see ``match_pairs``) below which unknowns are not paired on a level."""
 ENOUGH = 0.25
@@ -161,24 +158,25 @@ def _dot(a: Floats, b: Floats) -> float:
 def visit_weights(A: Sparse) -> Floats:
     """w > 0 with few negative entries in Aᵀ w, near a solution of Aᵀ w = 1 unless w = 1 will do.
 
-    Rounds of multiplicative aggregation (a cycle that only ever scales w, so that it stays positive
-    from the poorest start), each followed by GCR on the hierarchy that the w so far gives.
+    Each round scales w to the right total, smooths it by Gauss–Seidel sweeps, which keep it positive,
+    and corrects it by GCR on the hierarchy that the w so far gives.
     """
     n = A.shape[0]
     A_t = A.T.tocsr()
+    inverse_diagonal = 1.0 / A_t.diagonal()
     one = np.ones(n)
-    w = one
+    w = np.ones(n)
     for _ in range(WEIGHT_ROUNDS):
-        if _balanced(A_t @ w):
-            break
-        w = w * _multiplicative_cycle(_scaled(w, A), one, 2 * A.nnz)
         columns = A_t @ w
-        if _balanced(columns) or columns.sum() <= 0.0:
+        if _balanced(columns):
             break
-        w = w * (n / columns.sum())
-        hierarchy = build(_scaled(w, A)).transposed()
-        correction = gcr(hierarchy, one, w, one - A_t @ w, 0.0)
-        # d may overshoot where w is still far off; w has to stay positive.
+        if not columns.sum() > 0.0:
+            raise SolverError(SINGULAR)
+        w *= n / columns.sum()
+        for backward in (False, True, False, True):
+            gauss_seidel(A_t.indptr, A_t.indices, A_t.data, inverse_diagonal, one, w, backward)
+        correction = gcr(build(_scaled(w, A)).transposed(), one, w, one - A_t @ w, 0.0)
+        # It may overshoot where w is still far off; w has to stay positive.
         w = np.maximum(w + correction.d, 0.1 * w)
     return w
 
@@ -188,39 +186,12 @@ def _balanced(columns: Floats) -> bool:
     return -float(columns[columns < 0.0].sum()) <= IMBALANCE * float(columns.sum())
 
 
-def _multiplicative_cycle(B: Sparse, f: Floats, room: int) -> Floats:
-    """y > 0 with Bᵀ y ≈ f > 0: sweeps, and y scaled on each aggregate by the coarse solution (twice)."""
-    n = B.shape[0]
-    if n <= COARSEST:
-        try:
-            return np.linalg.solve(B.toarray().T, f)
-        except np.linalg.LinAlgError as error:
-            raise SolverError(SINGULAR) from error
-    B_t = B.T.tocsr()
-    inverse_diagonal = 1.0 / B_t.diagonal()
-    # So large that f does not blur the shape that the sweeps find.
-    total = float(B.sum())
-    y = np.full(n, f.sum() / total if total > 0.0 else 1.0)
-    for backward in (False, True):
-        gauss_seidel(B_t.indptr, B_t.indices, B_t.data, inverse_diagonal, f, y, backward)
-    room -= B.nnz
-    aggregate, C = coarsen(_scaled(y, B), room, dominance=ISOLATED)
-    f_coarse = _sums(aggregate, f, C.shape[0])
-    y_coarse = _multiplicative_cycle(C, f_coarse, room)
-    if C.shape[0] > COARSEST:
-        y_coarse *= _multiplicative_cycle(_scaled(y_coarse, C), f_coarse, room)
-    y *= np.append(y_coarse, 1.0)[aggregate]
-    for backward in (False, True):
-        gauss_seidel(B_t.indptr, B_t.indices, B_t.data, inverse_diagonal, f, y, backward)
-    return y
-
-
 def _scaled(w: Floats, A: Sparse) -> Sparse:
     """diag(w) A. It shares A's index arrays, which must be sorted: SciPy would sort them in place."""
     return sp.csr_array((A.data * np.repeat(w, np.diff(A.indptr)), A.indices, A.indptr), shape=A.shape)
 
 
-def coarsen(B: Sparse, room: int, dominance: float = DOMINANCE) -> tuple[Ints, Sparse]:
+def coarsen(B: Sparse, room: int) -> tuple[Ints, Sparse]:
     """Aggregates (n,) and B summed over them, with at most max(room, half of B's) entries.
 
     Unknowns are paired at least twice. Strength is measured by B's own diagonal, summed over what is
@@ -241,7 +212,7 @@ def coarsen(B: Sparse, room: int, dominance: float = DOMINANCE) -> tuple[Ints, S
             M_t.indices,
             M_t.data,
             diagonal,
-            np.inf if passes else dominance,
+            np.inf if passes else DOMINANCE,
             weakest,
             pairs,
         )
