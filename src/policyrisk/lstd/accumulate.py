@@ -187,7 +187,7 @@ class _Counts:
     def __init__(self, size: int) -> None:
         self.visits, self.episodes = np.zeros(size), np.zeros(size)
         self._sparse: list[SparseRows] = []  # their Gram matrix is summed where it ends up
-        self._diagonal = np.zeros(size)  # of the Gram matrix of rows with one entry each
+        self.diagonal = np.zeros(size)  # of the Gram matrix of rows with one entry each
         self._dense: Floats | None = None  # the Gram matrix of dense rows, (l, l)
         self._last, self._mark = np.full(size, -1), 0
         self._seen = np.zeros(size)
@@ -195,7 +195,7 @@ class _Counts:
     def block(self, phi: Rows) -> None:
         """Put in a block; the last one comes first."""
         if isinstance(phi, SparseRows):
-            squares = self._diagonal if phi.one_hot else np.zeros(phi.size)
+            squares = self.diagonal if phi.one_hot else np.zeros(phi.size)
             self._mark = _kernels.tally_sparse(
                 phi.ends,
                 phi.ptr,
@@ -220,8 +220,7 @@ class _Counts:
         self._seen[:] = 0.0
 
     def add_gram(self, out: Floats) -> None:
-        """Add Σ φ φᵀ to out (l, l)."""
-        out.ravel()[:: len(out) + 1] += self._diagonal
+        """Add Σ φ φᵀ to out (l, l), but for ``diagonal``, whose place in memory is far and wide."""
         for phi in self._sparse:
             _kernels.gram_sparse(phi.ends, phi.ptr, phi.idx, phi.val, out)
         if self._dense is not None:
@@ -256,9 +255,10 @@ class _Sums:
         self.b, self.e = np.zeros(l_J), np.zeros(l_M)
         self.visits, self.episodes, self.mean_gram = np.zeros(l_J), np.zeros(l_J), np.zeros((l_J, l_J))
         self.second_visits, self.second_episodes, self.gram = self.visits, self.episodes, self.mean_gram
+        self.diagonal = self.second_diagonal = np.zeros(l_J)  # what the Gram matrices get at the end
         if not plan.shared:
             self.second_visits, self.second_episodes = np.zeros(l_M), np.zeros(l_M)
-            self.gram = np.zeros((l_M, l_M))
+            self.gram, self.second_diagonal = np.zeros((l_M, l_M)), np.zeros(l_M)
         self.count = self.terminated = self.transitions = self.outside = 0
 
     def add(self, part: _Part) -> None:
@@ -271,10 +271,12 @@ class _Sums:
         self.e += part.e
         self.visits += part.counts.visits
         self.episodes += part.counts.episodes
+        self.diagonal += part.counts.diagonal
         part.counts.add_gram(self.mean_gram)
         if not self.plan.shared:
             self.second_visits += part.second_counts.visits
             self.second_episodes += part.second_counts.episodes
+            self.second_diagonal += part.second_counts.diagonal
             part.second_counts.add_gram(self.gram)
         for product, total in ((part.A, self.A), (part.C, self.C), (part.D, self.D)):
             if product is not None:
@@ -288,6 +290,9 @@ class _Sums:
                 "does not; look for huge rewards or features"
             )
         plan, A = self.plan, self.A[0]
+        self.mean_gram.ravel()[:: len(self.mean_gram) + 1] += self.diagonal
+        if not plan.shared:
+            self.gram.ravel()[:: len(self.gram) + 1] += self.second_diagonal
         return MomentEquations(
             A=A,
             b=self.b,
