@@ -32,8 +32,12 @@ def main(names: tuple[str, ...]) -> None:
         with console.status(f"measuring {name} …"):
             rows = importlib.import_module(name).rows()
         for row in rows:
-            table.add_row(*(str(row.get(key, "")) for key in ("work", "ours", "peer", "ratio", "note")))
+            table.add_row(*(_text(row.get(key, "")) for key in ("work", "ours", "peer", "ratio", "note")))
         console.print(table)
+
+
+def _text(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

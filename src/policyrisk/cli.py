@@ -212,7 +212,8 @@ def train_pinball(
     result = control.train_pinball(Pinball(maze, noise=noise), episodes, seed)
     result.policy.save(out)
     if as_json:
-        typer.echo(json.dumps([list(point) for point in result.curve(20)]))
+        ends, means = result.curve(20)
+        typer.echo(json.dumps({"episodes": ends.tolist(), "mean_return": means.tolist()}))
         return
     typer.echo(str(result))
     typer.echo(f"Written: {out}")

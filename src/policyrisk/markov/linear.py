@@ -152,7 +152,9 @@ class Resolvent:
         size_b = np.abs(b).max(axis=0)
         last = np.full(b.shape[1], np.inf)
         iterations = 0
-        for _ in range(MAX_PASSES):
+        excess, passes = np.inf, 0
+        while passes < MAX_PASSES:
+            passes += 1
             reach = float(np.abs(x).max())
             correction = corrector.correct(r, reach, transpose=transpose)
             iterations += correction.iterations
@@ -160,17 +162,17 @@ class Resolvent:
             r = np.empty_like(b)
             resolvent_residual(P.indptr, P.indices, P.data, self._c, b, x, r)
             change, size_x = np.abs(correction.d).max(axis=0), np.abs(x).max(axis=0)
-            if np.all(change <= EPSILON * size_x):
-                break
-            if correction.settled and np.all(change <= 1e-6 * size_x):
-                break
-            if np.all(change >= 0.5 * last) and self._excess(P, b, x, r) <= 1.0:
+            excess = self._excess(P, b, x, r)
+            below_rounding = np.all(change <= EPSILON * size_x)
+            settled = correction.settled and np.all(change <= 1e-6 * size_x)
+            stalled = np.all(change >= 0.5 * last)
+            if excess <= 1.0 and (below_rounding or settled or stalled):
                 break
             last = change
         relative = float(np.max(np.abs(r).max(axis=0) / np.where(size_b > 0.0, size_b, 1.0)))
-        if not self._excess(P, b, x, r) <= 1.0:
+        if not excess <= 1.0:
             raise SolverError(
-                f"{corrector.method} left a residual of {relative:.1e} of b after {MAX_PASSES} "
+                f"{corrector.method} left a residual of {relative:.1e} of b after {passes} "
                 f"corrections ({iterations} iterations), above the tolerance of {TOLERANCE:.0e} plus "
                 "rounding; the system is singular or nearly so: check that every state reaches the "
                 "end (with factor 1), or use a factor below 1"
