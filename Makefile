@@ -14,6 +14,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 run: setup
 	$(BIN)/policyrisk reproduce chain --out results/chain
+	$(BIN)/policyrisk reproduce pinball --out results/pinball
 
 test: setup
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow"
