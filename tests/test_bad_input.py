@@ -5,7 +5,13 @@ import pytest
 import scipy.sparse as sp
 
 import policyrisk as pr
-from policyrisk.errors import ImproperPolicyError, InvalidInputError, MismatchError, PolicyRiskError
+from policyrisk.errors import (
+    ImproperPolicyError,
+    InfeasibleConstraintError,
+    InvalidInputError,
+    MismatchError,
+    PolicyRiskError,
+)
 from policyrisk.experiments.chain import ChainParameters
 from policyrisk.experiments.chain import run as run_chain
 
@@ -62,6 +68,99 @@ CASES = {
         InvalidInputError,
         "terminal_rewards",
         "reshape",
+    ),
+    "P complex": (lambda: pr.MarkovChain([[0.5j]], [1.0]), InvalidInputError, "P must", "real numbers"),
+    "sparse P complex": (
+        lambda: pr.MarkovChain(sp.csr_array([[0.5j]]), [1.0]),
+        InvalidInputError,
+        "P's entries",
+        "real numbers",
+    ),
+    "P in single precision": (
+        lambda: pr.MarkovChain(np.array(P2, dtype=np.float32), [1, 1]),
+        InvalidInputError,
+        "P must be float64",
+        "convert",
+    ),
+    "P none": (lambda: pr.MarkovChain(None, [1.0]), InvalidInputError, "P must", ""),
+    "r masked": (
+        lambda: pr.MarkovChain([[0.5]], np.ma.masked_array([7.0], mask=[True])),
+        InvalidInputError,
+        "r must",
+        "fill",
+    ),
+    "r of dates": (
+        lambda: pr.MarkovChain([[0.5]], np.array(["2020"], dtype="datetime64")),
+        InvalidInputError,
+        "r must",
+        "real numbers",
+    ),
+    "r of strings": (lambda: pr.MarkovChain([[0.5]], ["1"]), InvalidInputError, "r must", "real numbers"),
+    "r scalar": (lambda: pr.MarkovChain(P2, 1.0), InvalidInputError, "(2,) or (2, 2)", "reshape"),
+    "r beyond float64": (lambda: pr.MarkovChain(P2, [10**400, 1]), InvalidInputError, "r must", "pass"),
+    "rewards that overflow": (
+        lambda: pr.MarkovChain([[0.99999]], [1e308]).mean(),
+        InvalidInputError,
+        "r must keep the mean",
+        "rescale",
+    ),
+    "squares that overflow": (
+        lambda: pr.MarkovChain(P2, [1e200, 2e200]).variance(),
+        InvalidInputError,
+        "r must keep the variance",
+        "rescale",
+    ),
+    "features that overflow": (
+        lambda: pr.LSTD(lambda s: 1e160 * np.ones((len(s), 1))).fit_exact(CHAIN),
+        InvalidInputError,
+        "equations must be finite",
+        "rescale",
+    ),
+    "start as a float": (lambda: CHAIN.occupancy(1.0), InvalidInputError, "as an int", "count states"),
+    "start none": (lambda: CHAIN.sample(None), InvalidInputError, "start must", ""),
+    "start ragged": (lambda: CHAIN.occupancy([[0.5], [0.5, 1]]), InvalidInputError, "start must", "pass"),
+    "policy ragged": (
+        lambda: pr.MarkovChain.from_mdp(MDP, [1, 2], [[1, 0], [1]]),
+        InvalidInputError,
+        "policy must",
+        "pass",
+    ),
+    "policy empty": (
+        lambda: pr.MarkovChain.from_mdp(MDP, [1, 2], np.array([], dtype=int)),
+        InvalidInputError,
+        "policy must",
+        "one action per state",
+    ),
+    "policy of floats": (
+        lambda: pr.MarkovChain.from_mdp(MDP, [1, 2], [0.0, 1.0]),
+        InvalidInputError,
+        "as ints",
+        "one action per state",
+    ),
+    "rewards ragged": (
+        lambda: pr.MarkovChain.from_mdp(MDP, [[1, 2], [3]], [0, 0]),
+        InvalidInputError,
+        "r must",
+        "pass",
+    ),
+    "endless steps": (
+        lambda: CHAIN.sample(0, max_steps=10**30),
+        InvalidInputError,
+        "max_steps",
+        "smaller",
+    ),
+    "endless episodes": (lambda: CHAIN.sample(0, episodes=10**30), InvalidInputError, "episodes", "smaller"),
+    "walk without end": (lambda: pr.domains.walk(10**30), InvalidInputError, "n must", "smaller"),
+    "lam of text": (lambda: pr.LSTD(PHI, lam="0.5"), InvalidInputError, "lam", "range"),
+    "demand that cannot be met": (
+        lambda: pr.LSTD(
+            PHI,
+            lambda s: np.column_stack([s[:, 0] - 0.5]),
+            nonnegative_at=[0, 1],
+        ).fit_exact(CHAIN),
+        InfeasibleConstraintError,
+        "nonnegative_at",
+        "constant",
     ),
     "discount 0": (lambda: pr.MarkovChain(P2, [1, 1], 0.0), InvalidInputError, "discount", "pass 1"),
     "discount above 1": (lambda: pr.MarkovChain(P2, [1, 1], 1.01), InvalidInputError, "discount", "pass 1"),

@@ -155,6 +155,20 @@ def test_direction_that_only_bootstraps_is_an_error():
         LinearSystem(A, gram, np.ones(2), ridge=0.0, name="A")
 
 
+@pytest.mark.parametrize("degree", [10, 11, 12, 13, 16])
+def test_nearly_dependent_features_are_an_error_and_not_redundant(degree):
+    """Monomials of a high degree are independent on 30 states, though the Gram matrix cannot tell."""
+    phi = pr.Polynomial(degree, low=[0], high=[29])
+    with pytest.raises(SingularSystemError, match=rf"numerical rank \d+ of {degree + 1} features"):
+        pr.LSTD(phi, lam=0.95).fit_exact(pr.domains.walk(30), 0)
+
+
+@pytest.mark.parametrize("gap", [1e-8, 1e-9, 1e-10, 1e-11])
+def test_two_features_that_all_but_agree_are_an_error(gap):
+    with pytest.raises(SingularSystemError, match="numerical rank 1 of 2 features"):
+        pr.LSTD(lambda s: np.hstack([np.ones((len(s), 1)), 1 + gap * s])).fit_exact(pr.domains.walk(30), 0)
+
+
 def test_unvisited_features_are_left_out_or_refused():
     A, gram, b = random_system(3)
     A[2] = 0

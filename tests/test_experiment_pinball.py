@@ -239,6 +239,8 @@ def test_the_numbers_are_those_of_the_maps(small):
     assert numbers["trajectories"] == 300
     assert numbers["reached_share"] == 1.0
     assert numbers["sample_efficiency"] == pytest.approx(numbers["mc_trajectories_needed"] / 300)
+    fewest = numbers["mc_trajectories_needed"] <= 2.000001 * numbers["free_tiles"]
+    assert numbers["mc_needed_is_the_fewest"] == fewest
     known = np.isfinite(truth)
     correlation = np.corrcoef(maps["mc_mean"][known], maps["distance"][known])[0, 1]
     assert numbers["correlation_of_mean_and_distance"] == pytest.approx(correlation)

@@ -19,15 +19,27 @@ Matrix: TypeAlias = "Floats | sp.csr_array[Any, tuple[int, int]]"
 Seed: TypeAlias = "int | np.random.SeedSequence | np.random.Generator | None"
 
 
+def as_array(value: object, name: str, what: str) -> npt.NDArray[Any]:
+    """Any array of real numbers, or an error that names it; ``what`` says what it should be."""
+    rule = f"{name} must be {what}, got {type(value).__name__}"
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InvalidInputError(f"{rule} with masked entries; fill them or leave them out")
+    try:
+        array = np.asarray(value)
+        if array.dtype == object:
+            array = array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(
+            f"{rule}; pass an array or a list of equal-length lists of numbers"
+        ) from error
+    if array.dtype.kind not in "biuf":
+        raise InvalidInputError(f"{rule} of {array.dtype}; pass an array of real numbers")
+    return array
+
+
 def as_floats(value: object, name: str, shape: tuple[int | None, ...]) -> Floats:
     """A finite float64 array of the given shape (None: any length), or an error that names it."""
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(
-            f"{name} must be numbers of shape {describe(shape)}, got {type(value).__name__}; "
-            "pass an array or a list of equal-length lists of numbers"
-        ) from error
+    array = as_array(value, name, f"numbers of shape {describe(shape)}").astype(np.float64, copy=False)
     check_shape(array, name, shape)
     if not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
@@ -49,20 +61,12 @@ def check_shape(array: npt.NDArray[Any], name: str, shape: tuple[int | None, ...
 
 def as_states(value: object, name: str = "states") -> Floats:
     """States as a finite array of shape (n, dim); a 1-D array means n states of dimension 1."""
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(
-            f"{name} must be numbers of shape (n, dim), got {type(value).__name__}; "
-            "pass an array with a row per state"
-        ) from error
-    if array.ndim == 1:
-        array = array[:, None]
-    return as_floats(array, name, (None, None))
+    array = as_array(value, name, "numbers of shape (n, dim)")
+    return as_floats(array[:, None] if array.ndim == 1 else array, name, (None, None))
 
 
-def as_count(value: Any, name: str, minimum: int = 0) -> int:
-    """A whole number of at least ``minimum``."""
+def as_count(value: Any, name: str, minimum: int = 0, maximum: int = 2**31 - 1) -> int:
+    """A whole number from ``minimum`` to ``maximum``."""
     try:
         number = operator.index(value)
     except TypeError as error:
@@ -73,6 +77,8 @@ def as_count(value: Any, name: str, minimum: int = 0) -> int:
         raise InvalidInputError(
             f"{name} must be a whole number of at least {minimum}, got {value!r}; pass a larger int"
         )
+    if number > maximum:
+        raise InvalidInputError(f"{name} must be at most {maximum}, got {value!r}; pass a smaller int")
     return number
 
 
@@ -86,8 +92,10 @@ def as_number(
     remedy: str = "pass a number in that range",
 ) -> float:
     """A finite number in [low, high], or in (low, high] with ``open_low``."""
-    rule = f"{'(' if open_low else '['}{low:g}, {high:g}]"
+    rule = f"{'(' if open_low else '['}{low:g}, {high:g}{']' if np.isfinite(high) else ')'}"
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"{name} must be in {rule}, got {value!r}; {remedy}") from error

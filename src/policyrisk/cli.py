@@ -160,6 +160,8 @@ def _print_pinball(numbers: dict[str, Any], paths: list[Path]) -> None:
         )
     table.add_row("Monte Carlo, same budget", own, f"{numbers['mc_same_budget_rmse']:.3f}", "-", "-", "-")
     for name, error in numbers.get("extended", {}).get("maps", {}).items():
+        if name in ("tiles", "every-visit Monte Carlo"):
+            continue  # shown above
         table.add_row(
             name,
             own,
@@ -172,12 +174,13 @@ def _print_pinball(numbers: dict[str, Any], paths: list[Path]) -> None:
     console.print(table)
     claims, gap = numbers["claims"], numbers["claims"]["riskiest_less_farthest"]
     std, drop = claims["std_and_distance"], claims["nearer_less_farther"]
+    fewest = "no more than " if numbers["mc_needed_is_the_fewest"] else ""
     monotone = "" if claims["std_is_monotone_in_distance"] else "not "
     lines = [
         f"{own} trajectories of {numbers['mean_steps']:.1f} actions, {100 * numbers['reached_share']:.2f}% "
         f"reached the target; truth at rest: {numbers['mc_trajectories']:,} trajectories, mean std "
         f"{numbers['mc_mean_std']:.2f}",
-        f"Monte Carlo needs {numbers['mc_trajectories_needed']:,.0f} trajectories for LSTD's error: "
+        f"Monte Carlo needs {fewest}{numbers['mc_trajectories_needed']:,.0f} trajectories for LSTD's error: "
         f"{numbers['sample_efficiency']:.1f} times as many",
         f"Correlation with the distance: mean {numbers['correlation_of_mean_and_distance']:.3f}, std "
         f"{std['correlation']:.3f}; the std is {monotone}monotone in it (it falls by "

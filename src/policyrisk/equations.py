@@ -140,6 +140,11 @@ class MomentEquations:
                 f"with discount=1 some episode must terminate (Assumption 1: proper policy), got "
                 f"{self.episodes} episodes, all cut off; gather episodes that end, or use discount < 1"
             )
+        if not all(np.isfinite(getattr(self, name)).all() for name in (*_SUMS, "C", "gram")):
+            raise InvalidInputError(
+                "equations must be finite, got sums beyond the range of float64; rescale the features or "
+                "the rewards"
+            )
         total = ridge * self.episodes
         mean = LinearSystem(self.A, self.mean_gram, self.visits, ridge=total, name="A (the mean's equations)")
         second = mean

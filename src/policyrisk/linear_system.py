@@ -26,8 +26,9 @@ from policyrisk.errors import SingularSystemError, UnvisitedError
 
 # The 1-norm condition number past which double precision leaves fewer than three digits.
 CONDITION_LIMIT = 1e13
-# What counts as zero beside 1 where exact arithmetic would give zero.
+# What counts as zero beside 1 where exact arithmetic would give zero: in a right-hand side, and in A.
 ROUNDING = 1e-9
+UNSEEN = 1e-12
 
 
 class LinearSystem:
@@ -57,10 +58,12 @@ class LinearSystem:
         if self.condition > CONDITION_LIMIT and ridge == 0.0:
             self._reduce(scaled, gram[kept] * np.outer(self._scale, self._scale))
         if self.condition > CONDITION_LIMIT:
+            rank = np.linalg.matrix_rank(self._reduced, rtol=1 / CONDITION_LIMIT)
             raise SingularSystemError(
-                f"{name} is singular or nearly so: numerical rank below {self.rank} of {self.size} features, "
-                f"condition number {self.condition:.1e} (Assumption 3: independent features). "
-                "Use fewer or better scaled features, more episodes that terminate, or a small ridge"
+                f"{name} is singular or nearly so: numerical rank {rank} of {self.size} features, condition "
+                f"number {self.condition:.1e} (Assumption 3: independent features). Use fewer or better "
+                "conditioned features (orthogonal ones, or a lower degree), more episodes that terminate, or "
+                "a small ridge"
             )
 
     @property
@@ -136,19 +139,24 @@ class LinearSystem:
         return solution
 
     def _reduce(self, scaled: Floats, gram: Floats) -> None:
-        """Take out the directions that G does not see, if A does not see them either."""
+        """Take out the directions that G does not see, if A does not see them either.
+
+        G squares the features, so that it cannot tell 1e-9 from 0; A is linear in them and can.
+        """
         eigenvalues, vectors = np.linalg.eigh(gram)
         zero = eigenvalues <= eigenvalues[-1] * len(gram) * np.finfo(np.float64).eps
         basis, null = vectors[:, ~zero], vectors[:, zero]
-        self.rank = basis.shape[1]
-        size = np.linalg.norm(scaled, 2) if len(scaled) < 500 else np.linalg.norm(scaled)
-        seen = max(np.linalg.norm(scaled @ null), np.linalg.norm(null.T @ scaled))
-        if null.size and seen > ROUNDING * size:
+        limit = UNSEEN * np.linalg.norm(scaled)
+        right, left = np.linalg.norm(scaled @ null), np.linalg.norm(null.T @ scaled)
+        if null.size == 0 or left > limit or limit < right < 1e6 * limit:
+            return  # nearly singular, but every direction matters
+        if right > limit:
             raise UnvisitedError(
                 f"{self.name} has {null.shape[1]} directions that no visited state determines, and cut-off "
                 "episodes bootstrap from them (Assumption 4: all states visited). Use `fit`, which gives "
                 "up those last transitions and counts them, or fewer features"
             )
+        self.rank = basis.shape[1]
         self._basis = basis
         self._null = np.linalg.qr(null * self._scale[:, None])[0]
         self._factor(basis.T @ scaled @ basis)

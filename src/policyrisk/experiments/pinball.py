@@ -221,6 +221,7 @@ def _numbers(
         "mc_same_budget_rmse": same,
         "mc_same_budget_share": share,
         "mc_trajectories_needed": needed,
+        "mc_needed_is_the_fewest": at_rest.std_error >= budget.error(2),  # two at each: it is an upper bound
         "sample_efficiency": needed / len(data),
         "at_rest": {
             "lstd": at_rest.to_dict(),

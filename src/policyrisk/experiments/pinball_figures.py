@@ -104,7 +104,7 @@ def draw_std(result: PinballResult) -> Figure:
     """Figure 5: the std map by LSTD and by Monte Carlo, on one colour scale."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.6, 4.6), layout="constrained")
+    figure = Figure(figsize=(9.6, 5.0), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     given, grid, maze = result.parameters, result.grid, result.pinball.maze
     V = result.risk.variance(grid.states)
@@ -116,6 +116,7 @@ def draw_std(result: PinballResult) -> Figure:
     for axes, title, std in zip(panels, titles, (_root(V), result.rest.std), strict=True):
         image = draw_map(axes, maze, grid.picture(std), vmin=0.0, vmax=top, cmap="inferno")
         axes.set_title(title)
+        axes.label_outer()
     ring: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 13, "markeredgewidth": 2.5}
     for name, colour in (("riskiest", "tab:cyan"), ("farthest", "tab:green")):
         x, y = result.numbers[name]["position"]
@@ -195,6 +196,7 @@ def draw_error_bars(extension: ExtendedResult) -> Figure:
             axes, result.pinball.maze, result.grid.picture(errors), vmin=0.0, vmax=top, cmap="cividis"
         )
         axes.set_title(name, fontsize="medium")
+        axes.label_outer()
     figure.colorbar(image, ax=panels.tolist(), label="standard error of the std (actions)", extend="max")
     return figure
 

@@ -103,7 +103,7 @@ class Plan:
         shared = second == features
         mean = Evaluator.of(features, states)
         plan = cls(mean, mean if shared else Evaluator.of(second, states), shared, lam, discount)
-        return plan, chunks(chain([first], batches_left), DENSE_CHUNK if plan.dense else SPARSE_CHUNK)
+        return plan, chunks(chain([first], batches_left), DENSE_CHUNK if plan.dense else plan.block_size)
 
     def blocks(self, chunk: Chunk) -> Iterator[tuple[slice, Rows, Rows]]:
         """A chunk's blocks, the last one first: where they are, φ_J and φ_M."""
@@ -118,8 +118,9 @@ class Plan:
 
     @property
     def block_size(self) -> int:
-        """How many rows to work on at a time, about."""
-        return DENSE_BLOCK if self.dense else SPARSE_CHUNK
+        """How many rows to work on at a time, about: fewer where each has many entries, to bound memory."""
+        nonzeros = max(self.mean.nonzeros, self.second.nonzeros)
+        return DENSE_BLOCK if self.dense else max(SPARSE_CHUNK // nonzeros**2, 256)
 
     @property
     def one_matrix(self) -> bool:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from policyrisk._arrays import Floats, Ints, Matrix
 from policyrisk.constraint import solve_constrained
 from policyrisk.equations import MomentEquations, Weights
-from policyrisk.errors import SolverError
+from policyrisk.errors import InfeasibleConstraintError, SolverError
 from policyrisk.features import Features
 from policyrisk.lstd.influence import Face
 from policyrisk.trajectories import Source, batches
@@ -64,14 +64,21 @@ class Constraint:
         least = np.zeros(known.size) if self.direct else J**2
         size = max(float(np.abs(phi_M @ system.solve(self.d)).max(initial=0.0)), least.max(initial=0.0))
         gram = system.restrict(np.asarray(system.restrict(self.equations.gram)).T)
-        solution = solve_constrained(
-            system.reduced / K,
-            np.asarray(system.restrict(self.d[None, :])).ravel() / K,
-            system.restrict(-phi_M),
-            -(least + ROUNDING * size),
-            gram=np.asarray(gram) / K,
-            solver=self.solver,
-        )
+        try:
+            solution = solve_constrained(
+                system.reduced / K,
+                np.asarray(system.restrict(self.d[None, :])).ravel() / K,
+                system.restrict(-phi_M),
+                -(least + ROUNDING * size),
+                gram=np.asarray(gram) / K,
+                solver=self.solver,
+            )
+        except InfeasibleConstraintError as error:
+            raise InfeasibleConstraintError(
+                f"nonnegative_at demands V >= 0 at {known.size} states, and no weights give that (Assumption "
+                f"11: feasible constraint). Add a second feature that is positive at all of them, such as a "
+                f"constant, or name fewer states. In detail, with a row for each state: {error}"
+            ) from error
         return Constrained(
             system.lift(solution.w), self._face(phi_J, phi_M, J, solution.active), solution.residual
         )

@@ -106,15 +106,18 @@ class Evaluator:
 
     features: Features
     dense: bool
+    nonzeros: int  # a row's, about
 
     @classmethod
     def of(cls, features: Features, states: npt.NDArray[Any]) -> Evaluator:
         """Decided by the share of non-zeros at a few states."""
-        if hasattr(features, "active"):
-            return cls(features, dense=False)
+        active = getattr(features, "active", None)
+        if active is not None:
+            return cls(features, dense=False, nonzeros=np.asarray(active(states[:1])).shape[1])
         phi = features(states)
-        dense = not sp.issparse(phi) or phi.nnz > DENSE_SHARE * phi.shape[0] * phi.shape[1]
-        return cls(features, dense)
+        if not sp.issparse(phi) or phi.nnz > DENSE_SHARE * phi.shape[0] * phi.shape[1]:
+            return cls(features, dense=True, nonzeros=phi.shape[1])
+        return cls(features, dense=False, nonzeros=1 + phi.nnz // phi.shape[0])
 
     def __call__(self, states: npt.NDArray[Any], ends: Bools) -> Rows:
         """φ(states), of rows that end episodes where ``ends`` says so."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Ints, as_floats, check_shape, name_some
+from policyrisk._arrays import Floats, Ints, as_array, as_floats, check_shape, name_some
 from policyrisk.errors import InvalidInputError
 
 Sparse: TypeAlias = "sp.csr_array[Any, tuple[int, int]]"
@@ -61,10 +61,10 @@ class Branches:
         return sp.csr_array(sp.coo_array(entries, shape=(self.n, self.n)))
 
 
-def from_matrix(P: Sparse, rewards: Floats | Sparse, terminal_rewards: object, name: str = "P") -> Branches:
+def from_matrix(P: Sparse, rewards: Floats | Sparse, terminal_rewards: object) -> Branches:
     """Branches of checked P (n, n) with rewards r(x) (n,) or r(x, y) (n, n); rows' rests terminate."""
     n = P.shape[0]
-    ends = _terminating(P, name)
+    ends = _terminating(P)
     leaving = np.flatnonzero(ends)
     rows = np.repeat(np.arange(n), np.diff(P.indptr))
     if rewards.ndim == 1:
@@ -107,11 +107,12 @@ def as_transition_matrix(value: Any, name: str) -> Sparse:
     if sp.issparse(value):
         if len(value.shape) != 2 or value.shape[0] != value.shape[1]:
             raise InvalidInputError(f"{name} must be square, of shape (n, n), got {value.shape}; reshape it")
-        matrix: Sparse = sp.csr_array(value).astype(np.float64)
-        matrix.sum_duplicates()
-        matrix.data = as_floats(matrix.data, f"{name}'s entries", (None,))
+        _refuse_low_precision(value.dtype, name)
+        matrix = as_sparse(value, name)
     else:
-        dense = as_floats(value, name, (None, None))
+        given = as_array(value, name, "numbers of shape (n, n)")
+        _refuse_low_precision(given.dtype, name)
+        dense = as_floats(given, name, (None, None))
         check_shape(dense, name, (len(dense), len(dense)))
         matrix = sp.csr_array(dense)
     matrix.eliminate_zeros()
@@ -133,7 +134,24 @@ def as_transition_matrix(value: Any, name: str) -> Sparse:
     return matrix
 
 
-def _terminating(P: Sparse, name: str) -> Floats:
+def as_sparse(value: Any, name: str) -> Sparse:
+    """A sparse matrix in CSR with finite float64 entries and no repeated one."""
+    given = sp.csr_array(value)
+    entries = as_floats(given.data, f"{name}'s entries", (None,))
+    matrix: Sparse = sp.csr_array((entries.copy(), given.indices, given.indptr), shape=given.shape)
+    matrix.sum_duplicates()
+    return matrix
+
+
+def _refuse_low_precision(dtype: np.dtype[Any], name: str) -> None:
+    if dtype.kind == "f" and dtype.itemsize < 8:
+        raise InvalidInputError(
+            f"{name} must be float64, got {dtype}, whose rounding of a row's sum would count as terminating; "
+            "convert it, and divide the rows that should sum to 1 by their sums"
+        )
+
+
+def _terminating(P: Sparse) -> Floats:
     """The probability of ending from each state, 0 where the row sums to 1 within rounding."""
     rest = 1.0 - np.asarray(P.sum(axis=1)).ravel()
     return np.where(rest > ROW_ROUNDING, rest, 0.0)

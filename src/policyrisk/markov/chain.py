@@ -22,10 +22,19 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk import _random
-from policyrisk._arrays import Floats, Seed, as_count, as_floats, as_number, name_some, readonly
+from policyrisk._arrays import (
+    Floats,
+    Seed,
+    as_array,
+    as_count,
+    as_floats,
+    as_number,
+    name_some,
+    readonly,
+)
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.markov import _kernels
-from policyrisk.markov.branches import Branches, Sparse, as_transition_matrix, from_matrix, mix
+from policyrisk.markov.branches import Branches, Sparse, as_sparse, as_transition_matrix, from_matrix, mix
 from policyrisk.markov.linear import Resolvent, SolveReport
 from policyrisk.trajectories import Trajectories
 
@@ -112,7 +121,7 @@ class MarkovChain:
                 raise ImproperPolicyError(
                     f"P must reach the end from every state when discount=1 (Assumption 1: proper policy), "
                     f"but cannot from states {name_some(endless)}; let some row there sum to less than 1, "
-                    "or use discount < 1"
+                    "or use discount < 1 (a row that sums to 1 within 1e-12 counts as 1)"
                 )
         self._resolvents: dict[float, Resolvent] = {}
         self.reports: dict[str, SolveReport] = {}
@@ -135,13 +144,22 @@ class MarkovChain:
 
     @cached_property
     def _mean(self) -> Floats:
-        solution, self.reports["mean"] = self.resolvent(self.discount).solve(self.expected_reward)
-        return readonly(solution)
+        return self._solve("mean", self.discount, self.expected_reward)
 
     @cached_property
     def _variance(self) -> Floats:
-        squared = self.expected_squared_error(self._mean)
-        solution, self.reports["variance"] = self.resolvent(self.discount**2).solve(squared)
+        return self._solve("variance", self.discount**2, self.expected_squared_error(self._mean))
+
+    def _solve(self, name: str, factor: float, b: Floats) -> Floats:
+        with np.errstate(over="ignore", invalid="ignore"):
+            solution = b
+            if np.isfinite(b).all():
+                solution, self.reports[name] = self.resolvent(factor).solve(b)
+        if not np.isfinite(solution).all():
+            raise InvalidInputError(
+                f"r must keep the {name} of the reward to go within the range of float64, got rewards up to "
+                f"{np.abs(self.branches.reward).max():g}, with which it does not; rescale the rewards"
+            )
         return readonly(solution)
 
     @cached_property
@@ -153,8 +171,9 @@ class MarkovChain:
         """E[δ² | x] with δ = ρ + γ J(y) − J(x) for any function J (n,) of the state, of shape (n,)."""
         branches = self.branches
         after = np.append(J, 0.0)[branches.successor]
-        delta = branches.reward + self.discount * after - J[branches.row]
-        return branches.expect(delta**2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            delta = branches.reward + self.discount * after - J[branches.row]
+            return branches.expect(delta**2)
 
     def resolvent(self, factor: float) -> Resolvent:
         """The factored I − factor·P, made once for each factor."""
@@ -190,12 +209,13 @@ class MarkovChain:
 
     def start_distribution(self, start: npt.ArrayLike) -> Floats:
         """ζ0 of shape (n,) from a state's index or a distribution."""
-        array = np.asarray(start)
-        if array.ndim == 0 and np.issubdtype(array.dtype, np.integer):
-            index = int(array)
+        array = as_array(start, "start", f"a state's index or a distribution of shape ({self.n},)")
+        if array.ndim == 0:
+            index = int(array) if array.dtype.kind in "iu" else -1
             if not 0 <= index < self.n:
                 raise InvalidInputError(
-                    f"start must be a state from 0 to {self.n - 1}, got {index}; count states from 0"
+                    f"start must be a state from 0 to {self.n - 1}, as an int, or a distribution of shape "
+                    f"({self.n},), got {start!r}; count states from 0"
                 )
             zeta = np.zeros(self.n)
             zeta[index] = 1.0
@@ -234,7 +254,7 @@ class MarkovChain:
                     f"max_steps must be given where episodes may never end, as from states "
                     f"{name_some(endless)}; pass max_steps"
                 )
-        limit = np.iinfo(np.int64).max if max_steps is None else as_count(max_steps, "max_steps", 1)
+        limit = np.iinfo(np.int64).max if max_steps is None else as_count(max_steps, "max_steps", 1, 2**62)
         branches = self.branches
         first, second = _random.keys(seed)
         lengths, terminated = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.bool_)
@@ -324,10 +344,11 @@ def _as_rewards(r: Any, n: int) -> Floats | Sparse:
     if sp.issparse(r):
         if r.shape != (n, n):
             raise InvalidInputError(f"r must have shape ({n},) or ({n}, {n}), got {r.shape}; reshape it")
-        matrix: Sparse = sp.csr_array(r).astype(np.float64)
-        matrix.data = as_floats(matrix.data, "r's entries", (None,))
-        return matrix
-    return as_floats(r, "r", (n, n) if np.ndim(r) == 2 else (n,))
+        return as_sparse(r, "r")
+    array = as_array(r, "r", f"numbers of shape ({n},) or ({n}, {n})")
+    if array.shape not in ((n,), (n, n)):
+        raise InvalidInputError(f"r must have shape ({n},) or ({n}, {n}), got {array.shape}; reshape it")
+    return as_floats(array, "r", array.shape)
 
 
 def _rewards_by_action(r: Any, n: int, actions: int) -> list[Floats | Sparse]:
@@ -336,7 +357,11 @@ def _rewards_by_action(r: Any, n: int, actions: int) -> list[Floats | Sparse]:
         if len(r) != actions:
             raise InvalidInputError(f"r must hold {actions} matrices, one per action, got {len(r)}; add some")
         return [_as_rewards(part, n) for part in r]
-    shape = r.shape if sp.issparse(r) else np.shape(r)
+    if not sp.issparse(r):
+        r = as_array(
+            r, "r", f"numbers of shape ({n},), ({n}, {actions}), ({actions}, {n}, {n}) or ({n}, {n})"
+        )
+    shape = r.shape
     if len(shape) == 3:
         table = as_floats(r, "r", (actions, n, n))
         return [table[a] for a in range(actions)]
@@ -353,12 +378,16 @@ def _rewards_by_action(r: Any, n: int, actions: int) -> list[Floats | Sparse]:
 
 def _as_policy(policy: Any, n: int, actions: int) -> Floats:
     """The policy as probabilities (n, actions)."""
-    array = np.asarray(policy)
-    if array.ndim == 1 and np.issubdtype(array.dtype, np.integer):
-        if array.shape != (n,) or array.min() < 0 or array.max() >= actions:
+    array = as_array(policy, "policy", f"probabilities of shape ({n}, {actions}) or {n} ints")
+    if array.ndim == 1:
+        if (
+            array.dtype.kind not in "iu"
+            or array.shape != (n,)
+            or not np.isin(array, np.arange(actions)).all()
+        ):
             raise InvalidInputError(
-                f"policy must hold {n} actions from 0 to {actions - 1}, got shape {array.shape} with values "
-                f"from {array.min()} to {array.max()}; give one action per state"
+                f"policy must hold {n} actions from 0 to {actions - 1} as ints, got {array.dtype} of shape "
+                f"{array.shape}: {name_some(array, 4)}; give one action per state"
             )
         one_hot: Floats = np.eye(actions)[array]
         return one_hot

@@ -61,6 +61,10 @@ class ProjectedChain:
 
     def equations(self) -> MomentEquations:
         """A, b, C, D and e, as the sums of one expected episode."""
+        with np.errstate(over="ignore", invalid="ignore"):  # solving refuses what is not finite
+            return self._equations()
+
+    def _equations(self) -> MomentEquations:
         chain, gamma = self.chain, self.discount
         branches = chain.branches
         A = _product(self.Z, self.phi_J - gamma * (chain.P @ self.phi_J))
