@@ -308,6 +308,12 @@ CASES = {
         "degree",
         "larger",
     ),
+    "polynomial of astronomic size": (
+        lambda: pr.Polynomial(100, low=[0] * 20, high=[1] * 20),
+        InvalidInputError,
+        "degree must give",
+        "lower degree",
+    ),
     "empty box": (lambda: pr.Polynomial(1, low=[1], high=[1]), InvalidInputError, "low", "widen"),
     "states of wrong dimension": (
         lambda: PHI(np.zeros((3, 2))),

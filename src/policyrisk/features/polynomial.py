@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -9,9 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._arrays import Bools, Floats, Ints, as_count
+from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
 from policyrisk.features.lattice import lattice, parents
 from policyrisk.features.protocol import Box, Described
+
+MOST = 1_000_000  # monomials
 
 
 class Polynomial(Described):
@@ -37,6 +41,12 @@ class Polynomial(Described):
     ) -> None:
         self.degree = as_count(degree, "degree")
         self.box = Box.of(low, high, dims)
+        size = math.comb(self.box.dim + self.degree, self.box.dim)
+        if size > MOST:
+            raise InvalidInputError(
+                f"degree must give at most {MOST} monomials, got {self.degree}, which gives {size} of "
+                f"{self.box.dim} coordinates; choose a lower degree or fewer coordinates with dims="
+            )
 
     @cached_property
     def exponents(self) -> Ints:
