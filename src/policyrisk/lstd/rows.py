@@ -106,17 +106,17 @@ class Evaluator:
 
     features: Features
     dense: bool
-    nonzeros: int  # a row's, about
+    nonzeros: int  # of a row, about, where rows are sparse
 
     @classmethod
     def of(cls, features: Features, states: npt.NDArray[Any]) -> Evaluator:
         """Decided by the share of non-zeros at a few states."""
         active = getattr(features, "active", None)
         if active is not None:
-            return cls(features, dense=False, nonzeros=np.asarray(active(states[:1])).shape[1])
+            return cls(features, dense=False, nonzeros=max(np.size(active(states[:1])), 1))
         phi = features(states)
         if not sp.issparse(phi) or phi.nnz > DENSE_SHARE * phi.shape[0] * phi.shape[1]:
-            return cls(features, dense=True, nonzeros=phi.shape[1])
+            return cls(features, dense=True, nonzeros=1)
         return cls(features, dense=False, nonzeros=1 + phi.nnz // phi.shape[0])
 
     def __call__(self, states: npt.NDArray[Any], ends: Bools) -> Rows:
