@@ -18,8 +18,8 @@ from scipy import stats
 import policyrisk as pr
 from policyrisk._gymnasium import register
 from policyrisk.domains.pinball import Pinball, UniformPolicy
-from policyrisk.errors import InvalidInputError
-from policyrisk.montecarlo import CutOffWarning, MonteCarlo, monte_carlo, sums
+from policyrisk.errors import CutOffWarning, InvalidInputError
+from policyrisk.montecarlo import MonteCarlo, monte_carlo, sums
 from policyrisk.summary import SampleReturns
 
 register()

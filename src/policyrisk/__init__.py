@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from policyrisk import domains as domains
     from policyrisk import errors as errors
     from policyrisk import plotting as plotting
+    from policyrisk import readers as readers
     from policyrisk.comparison import compare as compare
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.features import Fourier as Fourier
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from policyrisk.markov import MarkovChain as MarkovChain
     from policyrisk.montecarlo import MonteCarlo as MonteCarlo
     from policyrisk.montecarlo import monte_carlo as monte_carlo
+    from policyrisk.readers import read as read
+    from policyrisk.readers import read_minari as read_minari
+    from policyrisk.readers import read_parquet as read_parquet
+    from policyrisk.readers import rollout as rollout
+    from policyrisk.readers import write_parquet as write_parquet
     from policyrisk.risk import RiskFunction as RiskFunction
     from policyrisk.td import TD as TD
     from policyrisk.td import StepSize as StepSize
@@ -60,6 +66,12 @@ _HOMES = {
     "errors": "",
     "monte_carlo": "policyrisk.montecarlo",
     "plotting": "",
+    "read": "policyrisk.readers",
+    "read_minari": "policyrisk.readers",
+    "read_parquet": "policyrisk.readers",
+    "readers": "",
+    "rollout": "policyrisk.readers",
+    "write_parquet": "policyrisk.readers",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)
 __all__ = sorted(_HOMES)

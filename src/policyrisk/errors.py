@@ -9,17 +9,21 @@ features, 4 all states visited, 11 feasible constraint.
 """
 
 __all__ = [
+    "BadRowError",
+    "CutOffWarning",
     "FewEpisodesWarning",
     "ImproperPolicyError",
     "InfeasibleConstraintError",
     "InvalidInputError",
     "MismatchError",
+    "MissingPackageError",
     "NegativeVarianceWarning",
     "NotUniqueWarning",
     "PolicyRiskError",
     "PolicyRiskWarning",
     "SingularSystemError",
     "SolverError",
+    "UnrecordedEndWarning",
     "UnvisitedError",
 ]
 
@@ -34,6 +38,10 @@ class InvalidInputError(PolicyRiskError, ValueError):
 
 class MismatchError(InvalidInputError):
     """Two things that must belong together (equations, features, discounts) do not."""
+
+
+class BadRowError(InvalidInputError):
+    """A row of a file breaks the layout; the message names both."""
 
 
 class ImproperPolicyError(InvalidInputError):
@@ -56,6 +64,10 @@ class SolverError(PolicyRiskError):
     """An iterative or pivoting solver stopped before its residual was small enough."""
 
 
+class MissingPackageError(PolicyRiskError, ImportError):
+    """What was asked for needs a package that is not installed."""
+
+
 class PolicyRiskWarning(UserWarning):
     """Base of every warning that policyrisk gives."""
 
@@ -70,3 +82,11 @@ class FewEpisodesWarning(PolicyRiskWarning):
 
 class NotUniqueWarning(PolicyRiskWarning):
     """The constrained equations may have more than one solution."""
+
+
+class CutOffWarning(PolicyRiskWarning):
+    """Some simulated episodes were cut off; the moments are those of the return up to the cut."""
+
+
+class UnrecordedEndWarning(PolicyRiskWarning):
+    """Cut-off episodes whose end state was not recorded gave up their last transition."""

@@ -30,6 +30,7 @@ from policyrisk._compiled import CompiledPolicy
 from policyrisk._progress import ProgressBar
 from policyrisk.control import pinball_policy
 from policyrisk.domains import Pinball
+from policyrisk.errors import CutOffWarning
 from policyrisk.experiments.claims import monotonicity
 from policyrisk.experiments.map_errors import Budget, Truth
 from policyrisk.experiments.output import Clock, make_folder, write_figure, write_json
@@ -37,7 +38,7 @@ from policyrisk.experiments.tile_grid import TileGrid
 from policyrisk.experiments.tile_visits import Visits, every_visit, visits_of
 from policyrisk.features import TileCoding
 from policyrisk.lstd import LSTD
-from policyrisk.montecarlo import CutOffWarning, MonteCarlo, monte_carlo
+from policyrisk.montecarlo import MonteCarlo, monte_carlo
 from policyrisk.risk import RiskFunction
 from policyrisk.storage import write_atomically
 from policyrisk.trajectories import Trajectories

@@ -28,7 +28,7 @@ from policyrisk._arrays import Floats, Seed, as_count, as_number, as_states, nam
 from policyrisk._progress import ProgressBar
 from policyrisk._random import keys
 from policyrisk._text import percent, plural
-from policyrisk.errors import InvalidInputError, PolicyRiskWarning
+from policyrisk.errors import CutOffWarning, InvalidInputError
 from policyrisk.montecarlo.checkpoint import (
     Problem,
     identity,
@@ -39,10 +39,6 @@ from policyrisk.montecarlo.checkpoint import (
 from policyrisk.montecarlo.record import MonteCarlo
 from policyrisk.montecarlo.simulators import Runner, as_runner
 from policyrisk.montecarlo.sums import COUNT, CUT_OFF, ROWS, STEPS, merge, moments, tabulate
-
-
-class CutOffWarning(PolicyRiskWarning):
-    """Some episodes were cut off; the moments are those of the return up to the cut."""
 
 
 class Block(NamedTuple):

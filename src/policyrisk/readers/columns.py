@@ -1,0 +1,333 @@
+"""From Arrow record batches to checked :class:`~policyrisk.readers.rows.Rows`.
+
+Which columns hold what is a :class:`Layout`; a table's own columns are matched with it once for each file,
+and each batch is then converted and checked row by row: types, nulls, finite numbers, ids that come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._arrays import Bools, Floats, Ints
+from policyrisk.errors import InvalidInputError
+from policyrisk.readers.rows import Rows, refuse
+from policyrisk.readers.seen import Seen
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EPISODE, REWARD, STEP, TERMINATED, TRUNCATED = "episode", "reward", "step", "terminated", "truncated"
+STATE = "state"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns' names. ``state`` None: ``state``, or ``state_0``, ``state_1``, … of the table."""
+
+    state: tuple[str, ...] | None = None
+    episode: str = EPISODE
+    reward: str = REWARD
+    terminated: str | None = TERMINATED
+    truncated: str | None = TRUNCATED
+    step: str | None = STEP
+
+    def used(self) -> list[str]:
+        """All columns that are read, once each."""
+        names = (*(self.state or ()), self.episode, self.reward, self.terminated, self.truncated, self.step)
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def as_layout(
+    state: str | Sequence[str] | None,
+    episode: str,
+    reward: str,
+    terminated: str | None,
+    truncated: str | None,
+    step: str | None,
+) -> Layout:
+    """A layout of a caller's arguments."""
+    names = (state,) if isinstance(state, str) else None if state is None else tuple(state)
+    if names is not None and (not names or not all(isinstance(name, str) for name in names)):
+        raise InvalidInputError(
+            f"state must be a column's name or a list of names, got {state!r}; pass for example ['x', 'y']"
+        )
+    if names is not None and len(set(names)) < len(names):
+        raise InvalidInputError(f"state must name each column once, got {list(names)}; remove the second")
+    for argument, name, optional in (
+        ("episode", episode, False),
+        ("reward", reward, False),
+        ("terminated", terminated, True),
+        ("truncated", truncated, True),
+        ("step", step, True),
+    ):
+        if not (isinstance(name, str) or (optional and name is None)):
+            raise InvalidInputError(f"{argument} must be a column's name, got {name!r}; pass a string")
+    return Layout(names, episode, reward, terminated, truncated, step)
+
+
+def match(layout: Layout, names: Sequence[str], file: str) -> Layout:
+    """The layout with only the columns that a table has; a missing one is an error that lists them all."""
+    there = f"got the columns {', '.join(names) or '(none)'} in {file}"
+
+    def has(name: str, argument: str) -> str:
+        if name not in names:
+            raise InvalidInputError(
+                f"{argument} must name a column, got {name!r}, but {there}; "
+                f"pass {argument}=... with the column that you mean"
+            )
+        if list(names).count(name) > 1:
+            raise InvalidInputError(
+                f"{argument} must name one column, {there}, {name} more than once; rename one of them"
+            )
+        return name
+
+    def may_have(name: str | None, argument: str, usual: str) -> str | None:
+        return None if name is None or (name == usual and name not in names) else has(name, argument)
+
+    found = Layout(
+        state=tuple(has(name, "state") for name in layout.state or _usual_state(names, there)),
+        episode=has(layout.episode, "episode"),
+        reward=has(layout.reward, "reward"),
+        terminated=may_have(layout.terminated, "terminated", TERMINATED),
+        truncated=may_have(layout.truncated, "truncated", TRUNCATED),
+        step=may_have(layout.step, "step", STEP),
+    )
+    if found.terminated is None and found.truncated is None:
+        raise InvalidInputError(
+            f"terminated or truncated must name a column of booleans, {there}; add one that says in each "
+            "episode's last row whether it ended there or was cut off"
+        )
+    return found
+
+
+def _usual_state(names: Sequence[str], there: str) -> tuple[str, ...]:
+    if STATE in names:
+        return (STATE,)
+    numbered: list[str] = []
+    while f"{STATE}_{len(numbered)}" in names:
+        numbered.append(f"{STATE}_{len(numbered)}")
+    if not numbered:
+        raise InvalidInputError(
+            f"state must name the columns of the state, {there}; pass for example state=['x', 'y']"
+        )
+    return tuple(numbered)
+
+
+class Converter:
+    """Turns one file's record batches, in order, into checked rows."""
+
+    def __init__(self, layout: Layout, file: str) -> None:
+        self.layout, self.file = layout, file
+        self._row = 0
+        self._seen = Seen()
+        self._last: Any = None  # the id of the row before
+        self._widths: dict[str, int] = {}  # of list columns
+
+    def rows(self, batch: pa.RecordBatch) -> Rows:
+        """The rows of the next batch."""
+        layout = self.layout
+        new = self._new_episodes(batch.column(layout.episode))
+        rewards, ended = self._rewards(batch.column(layout.reward))
+        rows = Rows(
+            states=self._states(batch),
+            rewards=rewards,
+            ended=ended,
+            new=new,
+            terminated=self._flags(batch, layout.terminated, ended),
+            truncated=self._flags(batch, layout.truncated, ended),
+            steps=None if layout.step is None else self._numbers(batch.column(layout.step), layout.step),
+        )
+        self._row += batch.num_rows
+        return rows
+
+    def _new_episodes(self, ids: pa.Array) -> Bools:
+        """Where another episode begins, of shape (n,); one that was there before is an error."""
+        import pyarrow.compute as pc
+        from pyarrow import types
+
+        name = self.layout.episode
+        if types.is_dictionary(ids.type):
+            ids = ids.dictionary_decode()
+        whole = types.is_integer(ids.type)
+        if not (
+            whole
+            or types.is_string(ids.type)
+            or types.is_large_string(ids.type)
+            or types.is_binary(ids.type)
+            or types.is_large_binary(ids.type)
+            or types.is_fixed_size_binary(ids.type)
+        ):
+            self._refuse_type(name, "whole numbers or strings", ids.type)
+        self._check_no_nulls(ids, name, "give every row the id of its episode")
+        new = np.ones(len(ids), dtype=np.bool_)
+        new[1:] = pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)
+        first, last = ids[:1].to_pylist()[0], ids[len(ids) - 1 :].to_pylist()[0]
+        new[0] = first != self._last  # an id is never None, which it is before the first row
+        self._last = last
+
+        starts = np.flatnonzero(new)
+        begun = ids.take(starts)
+        keys: Ints = (
+            begun.to_numpy(zero_copy_only=False).astype(np.int64)
+            if whole
+            else np.array([hash(value) for value in begun.to_pylist()], dtype=np.int64)
+        )
+        again = self._seen.add(keys)
+        if again is not None:
+            refuse(
+                self.file,
+                self._row + int(starts[again]),
+                f"{name} must keep each episode's rows together",
+                f"{begun.to_pylist()[again]!r} again after another episode",
+                "sort the rows by episode and step",
+            )
+        return new
+
+    def _rewards(self, column: pa.Array) -> tuple[Floats, Bools]:
+        import pyarrow as pa
+
+        name = self.layout.reward
+        if pa.types.is_null(column.type):
+            return np.zeros(len(column)), np.ones(len(column), dtype=np.bool_)
+        ended: Bools = column.is_null().to_numpy(zero_copy_only=False)
+        if column.null_count:
+            self._check_number(column.type, name)
+            column = column.fill_null(0)
+        numbers = self._numbers(
+            column, name, "repair it; an episode's end state has a null reward, which is not the same as nan"
+        )
+        return numbers.astype(np.float64, copy=False), ended
+
+    def _flags(self, batch: pa.RecordBatch, name: str | None, ended: Bools) -> Bools | None:
+        """A column of booleans, or of 0 and 1; only an end row may have none."""
+        from pyarrow import types
+
+        if name is None:
+            return None
+        column = batch.column(name)
+        if not (types.is_boolean(column.type) or types.is_integer(column.type)):
+            self._refuse_type(name, "booleans, or 0 and 1", column.type)
+        if column.null_count:
+            lost = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False) & ~ended)
+            if lost.size:
+                refuse(
+                    self.file,
+                    self._row + int(lost[0]),
+                    f"{name} must not be null beside a reward",
+                    "null",
+                    "fill it with true or false",
+                )
+            column = column.fill_null(0 if types.is_integer(column.type) else False)
+        flags = column.to_numpy(zero_copy_only=False)
+        if flags.dtype != np.bool_:
+            wrong = np.flatnonzero((flags != 0) & (flags != 1))
+            if wrong.size:
+                refuse(
+                    self.file,
+                    self._row + int(wrong[0]),
+                    f"{name} must be true or false, or 1 or 0",
+                    str(flags[wrong[0]]),
+                    "pass the column that says whether the episode ended",
+                )
+            flags = flags == 1
+        return flags
+
+    def _states(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
+        """The states, of shape (n, dim), whole numbers if all their columns are."""
+        assert self.layout.state is not None
+        parts = [self._coordinates(batch.column(name), name) for name in self.layout.state]
+        if len(parts) == 1:
+            return parts[0]
+        states = np.empty((batch.num_rows, sum(part.shape[1] for part in parts)), np.result_type(*parts))
+        at = 0
+        for part in parts:
+            states[:, at : at + part.shape[1]] = part
+            at += part.shape[1]
+        return states
+
+    def _coordinates(self, column: pa.Array, name: str) -> npt.NDArray[Any]:
+        """One column as an array (n, width): a number, or a list of them, in each row."""
+        import pyarrow.compute as pc
+        from pyarrow import types
+
+        fixed = types.is_fixed_size_list(column.type)
+        if not (fixed or types.is_list(column.type) or types.is_large_list(column.type)):
+            return self._numbers(column, name)[:, None]
+        self._check_no_nulls(column, name, "fill it in or leave its episode out")
+        if fixed:
+            width = column.type.list_size
+        else:
+            widths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+            width = self._widths.setdefault(name, int(widths[0]))
+            wrong = np.flatnonzero(widths != width)
+            if wrong.size:
+                refuse(
+                    self.file,
+                    self._row + int(wrong[0]),
+                    f"{name} must have as many numbers in every row",
+                    f"{widths[wrong[0]]} after {width}",
+                    "give every state the same coordinates",
+                )
+        if width == 0:
+            refuse(
+                self.file,
+                self._row,
+                f"{name} must hold at least one number",
+                "an empty list",
+                "pass the columns of the state",
+            )
+        return self._numbers(column.flatten(), name, width=width).reshape(-1, width)
+
+    def _numbers(
+        self, column: pa.Array, name: str, remedy: str = "repair it or leave its episode out", width: int = 1
+    ) -> npt.NDArray[Any]:
+        """A column of numbers without nulls: float64 and finite, or int64; ``width`` of them make a row."""
+        from pyarrow import types
+
+        self._check_number(column.type, name)
+        self._check_no_nulls(column, name, "fill it in or leave its episode out", width)
+        values = column.to_numpy(zero_copy_only=False)
+        if types.is_floating(column.type):
+            floats: Floats = values.astype(np.float64, copy=False)
+            finite = np.isfinite(floats)
+            if not finite.all():
+                wrong = int(np.flatnonzero(~finite)[0])
+                refuse(
+                    self.file,
+                    self._row + wrong // width,
+                    f"{name} must be finite",
+                    str(floats[wrong]),
+                    remedy,
+                )
+            return floats
+        if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
+            wrong = int(values.argmax())
+            refuse(
+                self.file,
+                self._row + wrong // width,
+                f"{name} must fit into 64 bits with a sign",
+                str(values[wrong]),
+                "number the states from 0",
+            )
+        return values.astype(np.int64, copy=False)
+
+    def _check_number(self, kind: pa.DataType, name: str) -> None:
+        from pyarrow import types
+
+        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            self._refuse_type(name, "numbers", kind)
+
+    def _check_no_nulls(self, column: pa.Array, name: str, remedy: str, width: int = 1) -> None:
+        if column.null_count:
+            at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            refuse(self.file, self._row + at // width, f"{name} must not be null", "null", remedy)
+
+    def _refuse_type(self, name: str, rule: str, kind: pa.DataType) -> None:
+        raise InvalidInputError(
+            f"{name} must be a column of {rule}, got {kind} in {self.file}; convert it or name another column"
+        )

@@ -1,0 +1,106 @@
+"""Episodes in Minari's datasets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policyrisk._arrays import as_count
+from policyrisk.errors import InvalidInputError
+from policyrisk.readers._optional import check_installed
+from policyrisk.readers.observations import Project, as_project, as_rows
+from policyrisk.readers.stream import BATCH_ROWS, Part, Stream
+from policyrisk.trajectories import Trajectories
+
+if TYPE_CHECKING:
+    import minari
+
+
+def read_minari(
+    dataset: minari.MinariDataset | str | os.PathLike[str],
+    project: Project = None,
+    *,
+    batch_rows: int = BATCH_ROWS,
+) -> Stream:
+    """A stream of the episodes of a Minari dataset: the dataset, its id, or the path of its folder.
+
+    Minari records every observation of an episode, the last one included, so that nothing is given up. An
+    episode terminated if the last of its ``terminations`` is true, else it was cut off; a flag before the
+    last step is an error. ``project`` is a function of a batch of observations, (T + 1, …) for each episode,
+    that returns the states' coordinates, of shape (T + 1, dim): needed for Dict and Tuple observations.
+
+    An id is looked up among the datasets on this computer (`minari download ID` brings one there).
+
+    >>> import tempfile, os, minari
+    >>> folder = tempfile.TemporaryDirectory(); os.environ["MINARI_DATASETS_PATH"] = folder.name
+    >>> episode = minari.data_collector.EpisodeBuffer(
+    ...     observations=[0, 4, 8], actions=[1, 1], rewards=[0.0, 1.0], terminations=[False, True],
+    ...     truncations=[False, False])
+    >>> dataset = minari.create_dataset_from_buffers(
+    ...     "doctest/lake-v0", [episode], env="FrozenLake-v1", eval_env="FrozenLake-v1", algorithm_name="",
+    ...     description="two steps", author="me", author_email="me@example.org", code_permalink="none")
+    >>> read_minari("doctest/lake-v0").load().states.ravel().tolist()
+    [0, 4, 8]
+    >>> folder.cleanup(); del os.environ["MINARI_DATASETS_PATH"]
+    """
+    check_installed("minari", "reading a Minari dataset")
+    picked, rows = as_project(project), as_count(batch_rows, "batch_rows", 1)
+    found = _as_dataset(dataset)
+
+    def parts() -> Iterator[Part]:
+        for episode in found.iterate_episodes():
+            yield _as_part(episode, found.id, picked)
+
+    return Stream(f"Minari dataset {found.id}", parts, rows)
+
+
+def _as_dataset(dataset: object) -> minari.MinariDataset:
+    import minari
+
+    if isinstance(dataset, minari.MinariDataset):
+        return dataset
+    if not isinstance(dataset, str | os.PathLike):
+        raise InvalidInputError(
+            f"dataset must be a Minari dataset, its id or its folder, got {type(dataset).__name__}; pass one"
+        )
+    try:
+        folder = minari_folder(Path(dataset))
+        return minari.load_dataset(str(dataset)) if folder is None else minari.MinariDataset(folder)
+    except (OSError, ValueError, KeyError, AssertionError) as error:
+        raise InvalidInputError(
+            f"dataset must be a Minari dataset on this computer, got {dataset!s} ({error}); "
+            "check `minari list local`, or bring it with `minari download`"
+        ) from error
+
+
+def minari_folder(path: Path) -> Path | None:
+    """Where a dataset's data are, if ``path`` is the folder of one."""
+    for folder in (path, path / "data"):
+        if (folder / "metadata.json").is_file():
+            return folder
+    return None
+
+
+def _as_part(episode: minari.EpisodeData, dataset: str, project: Project) -> Part:
+    where = f"episode {episode.id} of Minari dataset {dataset}"
+    rewards = np.asarray(episode.rewards, dtype=np.float64)
+    ends = np.asarray(episode.terminations, dtype=np.bool_)
+    cuts = np.asarray(episode.truncations, dtype=np.bool_)
+    T = rewards.size
+    early = np.flatnonzero((ends | cuts)[:-1])
+    if early.size:
+        raise InvalidInputError(
+            f"terminations and truncations must be true only in an episode's last step, got true in step "
+            f"{early[0]} of {T} in {where}; split the episode there"
+        )
+    try:
+        states = as_rows(episode.observations, project, T + 1)
+        if T == 0:
+            return Part(Trajectories(states[:0], rewards, np.empty(0, np.int64), ends), where, vanished=1)
+        return Part(Trajectories(states, rewards, np.array([T]), ends[-1:]), where)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{where}: {error}") from error

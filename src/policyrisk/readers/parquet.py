@@ -1,0 +1,188 @@
+"""Episodes in Parquet files, read as a stream and written in one pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.readers._optional import check_installed
+from policyrisk.readers.columns import EPISODE, REWARD, STATE, STEP, TERMINATED, TRUNCATED, Layout, as_layout
+from policyrisk.readers.files import PathOrPaths, check_target
+from policyrisk.readers.stream import BATCH_ROWS, Stream
+from policyrisk.readers.tables import Table, table_stream
+from policyrisk.storage import write_atomically
+from policyrisk.trajectories import Source, Trajectories, batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import parquet as pq
+
+_GROUP_ROWS = 1 << 17
+# Pages are read as they are decoded: a row group may be larger than memory.
+_BUFFER = 1 << 20
+
+
+def read_parquet(
+    path: PathOrPaths,
+    state: str | Sequence[str] | None = None,
+    *,
+    episode: str = EPISODE,
+    reward: str = REWARD,
+    terminated: str | None = TERMINATED,
+    truncated: str | None = TRUNCATED,
+    step: str | None = STEP,
+    batch_rows: int = BATCH_ROWS,
+) -> Stream:
+    """A stream of the episodes in a Parquet file, a folder of them (to any depth) or a list of files.
+
+    Each row is a visited state, in order, with the reward that was earned on leaving it::
+
+        episode   step   x      y      reward   terminated   truncated
+        7         0      0.1    0.9    -1.0     false        false
+        7         1      0.2    0.8    -1.0     true         false
+        7         2      0.3    0.7    null     false        false     <- the end state, if it was recorded
+
+    ``episode`` whole numbers or strings; an episode's rows are together, in one file (the same id in another
+    file is another episode). Ids are remembered, 8 bytes each, to find one that comes back.
+
+    ``state`` the columns of the state, in this order: numbers, or lists of equally many numbers. All whole
+    numbers stay whole. None takes the column ``state``, or ``state_0``, ``state_1``, … as
+    :func:`write_parquet` writes them.
+
+    ``reward`` is null only in an episode's last row, which then is the state that it ended in. Without such a
+    row, a terminated episode repeats its last state as its end (nothing follows it, so it is never looked
+    at), and a cut-off episode gives up its last transition: the stream counts these in ``given_up``, and
+    episodes with no transition left in ``vanished``, and warns once (:class:`UnrecordedEndWarning`).
+
+    ``terminated``, ``truncated`` booleans, at least one of the two columns, true in the row of the last
+    reward or in the end row. With ``terminated`` alone, an unflagged episode was cut off; with ``truncated``
+    alone it terminated; with both, it was cut off.
+
+    ``step`` rises within an episode; None does not check it.
+
+    Rows that break these rules are errors that name file and row. The files are read in record batches
+    of about ``batch_rows`` rows, only the columns needed; memory holds a few of them and the longest episode.
+
+    >>> import tempfile; folder = tempfile.TemporaryDirectory()
+    >>> data = Trajectories([[0.1], [0.2], [0.3], [0.1], [0.4]], [1.0, 2.0, 3.0], [2, 1], [True, False])
+    >>> write_parquet(data, f"{folder.name}/log.parquet")
+    >>> stream = read_parquet(f"{folder.name}/log.parquet")
+    >>> stream.load()
+    Trajectories(2 episodes, 1 terminated, 3 transitions, dim 1)
+    >>> stream.given_up
+    0
+    >>> folder.cleanup()
+    """
+    layout = as_layout(state, episode, reward, terminated, truncated, step)
+    return table_stream(path, "a Parquet file", ".parquet", _open, layout, batch_rows)
+
+
+class _ParquetTable:
+    def __init__(self, file: pq.ParquetFile) -> None:
+        self._file = file
+        self.names = file.schema_arrow.names
+
+    def batches(self, layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
+        return self._file.iter_batches(rows, columns=layout.used())
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Table]:
+    from pyarrow import parquet as pq
+
+    with pq.ParquetFile(str(path), buffer_size=_BUFFER, pre_buffer=False) as file:
+        yield _ParquetTable(file)
+
+
+def write_parquet(data: Source, path: str | os.PathLike[str]) -> None:
+    """Write Trajectories, or a stream of them, to a file that :func:`read_parquet` reads back exactly.
+
+    The columns are ``episode`` (from 0), ``step``, ``state_0``, ``state_1``, … (float64 or int64), ``reward``
+    (null in each episode's last row, its end state), ``terminated`` and ``truncated`` (true in the row of the
+    last reward). The file is written under a temporary name and renamed when it is complete.
+
+    >>> import tempfile; folder = tempfile.TemporaryDirectory()
+    >>> write_parquet(Trajectories([[3], [1]], [1.0], [1], [False]), f"{folder.name}/log.parquet")
+    >>> read_parquet(f"{folder.name}/log.parquet").load().states.tolist()
+    [[3], [1]]
+    >>> folder.cleanup()
+    """
+    check_installed("pyarrow", "writing Parquet")
+    check_target(path, "data.parquet")
+    write_atomically(path, lambda file: _write(data, file))
+
+
+def _write(data: Source, file: IO[bytes]) -> None:
+    from pyarrow import parquet as pq
+
+    tables = _groups(_tables(data))
+    first = next(tables, None)
+    if first is None:
+        raise InvalidInputError("data must hold at least one episode, got none; pass episodes to write")
+    with pq.ParquetWriter(file, first.schema) as writer:
+        writer.write_table(first, row_group_size=_GROUP_ROWS)
+        for table in tables:
+            writer.write_table(table, row_group_size=_GROUP_ROWS)
+
+
+def _groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The rows of the tables, small ones put together to the size of a row group."""
+    import pyarrow as pa
+
+    pending: list[pa.Table] = []
+    for table in tables:
+        pending.append(table)
+        if sum(each.num_rows for each in pending) >= _GROUP_ROWS:
+            yield pa.concat_tables(pending)
+            pending = []
+    if pending:
+        yield pa.concat_tables(pending)
+
+
+def _tables(data: Source) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    written = 0
+    kind: tuple[Any, ...] | None = None
+    for batch in batches(data):
+        if not len(batch):
+            continue
+        this = (batch.dim, batch.states.dtype)
+        if kind is not None and this != kind:
+            raise MismatchError(
+                f"data must have states of one dimension and type throughout, got {kind[0]} of {kind[1]} and "
+                f"then {this[0]} of {this[1]}; write them to different files"
+            )
+        kind = this
+        yield pa.table(_columns(batch, written))
+        written += len(batch)
+
+
+def _columns(data: Trajectories, first: int) -> dict[str, Any]:
+    """The columns of a table; its episodes are numbered from ``first``."""
+    import pyarrow as pa
+
+    rows = len(data.states)
+    counts = data.lengths + 1
+    begins = data.offsets[:-1] + np.arange(len(data))
+    rewards = np.zeros(rows)
+    rewards[data.visited_rows] = data.rewards
+    ends = np.zeros(rows, dtype=np.bool_)
+    ends[data.final_rows] = True
+    flags = {}
+    for name, chosen in ((TERMINATED, data.terminated), (TRUNCATED, ~data.terminated)):
+        flags[name] = np.zeros(rows, dtype=np.bool_)
+        flags[name][data.final_rows[chosen] - 1] = True
+    return {
+        EPISODE: np.repeat(np.arange(first, first + len(data)), counts),
+        STEP: np.arange(rows) - np.repeat(begins, counts),
+        **{f"{STATE}_{i}": np.ascontiguousarray(data.states[:, i]) for i in range(data.dim)},
+        REWARD: pa.array(rewards, mask=ends),
+        **flags,
+    }

@@ -1,0 +1,87 @@
+"""Streams over tables in files: what Parquet and CSV do alike.
+
+A table is opened by a function of its file and the columns wanted, which gives the names of its columns and
+its record batches. Everything else, from the columns to the episodes, is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from policyrisk._arrays import as_count
+from policyrisk.errors import InvalidInputError, PolicyRiskError
+from policyrisk.readers._optional import check_installed
+from policyrisk.readers.columns import Converter, Layout, match
+from policyrisk.readers.files import PathOrPaths, describe, find_files
+from policyrisk.readers.rows import Assembler
+from policyrisk.readers.stream import Part, Stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Table(Protocol):
+    """An opened file."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns that it has."""
+
+    def batches(self, layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
+        """The columns of the layout, about so many rows at a time."""
+
+
+Opener = Callable[[Path], AbstractContextManager[Table]]
+
+
+def table_stream(
+    path: PathOrPaths, kind: str, suffix: str, open_table: Opener, layout: Layout, batch_rows: int
+) -> Stream:
+    """A stream over the episodes of some files of one kind; the first file's columns are checked at once."""
+    check_installed("pyarrow", f"reading {kind}")
+    rows = as_count(batch_rows, "batch_rows", 1)
+    files = find_files(path, suffix)
+    with damage_named(files[0], kind), open_table(files[0]) as table:
+        match(layout, table.names, str(files[0]))
+
+    def parts() -> Iterator[Part]:
+        for file in files:
+            yield from _episodes(file, kind, open_table, layout, rows)
+
+    return Stream(describe(path, files), parts, rows)
+
+
+def _episodes(file: Path, kind: str, open_table: Opener, layout: Layout, batch_rows: int) -> Iterator[Part]:
+    """The episodes of one file, as they become complete."""
+    assembler = Assembler(str(file))
+    with damage_named(file, kind), open_table(file) as table:
+        found = match(layout, table.names, str(file))
+        converter = Converter(found, str(file))
+        for batch in table.batches(found, batch_rows):
+            if batch.num_rows:
+                part = assembler.add(converter.rows(batch))
+                if part is not None:
+                    yield part
+    part = assembler.finish()
+    if part is not None:
+        yield part
+
+
+@contextmanager
+def damage_named(file: Path, kind: str) -> Iterator[None]:
+    """Turn what Arrow raises on bytes that it cannot read into an error that names the file."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except PolicyRiskError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = str(error).strip().rstrip(".")
+        raise InvalidInputError(
+            f"path must be {kind}, got {file}, which is none, or is damaged or half-written ({reason}); "
+            "write it again, or leave it out"
+        ) from error

@@ -1,0 +1,83 @@
+"""Episodes in CSV files, in the layout of Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from policyrisk.readers.columns import EPISODE, REWARD, STEP, TERMINATED, TRUNCATED, Layout, as_layout
+from policyrisk.readers.files import PathOrPaths
+from policyrisk.readers.stream import BATCH_ROWS, Stream
+from policyrisk.readers.tables import Table, table_stream
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import csv
+
+_BLOCK = 1 << 22  # bytes of text that are parsed at a time
+
+
+def read_csv(
+    path: PathOrPaths,
+    state: str | Sequence[str] | None = None,
+    *,
+    episode: str = EPISODE,
+    reward: str = REWARD,
+    terminated: str | None = TERMINATED,
+    truncated: str | None = TRUNCATED,
+    step: str | None = STEP,
+    batch_rows: int = BATCH_ROWS,
+) -> Stream:
+    """A stream of the episodes in a CSV file with a header, a folder of them or a list of files.
+
+    The layout, the arguments and the checks are those of :func:`~policyrisk.readers.parquet.read_parquet`. An
+    empty reward stands for null: the row of the end state. Text has no types, so that states are always
+    float64, ids are strings, and flags are ``true`` or ``false``, or 1 or 0.
+
+    >>> import tempfile, pathlib; folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name, "log.csv")
+    >>> n = path.write_text("episode,x,reward,terminated\\na,0.5,1,false\\na,0.7,2,true\\na,0.9,,\\n")
+    >>> read_csv(path, state="x").load().states.tolist()
+    [[0.5], [0.7], [0.9]]
+    >>> folder.cleanup()
+    """
+    layout = as_layout(state, episode, reward, terminated, truncated, step)
+    return table_stream(path, "a CSV file with a header", ".csv", _open, layout, batch_rows)
+
+
+class _CSVTable:
+    def __init__(self, path: str) -> None:
+        from pyarrow import csv
+
+        self._path = path
+        with csv.open_csv(path, _options()) as reader:
+            self.names = reader.schema.names
+
+    def batches(self, layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyarrow import csv
+
+        flags = {layout.terminated, layout.truncated}
+        types = {
+            name: pa.string() if name == layout.episode else pa.bool_() if name in flags else pa.float64()
+            for name in layout.used()
+        }
+        # Only an empty cell is null: a nan must not pass for the end of an episode.
+        options = csv.ConvertOptions(
+            column_types=types, include_columns=layout.used(), null_values=[""], strings_can_be_null=True
+        )
+        with csv.open_csv(self._path, _options(), convert_options=options) as reader:
+            yield from reader
+
+
+def _options() -> csv.ReadOptions:
+    from pyarrow import csv
+
+    return csv.ReadOptions(use_threads=False, block_size=_BLOCK)  # one thread, so that errors name the row
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Table]:
+    yield _CSVTable(str(path))

@@ -1,0 +1,523 @@
+"""Rollouts of Gymnasium environments: the same episodes however many run side by side, none of them lost."""
+
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import policyrisk as pr
+from policyrisk.errors import InvalidInputError, MissingPackageError
+from policyrisk.readers.policies import as_policy
+from policyrisk.readers.rollouts import episode_seed, run_episodes, seed_key
+
+BOX = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+TWO = spaces.Discrete(2)
+
+
+class Chance(gym.Env):
+    """Ends after 1 or 30 steps, as the first draw says; observations are (step, a draw)."""
+
+    observation_space, action_space = BOX, spaces.Discrete(3)
+
+    def __init__(self, short=1, long=30):
+        self.lengths = (short, long)
+        self.closed = False
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at, self.length = 0, self.lengths[int(self.np_random.random() < 0.5)]
+        return np.array([0.0, self.np_random.random()]), {}
+
+    def step(self, action):
+        self.at += 1
+        observation = np.array([self.at, self.np_random.random()])
+        return observation, self.np_random.random() + 10 * int(action), self.at >= self.length, False, {}
+
+    def close(self):
+        self.closed = True
+
+
+def choose(observations):
+    """Some policy without chance: each row's action depends on that row."""
+    return (observations[:, 1] * 3).astype(int)
+
+
+def by_hand(env, policy, seeds, limit=None):
+    """One environment, one episode after the other; the seed None goes on with the chance that there is."""
+    states, rewards, lengths, ends = [], [], [], []
+    for seed in seeds:
+        observation, _ = env.reset(seed=seed)
+        states.append(observation)
+        ended = cut = False
+        lengths.append(0)
+        while not (ended or cut or lengths[-1] == limit):
+            observation, reward, ended, cut, _ = env.step(policy(np.array([observation]))[0])
+            states.append(observation)
+            rewards.append(reward)
+            lengths[-1] += 1
+        ends.append(bool(ended))
+    return pr.Trajectories(np.array(states), rewards, lengths, ends)
+
+
+def assert_same(a, b):
+    for name in ("states", "rewards", "lengths", "terminated"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), strict=True)
+
+
+def seeds(seed, episodes):
+    return [episode_seed(seed_key(seed), k) for k in range(episodes)]
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 7, 16, 64, None])
+def test_the_same_episodes_for_any_number_of_environments(num_envs):
+    data = pr.rollout(Chance, choose, episodes=40, seed=5, num_envs=num_envs)
+    assert_same(data, by_hand(Chance(), choose, seeds(5, 40)))
+
+
+def test_long_episodes_are_not_lost():
+    """Lengths are 1 or 30, each with probability 1/2; those that finish first would nearly all be short."""
+    lengths = pr.rollout(Chance, choose, episodes=1000, seed=1, num_envs=50).lengths
+    z = (lengths.mean() - 15.5) / (14.5 / np.sqrt(1000))
+    assert abs(z) < 4
+    assert set(lengths.tolist()) == {1, 30}
+
+
+def test_parts_can_be_run_elsewhere():
+    everything = pr.rollout(Chance, choose, episodes=30, seed=2)
+    numbers = [17, 3, 29, 4]
+    part = run_episodes([Chance(), Chance()], as_policy(choose), numbers, seed_key(2))
+    assert_same(part, everything[numbers])
+
+
+def test_seeds():
+    def run(seed):
+        return pr.rollout(Chance, choose, episodes=3, seed=seed).rewards
+
+    assert np.array_equal(run(7), run(7))
+    assert not np.array_equal(run(7), run(8))
+    assert np.array_equal(run(np.random.SeedSequence(7)), run(np.random.SeedSequence(7)))
+    assert np.array_equal(run(np.random.default_rng(7)), run(np.random.default_rng(7)))
+    assert not np.array_equal(run(None), run(None))
+    assert len(set(seeds(0, 1000))) == 1000
+    with pytest.raises(InvalidInputError, match="seed"):
+        run("seven")
+
+
+# --- what ends an episode ----------------------------------------------------------------------------
+
+
+class Count(gym.Env):
+    """Counts its steps; terminates at ``end`` and truncates at ``limit``, each if given."""
+
+    observation_space, action_space = spaces.Box(0, np.inf, (1,), np.float32), spaces.Discrete(2)
+
+    def __init__(self, end=None, limit=None, copy=False):
+        self.end, self.limit, self.copy = end, limit, copy
+        self.observation = np.zeros(1, np.float32)  # the same array every time
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation[0] = 0
+        return self.observe(), {}
+
+    def observe(self):
+        return self.observation.copy() if self.copy else self.observation
+
+    def step(self, action):
+        self.observation[0] += 1
+        at = int(self.observation[0])
+        return self.observe(), at, at == self.end, at == self.limit, {}
+
+
+def zeros(observations):
+    return np.zeros(len(observations), int)
+
+
+@pytest.mark.parametrize(
+    ("make", "max_steps", "length", "terminated"),
+    [
+        (lambda: Count(end=3), None, 3, True),
+        (lambda: Count(limit=3), None, 3, False),
+        (lambda: Count(end=3, limit=3), None, 3, True),
+        (lambda: Count(), 3, 3, False),
+        (lambda: Count(end=3), 3, 3, True),
+        (lambda: Count(end=5), 3, 3, False),
+        (lambda: gym.wrappers.TimeLimit(Count(end=9), 4), 7, 4, False),
+    ],
+)
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_terminated_and_truncated_are_kept_apart(make, max_steps, length, terminated, num_envs):
+    data = pr.rollout(make, zeros, episodes=5, seed=0, num_envs=num_envs, max_steps=max_steps)
+    one = pr.Trajectories(
+        np.arange(length + 1.0)[:, None], np.arange(1.0, length + 1), [length], [terminated]
+    )
+    assert_same(data, pr.Trajectories.concatenate([one] * 5))
+
+
+def test_an_episode_without_end_can_be_interrupted():
+    made = []
+
+    def make():
+        made.append(Chance(long=10**9, short=10**9))
+        return made[-1]
+
+    calls = iter(range(100))
+
+    def tires(observations):
+        if next(calls) == 50:
+            raise KeyboardInterrupt
+        return zeros(observations)
+
+    with pytest.raises(KeyboardInterrupt):
+        pr.rollout(make, tires, episodes=10, num_envs=3)
+    assert [env.closed for env in made] == [True] * 3
+
+
+def test_who_closes_what():
+    made = []
+
+    def make(**kwargs):
+        made.append(Chance(**kwargs))
+        return made[-1]
+
+    pr.rollout(make, choose, episodes=4, env_kwargs={"long": 2})
+    assert [env.closed for env in made] == [True] * 4
+    mine = Chance()
+    pr.rollout(mine, choose, episodes=4)
+    assert not mine.closed
+
+
+# --- vector environments -----------------------------------------------------------------------------
+
+
+def vector(mode, n, make=Chance):
+    return SyncVectorEnv([make] * n, autoreset_mode=mode)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8])
+@pytest.mark.parametrize("max_steps", [None, 11])
+def test_a_vector_environment_without_autoreset(n, max_steps):
+    env = vector(AutoresetMode.DISABLED, n)
+    for episodes in (2, 20):
+        data = pr.rollout(env, choose, episodes=episodes, seed=5, max_steps=max_steps)
+        assert_same(data, by_hand(Chance(), choose, seeds(5, episodes), max_steps))
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("n", [1, 3, 8])
+@pytest.mark.parametrize("episodes", [2, 20])
+def test_a_vector_environment_with_autoreset(mode, n, episodes):
+    """Environment i begins with its seed and runs episodes i, i + n, …, each with what chance is left."""
+    data = pr.rollout(vector(mode, n), choose, episodes=episodes, seed=5)
+    (first,) = seeds(5, 1)
+    parts = {}
+    for i in range(min(n, episodes)):
+        mine = range(i, episodes, n)
+        part = by_hand(Chance(), choose, [first + i] + [None] * (len(mine) - 1))
+        parts.update(zip(mine, part, strict=True))
+    assert_same(data, pr.Trajectories.concatenate(parts[k] for k in range(episodes)))
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_final_observations_of_vector_environments(mode):
+    data = pr.rollout(vector(mode, 3, lambda: Count(limit=4, copy=True)), zeros, episodes=7)
+    one = pr.Trajectories(np.arange(5.0)[:, None], np.arange(1.0, 5), [4], [False])
+    assert_same(data, pr.Trajectories.concatenate([one] * 7))
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_dict_observations_of_vector_environments(mode):
+    env = vector(mode, 3, lambda: Shaped("dict"))
+    data = pr.rollout(env, lambda batch: zeros(batch["at"]), episodes=7, project=lambda batch: batch["at"])
+    assert data.states.tolist() == [[0], [1], [2]] * 7
+
+
+def test_pinball_as_a_vector_environment():
+    env = gym.make_vec("policyrisk/Pinball-v0", num_envs=4, max_episode_steps=20)
+    data = pr.rollout(env, zeros, episodes=10, seed=0)
+    assert (data.lengths.tolist(), data.dim) == ([20] * 10, 4)
+    np.testing.assert_array_equal(data.starts()[:, 2:], 0.0)  # at rest
+
+
+def test_what_a_vector_environment_cannot_do():
+    env = vector(AutoresetMode.NEXT_STEP, 3)
+    with pytest.raises(
+        InvalidInputError, match="max_steps must be None for a vector environment that resets"
+    ):
+        pr.rollout(env, choose, episodes=2, max_steps=5)
+    with pytest.raises(InvalidInputError, match="num_envs must be 3"):
+        pr.rollout(env, choose, episodes=2, num_envs=4)
+    env.metadata = {}
+    with pytest.raises(
+        InvalidInputError, match=r'env\.metadata\["autoreset_mode"\] must be one of .* got None'
+    ):
+        pr.rollout(env, choose, episodes=2)
+
+
+# --- observations and actions ------------------------------------------------------------------------
+
+
+class Shaped(gym.Env):
+    """Two steps; observations of the kind asked for, all telling the step."""
+
+    def __init__(self, kind, action_space=TWO):
+        self.kind, self.action_space = kind, action_space
+        self.observation_space = {
+            "discrete": spaces.Discrete(5),
+            "multi": spaces.MultiDiscrete([5, 5]),
+            "image": spaces.Box(0, 255, (2, 2), np.uint8),
+            "matrix": spaces.Box(0, 9, (2, 2), np.float32),
+            "dict": spaces.Dict(at=spaces.Discrete(5), goal=BOX),
+            "tuple": spaces.Tuple([BOX, spaces.Discrete(5)]),
+            "text": spaces.Text(3),
+        }[kind]
+        self.actions = []
+
+    def observe(self):
+        return {
+            "discrete": self.at,
+            "multi": np.array([self.at, 4]),
+            "image": np.full((2, 2), self.at, np.uint8),
+            "matrix": np.array([[self.at, 1], [2, 3]], np.float32),
+            "dict": {"at": self.at, "goal": np.zeros(2)},
+            "tuple": (np.array([self.at, 0.5]), self.at),
+            "text": "abc",
+        }[self.kind]
+
+    def reset(self, *, seed=None, options=None):
+        self.at = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), repr(action)
+        self.actions.append(action)
+        self.at += 1
+        return self.observe(), 0.0, self.at == 2, False, {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "states"),
+    [
+        ("discrete", np.array([[0], [1], [2]])),
+        ("multi", np.array([[0, 4], [1, 4], [2, 4]])),
+        ("image", np.array([[0] * 4, [1] * 4, [2] * 4])),
+        ("matrix", np.array([[0.0, 1, 2, 3], [1, 1, 2, 3], [2, 1, 2, 3]])),
+    ],
+)
+def test_observations_that_are_arrays(kind, states):
+    data = pr.rollout(lambda: Shaped(kind), zeros, episodes=3, num_envs=2)
+    np.testing.assert_array_equal(data.states, np.tile(states, (3, 1)), strict=True)
+
+
+def test_projections():
+    batches = []
+
+    def policy(batch):
+        batches.append(batch)
+        return zeros(batch["at"])
+
+    data = pr.rollout(lambda: Shaped("dict"), policy, episodes=2, project=lambda batch: batch["at"])
+    assert data.states.tolist() == [[0], [1], [2]] * 2
+    assert batches[0]["at"].tolist() == [0, 0]
+    assert batches[0]["goal"].shape == (2, 2)
+    data = pr.rollout(
+        lambda: Shaped("tuple"), lambda batch: zeros(batch[1]), episodes=1, project=lambda batch: batch[0]
+    )
+    assert data.states.tolist() == [[0, 0.5], [1, 0.5], [2, 0.5]]
+    data = pr.rollout(Chance, choose, episodes=2, project=lambda batch: batch[:, :1])
+    assert data.dim == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "project", "message"),
+    [
+        ("dict", None, "observations must be an array, got a dict of 'at', 'goal'; pass project"),
+        ("tuple", None, "observations must be an array, got a tuple of 2 parts; pass project"),
+        ("text", None, "observations must be"),
+        (
+            "discrete",
+            lambda batch: 3,
+            r"project\(observations\) must be 2 rows of numbers.*got int64 of shape \(\)",
+        ),
+        ("discrete", lambda batch: batch[:1], r"must be 2 rows of numbers, .* of shape \(1,\)"),
+        ("discrete", lambda batch: ["a", "b"], r"must be 2 rows of numbers, .* got <U1"),
+        ("discrete", lambda batch: [[1], [1, 2]], r"must be an array of shape \(n, dim\)"),
+        ("discrete", "at", "project must be a function of a batch of observations, got str"),
+    ],
+)
+def test_projections_that_do_not_fit(kind, project, message):
+    with pytest.raises(InvalidInputError, match=message):
+        pr.rollout(lambda: Shaped(kind), lambda batch: [0, 0], episodes=2, project=project)
+
+
+def test_a_projection_that_changes_its_mind():
+    with pytest.raises(InvalidInputError, match="states must keep their dimension, got 2 and then 3"):
+        pr.rollout(Count, zeros, episodes=1, project=lambda batch: np.zeros((1, 2 + int(batch[0, 0] > 3))))
+
+
+@pytest.mark.parametrize(
+    ("space", "answer", "taken"),
+    [
+        (spaces.Discrete(2), [1, 0], [1, 0]),
+        (spaces.Discrete(2), [True, False], [1, 0]),
+        (spaces.Discrete(3, start=-1), [-1, 1], [-1, 1]),
+        (spaces.Box(-1, 1, (2,), np.float32), [[0.5, 1], [0, -1]], [[0.5, 1], [0, -1]]),
+        (spaces.MultiDiscrete([3, 4]), [[2, 3], [0, 0]], [[2, 3], [0, 0]]),
+        (spaces.MultiBinary(2), [[1, 0], [0, 0]], [[1, 0], [0, 0]]),
+    ],
+    ids=str,
+)
+def test_actions_reach_their_environments(space, answer, taken):
+    envs = [Shaped("discrete", space) for _ in range(2)]
+    waiting = iter(reversed(envs))  # the environment made last takes the first episode
+    pr.rollout(lambda: next(waiting), lambda batch: answer, episodes=2)
+    assert [np.asarray(env.actions[0]).tolist() for env in envs] == taken
+
+
+def test_actions_that_are_no_arrays():
+    space = spaces.Dict(push=spaces.Box(-1, 1, (1,), np.float32), turn=spaces.Discrete(3))
+    env = Shaped("discrete", space)
+    pr.rollout(
+        env, lambda batch: {"push": np.full((1, 1), 0.5, np.float32), "turn": np.array([2])}, episodes=1
+    )
+    assert [float(action["push"][0]) for action in env.actions] == [0.5, 0.5]
+    assert [int(action["turn"]) for action in env.actions] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("space", "policy", "message"),
+    [
+        (
+            spaces.Discrete(2),
+            lambda x: 0,
+            r"actions of shape \(3,\), one for each of the 3 .*, got shape \(\)",
+        ),
+        (spaces.Discrete(2), lambda x: [0], r"actions of shape \(3,\), .* got shape \(1,\)"),
+        (spaces.Discrete(2), lambda x: [[0], [0], [0]], r"got shape \(3, 1\)"),
+        (spaces.Discrete(2), lambda x: [0.0, 1.0, 0.0], "must return whole numbers for the action space"),
+        (spaces.Discrete(2), lambda x: [0, 2, 0], "actions from 0 to 1, got 2"),
+        (spaces.Discrete(2), lambda x: None, r"actions of shape \(3,\)"),
+        (
+            spaces.Box(-1, 1, (2,)),
+            lambda x: [0.0, 0.0, 0.0],
+            r"actions of shape \(3, 2\), .* got shape \(3,\)",
+        ),
+        (spaces.Box(-1, 1, ()), lambda x: ["a", "b", "c"], "must return numbers for the action space"),
+    ],
+)
+def test_answers_of_the_wrong_shape(space, policy, message):
+    with pytest.raises(InvalidInputError, match=message):
+        pr.rollout(lambda: Shaped("discrete", space), policy, episodes=3)
+
+
+class Model:
+    """A policy in the manner of Stable-Baselines3."""
+
+    def __init__(self, answer=lambda x: (choose(x), None)):
+        self.answer, self.asked = answer, []
+
+    def predict(self, observation, state=None, episode_start=None, deterministic=False):
+        self.asked.append(deterministic)
+        return self.answer(observation)
+
+
+def test_an_object_with_predict():
+    model = Model()
+    assert_same(pr.rollout(Chance, model, episodes=9, seed=3), pr.rollout(Chance, choose, episodes=9, seed=3))
+    assert set(model.asked) == {True}
+    with pytest.raises(
+        InvalidInputError, match="must return None as its state, got tuple: the policy has a memory"
+    ):
+        pr.rollout(Chance, Model(lambda x: (choose(x), (1, 2))), episodes=1)
+    with pytest.raises(
+        InvalidInputError, match=r"policy\.predict must return \(actions, state\), got ndarray"
+    ):
+        pr.rollout(Chance, Model(choose), episodes=1)
+    with pytest.raises(InvalidInputError, match="policy must be a function from a batch"):
+        pr.rollout(Chance, 0, episodes=1)
+
+
+# --- what is no environment --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "message"),
+    [
+        ("NoSuchThing-v0", {}, "env must be what gymnasium.make can make, got 'NoSuchThing-v0'"),
+        ("no_such_module:Thing-v0", {}, "env must be what gymnasium.make can make"),
+        ("CartPole-v1", {"env_kwargs": {"wheels": 3}}, "got 'CartPole-v1' with {'wheels': 3}"),
+        (3, {}, "env must be an environment of Gymnasium, its id, or a function that makes one, got int"),
+        (lambda: 3, {}, "env must make an environment of Gymnasium, got a function that returns int"),
+        (Chance(), {"num_envs": 2}, "num_envs must be 1 for the environment"),
+        (
+            Chance(),
+            {"env_kwargs": {"long": 2}},
+            "env_kwargs must be left out for an environment that is made",
+        ),
+        (Chance, {"num_envs": 0}, "num_envs must be a whole number of at least 1"),
+        (Chance, {"episodes": 0}, "episodes must be a whole number of at least 1"),
+        (Chance, {"max_steps": 0}, "max_steps must be a whole number of at least 1"),
+    ],
+)
+def test_what_is_refused(env, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        pr.rollout(env, choose, **{"episodes": 2, **options})
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    with pytest.raises(MissingPackageError, match=r"rollout needs the package gymnasium.*policyrisk\[gym\]"):
+        pr.rollout(Chance, choose, episodes=2)
+
+
+class Broken(Count):
+    def __init__(self, reward=0.0, observation=0.0):
+        super().__init__(end=4)
+        self.broken = reward, observation
+
+    def step(self, action):
+        _, _, ended, cut, info = super().step(action)
+        reward, at = self.broken if self.observation[0] == 3 else (0.0, 0.0)
+        return np.array([at], np.float32), reward, ended, cut, info
+
+
+def test_numbers_that_are_not_finite():
+    with pytest.raises(InvalidInputError, match="rewards must be finite, got nan after 3 steps of episode 0"):
+        pr.rollout(lambda: Broken(reward=np.nan), zeros, episodes=2)
+    with pytest.raises(
+        InvalidInputError, match=r"observations must be finite, got \[inf\] after 3 steps of episode 0"
+    ):
+        pr.rollout(lambda: Broken(observation=np.inf), zeros, episodes=2)
+
+
+# --- end to end --------------------------------------------------------------------------------------
+
+
+def test_cartpole_end_to_end(tmp_path):
+    """Rolled out by id, written, read back as a stream and evaluated."""
+
+    def policy(x):
+        return x[:, 2] > 0
+
+    data = pr.rollout("CartPole-v1", policy, episodes=60, seed=1, env_kwargs={"max_episode_steps": 45})
+    assert_same(data, pr.rollout(gym.make("CartPole-v1", max_episode_steps=45), policy, episodes=60, seed=1))
+    assert 0 < (~data.terminated).sum() < 60
+    assert data.lengths.max() == 45
+    pr.write_parquet(data, tmp_path / "cart.parquet")
+    stream = pr.read_parquet(tmp_path, batch_rows=500)
+    assert_same(stream.load(), data)
+    lstd = pr.LSTD(pr.Polynomial(1, low=[-1] * 4, high=[1] * 4), lam=0.5, discount=0.9)
+    np.testing.assert_allclose(lstd.fit(stream).w_second, lstd.fit(data).w_second, rtol=1e-9)
+
+
+def test_frozen_lake_is_a_table():
+    rng = np.random.default_rng(0)
+    data = pr.rollout("FrozenLake-v1", lambda x: rng.integers(4, size=len(x)), episodes=300, seed=0)
+    assert data.states.dtype == np.int64
+    assert data.terminated.all()
+    risk = pr.LSTD(pr.Tabular(16), lam=1.0).fit(data)
+    at = data.states[data.visited_rows].ravel() == 0  # λ = 1 on a table: the mean over all visits
+    np.testing.assert_allclose(risk.mean([[0]]), data.returns_to_go()[at].mean(), rtol=1e-9)
