@@ -1,18 +1,28 @@
-"""Pictures of risk functions, as Matplotlib axes (the extra ``plot``)."""
+"""Pictures of risk functions, as Matplotlib axes (the extra ``plot``).
+
+Each function draws on the ``axes`` it is given, or on those of a new figure, and returns them;
+``axes.figure.savefig("picture.png")`` writes the picture. Nothing touches pyplot or a display.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import as_floats, as_states
-from policyrisk.errors import InvalidInputError
+from policyrisk._arrays import Floats, as_count, as_floats, as_states
+from policyrisk.errors import InvalidInputError, PolicyRiskError
 from policyrisk.risk import Quantity, RiskFunction
+from policyrisk.summary import PolicySummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+__all__ = ["plot_line", "plot_map", "plot_mean_std"]
+
+Shown: TypeAlias = Literal["mean", "second_moment", "variance", "std", "sharpe", "episodes"]
 
 LABELS = {
     "mean": "mean J(x)",
@@ -20,7 +30,9 @@ LABELS = {
     "variance": "variance V(x)",
     "std": "standard deviation √V(x)",
     "sharpe": "Sharpe ratio J(x)/√V(x)",
+    "episodes": "episodes behind the estimate",
 }
+BLANK = "0.88"  # the grey of cells that the data say nothing about
 
 
 def plot_line(
@@ -36,14 +48,16 @@ def plot_line(
     """A quantity along a line of states x (n, dim), with its confidence band where there are error bars.
 
     ``axis`` is the coordinate that is drawn to the right; ``truth`` (n,) is drawn beside the estimate.
-    """
-    from matplotlib.figure import Figure
 
+    >>> import policyrisk as pr
+    >>> risk = pr.LSTD(pr.Tabular(5)).fit(pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1))
+    >>> pr.plotting.plot_line(risk, range(5), of="std").get_ylabel()
+    'standard deviation √V(x)'
+    """
     states = as_states(x, "x")
     if not 0 <= axis < states.shape[1]:
         raise InvalidInputError(f"axis must be a coordinate from 0 to {states.shape[1] - 1}, got {axis}")
-    if axes is None:
-        axes = Figure(figsize=(6, 4), layout="constrained").subplots()
+    axes = _new_axes(6, 4) if axes is None else axes
     at = states[:, axis]
     estimate = getattr(risk, of)(states)
     (line,) = axes.plot(at, estimate, color="tab:blue", label=f"{risk.facts.estimator} estimate")
@@ -55,9 +69,196 @@ def plot_line(
     if truth is not None:
         exact = as_floats(truth, "truth", (len(states),))
         axes.plot(at, exact, color="black", linestyle="--", linewidth=1.2, label="exact")
-    if np.nanmin(estimate) < 0 < np.nanmax(estimate):
+    if (estimate < 0).any() and (estimate > 0).any():
         axes.axhline(0.0, color="0.6", linewidth=0.8)
     axes.set_xlabel("state" if states.shape[1] == 1 else f"coordinate {axis}")
     axes.set_ylabel(LABELS[of])
     axes.legend(frameon=False)
     return axes
+
+
+def plot_map(
+    risk: RiskFunction,
+    of: Shown = "std",
+    *,
+    low: npt.ArrayLike,
+    high: npt.ArrayLike,
+    error: bool = False,
+    dims: tuple[int, int] = (0, 1),
+    at: npt.ArrayLike | None = None,
+    shape: tuple[int, int] = (100, 100),
+    names: Sequence[str] | None = None,
+    obstacles: Sequence[npt.ArrayLike] = (),
+    background: npt.ArrayLike | None = None,
+    axes: Axes | None = None,
+) -> Axes:
+    """A quantity over two coordinates of the state, with a colour bar; grey where the data say nothing.
+
+    The box from ``low`` to ``high`` (dim,) is cut into ``shape`` cells along the coordinates ``dims`` (the
+    first to the right, the second upwards), and a cell shows the value at its centre. The other coordinates
+    stay at their values in ``at`` (dim,), the middle of the box unless given. For states that are whole
+    numbers let the cells be centred on them: low = −½, high = n − ½, n cells.
+
+    ``of`` is a quantity, or "episodes" for how many stand behind each estimate; ``error=True`` draws the
+    quantity's standard error instead. ``names`` (dim) are the coordinates' names, ``obstacles`` polygons of
+    shape (k, 2) in the two coordinates, drawn on top, and ``background`` an image, its first row on
+    top, which is stretched over the box and seen where the map is blank. Where V < 0 the std is blank too.
+
+    >>> import policyrisk as pr
+    >>> data = pr.domains.walk(n=6, p=0.7).sample(0, episodes=500, seed=1)
+    >>> states = data.states // [[2]] + [[0.0, 0.5]]
+    >>> pairs = pr.Trajectories(states, data.rewards, data.lengths, data.terminated)
+    >>> risk = pr.LSTD(pr.TileCoding([0, 0], [3, 1], bins=[3, 2])).fit(pairs)
+    >>> axes = pr.plotting.plot_map(risk, "mean", low=[0, 0], high=[3, 1], shape=(3, 2), names=["x", "y"])
+    >>> axes.get_xlabel(), axes.images[0].get_array().shape
+    ('x', (2, 3))
+    """
+    box_low = as_floats(low, "low", (None,))
+    box_high = as_floats(high, "high", (box_low.size,))
+    _check_map(of, error, dims, names, box_low.size)
+    across, up = dims
+    if not (box_low[across] < box_high[across] and box_low[up] < box_high[up]):
+        raise InvalidInputError(
+            f"low must be below high in the coordinates {across} and {up}, got {box_low.tolist()} and "
+            f"{box_high.tolist()}; widen the box"
+        )
+    states = _cells(box_low, box_high, dims, at, shape)
+    values = _values(risk, of, error, states).reshape(shape[1], shape[0])
+    axes = _new_axes(6, 4.8) if axes is None else axes
+    extent = (box_low[across], box_high[across], box_low[up], box_high[up])
+    axes.set_facecolor(BLANK)
+    if background is not None:
+        axes.imshow(np.asarray(background), extent=extent, aspect="auto", zorder=0)
+    image = axes.imshow(
+        np.ma.masked_invalid(values),
+        origin="lower",
+        extent=extent,
+        aspect="auto",
+        interpolation="nearest",
+        cmap="cividis" if error or of == "episodes" else "viridis",
+        zorder=1,
+    )
+    _draw_obstacles(axes, obstacles)
+    axes.set(xlim=extent[:2], ylim=extent[2:])
+    labels = [f"coordinate {i}" for i in range(box_low.size)] if names is None else names
+    axes.set_xlabel(_literal(labels[across]))
+    axes.set_ylabel(_literal(labels[up]))
+    axes.figure.colorbar(image, ax=axes, label=f"standard error of the {LABELS[of]}" if error else LABELS[of])
+    return axes
+
+
+def plot_mean_std(summaries: Mapping[str, PolicySummary], *, axes: Axes | None = None) -> Axes:
+    """Policies in the plane of std (to the right) and mean (upwards), with their intervals in both.
+
+    ``summaries`` holds a :class:`PolicySummary` by the policy's name, as ``risk.summary(starts)`` gives it.
+    A policy whose variance is negative has no std and is named in the title instead.
+
+    >>> import policyrisk as pr
+    >>> risks = {p: pr.LSTD(pr.Tabular(5)).fit_exact(pr.domains.walk(n=5, p=p), start=0) for p in (0.6, 0.8)}
+    >>> axes = pr.plotting.plot_mean_std({f"p = {p}": risk.summary([0]) for p, risk in risks.items()})
+    >>> [text.get_text() for text in axes.get_legend().get_texts()]
+    ['p = 0.6', 'p = 0.8']
+    """
+    if not isinstance(summaries, Mapping) or not summaries:
+        raise InvalidInputError(
+            "summaries must be a dictionary of at least one name and its summary, got "
+            f'{type(summaries).__name__}; pass {{"a": risk.summary(starts)}}'
+        )
+    axes = _new_axes(6, 4.4) if axes is None else axes
+    left_out = [name for name, summary in summaries.items() if np.isnan(summary.std)]
+    markers = "osD^vP*X"
+    for k, (name, summary) in enumerate(summaries.items()):
+        std, mean = summary.std, summary.mean
+        axes.errorbar(
+            std.value,
+            mean.value,
+            xerr=std.high - std.value if summary.known else None,
+            yerr=mean.high - mean.value if summary.known else None,
+            fmt=markers[k % len(markers)],
+            markersize=6,
+            capsize=3,
+            linewidth=1.2,
+            label=_literal(name),
+        )
+    levels = {summary.level for summary in summaries.values() if summary.known}
+    if len(levels) == 1:
+        axes.set_title(f"bars: {100 * levels.pop():g}% intervals", fontsize="small", loc="right", color="0.4")
+    if left_out:
+        axes.set_title(_literal(f"negative variance: {', '.join(left_out)}"), fontsize="small", loc="left")
+    axes.set_xlabel("standard deviation of the return")
+    axes.set_ylabel("mean return")
+    axes.grid(color="0.92", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False)
+    return axes
+
+
+def _new_axes(width: float, height: float) -> Axes:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PolicyRiskError(
+            "pictures need Matplotlib, which is not installed; pip install 'policyrisk[plot]'"
+        ) from error
+    return Figure(figsize=(width, height), layout="constrained").subplots()
+
+
+def _literal(name: str) -> str:
+    r"""A name as Matplotlib shows it unchanged: no mathematics between dollars, no label that is left out.
+
+    >>> _literal("cost_$"), _literal("_a")
+    ('cost_\\$', ' _a')
+    """
+    escaped = name.replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
+
+
+def _check_map(of: str, error: bool, dims: Sequence[int], names: Sequence[str] | None, dim: int) -> None:
+    if of not in get_args(Shown):
+        raise InvalidInputError(f"of must be one of {', '.join(get_args(Shown))}, got {of!r}; choose one")
+    if error and of == "episodes":
+        raise InvalidInputError(
+            'of="episodes" is a count and has no standard error, got error=True; leave it out'
+        )
+    if len(dims) != 2 or len({*dims}) != 2 or not all(0 <= i < dim for i in dims):
+        raise InvalidInputError(
+            f"dims must be two different coordinates from 0 to {dim - 1}, got {dims}; for states of "
+            "dimension 1 use plot_line"
+        )
+    if names is not None and len(names) != dim:
+        raise InvalidInputError(f"names must hold {dim} names, one a coordinate, got {list(names)}; name all")
+
+
+def _cells(
+    low: Floats, high: Floats, dims: tuple[int, int], at: npt.ArrayLike | None, shape: tuple[int, int]
+) -> Floats:
+    """The states at the cells' centres, row by row upwards, of shape (shape[1] · shape[0], dim)."""
+    if len(shape) != 2:
+        raise InvalidInputError(f"shape must be two numbers of cells, got {shape}; pass (across, up)")
+    lines = [
+        low[i] + (np.arange(as_count(n, "shape", 1)) + 0.5) / n * (high[i] - low[i])
+        for i, n in zip(dims, shape, strict=True)
+    ]
+    middle = (low + high) / 2 if at is None else as_floats(at, "at", (low.size,))
+    states = np.tile(middle, (shape[0] * shape[1], 1))
+    across, up = np.meshgrid(*lines)
+    states[:, dims[0]], states[:, dims[1]] = across.ravel(), up.ravel()
+    return states
+
+
+def _values(risk: RiskFunction, of: Shown, error: bool, states: Floats) -> Floats:
+    if of == "episodes":
+        episodes = risk.episodes(states)
+        return np.where(episodes > 0, episodes, np.nan)
+    values: Floats = risk.standard_error(states, of=of) if error else getattr(risk, of)(states)
+    return values
+
+
+def _draw_obstacles(axes: Axes, obstacles: Sequence[npt.ArrayLike]) -> None:
+    from matplotlib.patches import Polygon
+
+    for k, vertices in enumerate(obstacles):
+        corners = as_floats(vertices, f"obstacles[{k}]", (None, 2))
+        axes.add_patch(
+            Polygon(corners, closed=True, facecolor="0.35", edgecolor="0.35", linewidth=0.5, zorder=2)
+        )

@@ -1,0 +1,81 @@
+"""A report of one evaluation: a single HTML file that opens offline, with maps, a table and advice.
+
+The page is interactive (Plotly, whose script is part of the file: the extra ``plot``), asks nothing of any
+network, and prints. What it holds is bounded by the rule in :mod:`policyrisk.report.grid`.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import Any
+
+from policyrisk.advice import advise
+from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
+from policyrisk.evaluation import Evaluation
+from policyrisk.report.grid import Grid
+from policyrisk.report.numbers import Line, Maps, Sampled, ends, plain
+from policyrisk.report.page import build
+from policyrisk.storage import write_atomically
+
+__all__ = ["write_report"]
+
+
+def write_report(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
+    """Write the report of an evaluation as one self-contained HTML file.
+
+    >>> import pathlib, tempfile
+    >>> import policyrisk as pr
+    >>> from policyrisk.evaluation import Evaluation
+    >>> from policyrisk.survey import Survey
+    >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1)
+    >>> evaluation = Evaluation("walk", ("place",), pr.LSTD(pr.Tabular(5)).fit(data), Survey.of(data, seed=0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report(evaluation, pathlib.Path(folder) / "report.html")
+    ...     "<title>walk" in (pathlib.Path(folder) / "report.html").read_text()
+    True
+    """
+    plotly = _plotly()
+    with warnings.catch_warnings():
+        # Negative variances and few episodes are part of the advice.
+        warnings.simplefilter("ignore", PolicyRiskWarning)
+        advice = advise(evaluation)
+        grid, sampled = Grid.of(evaluation), Sampled.of(evaluation)
+        page = build(evaluation, advice, grid, sampled, _data(evaluation, grid, sampled), plotly)
+    write_atomically(path, lambda file: file.write(page.encode()))
+
+
+def _data(evaluation: Evaluation, grid: Grid, sampled: Sampled) -> dict[str, Any]:
+    """What the page's script draws from."""
+    summary = evaluation.summary
+    sample = summary.sample
+    maps = Maps.of(evaluation.risk, grid) if len(grid.axes) > 1 else None
+    return {
+        "names": list(evaluation.names),
+        "level": evaluation.level,
+        "errors": evaluation.risk.error_bars is not None,
+        "axes": [
+            {
+                "name": axis.name,
+                "cells": plain(axis.cells),
+                "levels": plain(axis.levels),
+                "median": axis.median,
+            }
+            for axis in grid.axes
+        ],
+        "maps": None if maps is None else maps.to_dict(),
+        "line": Line.of(evaluation, grid).to_dict() if len(grid.axes) == 1 else None,
+        "cloud": sampled.to_dict(),
+        "average": {"mean": ends(summary.mean), "std": ends(summary.std)},
+        "sample": None if sample is None else {"mean": ends(sample.mean), "std": ends(sample.std)},
+    }
+
+
+def _plotly() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise PolicyRiskError(
+            "a report needs Plotly, which is not installed; pip install 'policyrisk[plot]'"
+        ) from error
+    return get_plotlyjs()

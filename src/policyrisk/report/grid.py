@@ -1,0 +1,185 @@
+"""Which states a report looks at: coordinates, cells along them, and the levels that the others are held at.
+
+A map lies over two coordinates; each of the others is held at a *level*, a quantile of the visited states
+(a value that occurs). Everything that can be chosen in the report is evaluated beforehand, so the number of
+cells is bounded:
+
+    cells = pairs of coordinates · slices a pair · cells a map ≤ ``most``
+
+Coordinates that the features do not look at, or that never change, need no map. Up to ``COORDINATES`` of the
+rest are mapped, the first of them; any others stay at their median. With d mapped coordinates and L levels a
+pair has L^(d−2) slices. L is the largest of 9, 7, 5, 3 that leaves maps of at least ``FINE`` cells a side;
+where none does, only one coordinate at a time leaves its median, which makes 1 + (d − 2)(L − 1) slices.
+
+Cells are those of the tiles where a coordinate is cut by one tiling, whole numbers where the coordinate has
+only those, and evenly spaced over the data's extent otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from policyrisk._arrays import Floats
+from policyrisk.evaluation import Evaluation
+from policyrisk.features import Features, TileCoding
+
+COORDINATES = 8  # that are mapped at most
+CELLS = 160_000  # in all, at most: five numbers each of four bytes
+SIDE = 100  # cells along a coordinate of a map, at most
+LINE = 400  # along the only coordinate
+FINE = 24  # cells a side before levels are given up
+_COARSE = 8  # cells a side, at least
+_LEVELS = (9, 7, 5, 3)
+_WORK = 2 * 10**11  # multiplications for all cells
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """A coordinate that is mapped."""
+
+    coordinate: int  # its place in the state
+    name: str
+    cells: Floats  # (n,): the cells' centres
+    levels: Floats  # (L,): increasing values that it can be held at
+    median: int  # which level it is held at first
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """What a report can show."""
+
+    axes: tuple[Axis, ...]
+    fixed: Floats  # (dim,): what coordinates that are not mapped are held at
+    idle: tuple[int, ...]  # coordinates that the features do not look at
+    held: tuple[int, ...]  # those without a map all the same: constant, or beyond the eighth
+    free: bool  # whether every combination of levels is there, or one coordinate at a time leaves its median
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Every two axes."""
+        return list(itertools.combinations(range(len(self.axes)), 2))
+
+    def slices(self, pair: tuple[int, int]) -> list[tuple[int, ...]]:
+        """The levels' indices of the other axes, in their order, a tuple a slice."""
+        others = [axis for k, axis in enumerate(self.axes) if k not in pair]
+        product = itertools.product(*(range(len(axis.levels)) for axis in others))
+        middle = [axis.median for axis in others]
+        return [
+            chosen
+            for chosen in product
+            if self.free or sum(k != m for k, m in zip(chosen, middle, strict=True)) <= 1
+        ]
+
+    def states(self, pair: tuple[int, int]) -> Floats:
+        """A pair's states, (slices · cells of the second · cells of the first, dim), in that order."""
+        first, second = (self.axes[k] for k in pair)
+        others = [axis for k, axis in enumerate(self.axes) if k not in pair]
+        up, across = np.meshgrid(second.cells, first.cells, indexing="ij")
+        slices = self.slices(pair)
+        states = np.empty((len(slices), up.size, self.fixed.size))
+        states[:] = self.fixed
+        states[:, :, first.coordinate] = across.ravel()
+        states[:, :, second.coordinate] = up.ravel()
+        for axis, chosen in zip(others, np.array(slices, dtype=np.int64).T, strict=True):
+            states[:, :, axis.coordinate] = axis.levels[chosen][:, None]
+        return states.reshape(-1, self.fixed.size)
+
+    @classmethod
+    def of(cls, evaluation: Evaluation) -> Grid:
+        """The grid of an evaluation, by the rule of the module's docstring."""
+        survey, risk = evaluation.survey, evaluation.risk
+        seen = _looked_at(risk.features, survey.dim) | _looked_at(risk.second_features, survey.dim)
+        live = [k for k in sorted(seen) if survey.low[k] < survey.high[k]][:COORDINATES]
+        levels, side, free = _plan(len(live), _affordable(evaluation))
+        axes = []
+        for k in live:
+            at, median = _quantiles(survey.visited[:, k], levels)
+            cells = _cell_centres(evaluation, k, side)
+            axes.append(Axis(k, evaluation.names[k], cells, at, median))
+        return cls(
+            axes=tuple(axes),
+            fixed=np.quantile(survey.visited, 0.5, axis=0, method="inverted_cdf"),
+            idle=tuple(k for k in range(survey.dim) if k not in seen),
+            held=tuple(k for k in sorted(seen) if k not in live),
+            free=free,
+        )
+
+
+def _looked_at(features: Features, dim: int) -> set[int]:
+    """The coordinates that a feature map depends on; all of them where it does not say."""
+    dims = getattr(features, "dims", None) or getattr(getattr(features, "box", None), "dims", None)
+    return set(range(dim)) if dims is None else set(dims)
+
+
+def _affordable(evaluation: Evaluation) -> int:
+    """How many cells can be evaluated in a few seconds: an error bar costs non-zeros · features."""
+    risk = evaluation.risk
+    few = evaluation.survey.visited[:100]
+    work = 0.0
+    for features in {id(f): f for f in (risk.features, risk.second_features)}.values():
+        phi = features(few)
+        work += 10.0 * (phi.nnz if hasattr(phi, "nnz") else phi.size) / len(few) * features.size
+    return min(CELLS, max(int(_WORK / work), 1))
+
+
+def _plan(d: int, most: int) -> tuple[int, int, bool]:
+    """Levels a coordinate, cells a side, and whether levels combine freely, for d mapped coordinates.
+
+    >>> _plan(1, CELLS), _plan(2, CELLS), _plan(4, CELLS), _plan(8, CELLS)
+    ((1, 400, True), (1, 100, True), (5, 32, True), (3, 20, False))
+    """
+    if d <= 1:
+        return 1, min(LINE, most), True
+    pairs = math.comb(d, 2)
+    side = 0
+    for free in (True, False):
+        for levels in _LEVELS if d > 2 else (1,):
+            slices = levels ** (d - 2) if free else 1 + (d - 2) * (levels - 1)
+            side = math.isqrt(most // (pairs * slices))
+            if side >= FINE:
+                return levels, min(side, SIDE), free
+    return (_LEVELS[-1] if d > 2 else 1), max(side, _COARSE), d == 2
+
+
+def _quantiles(values: Floats, count: int) -> tuple[Floats, int]:
+    """At most so many values at even quantiles from 5% to 95%, and which of them is the median."""
+    middle = np.quantile(values, 0.5, method="inverted_cdf")
+    if count == 1:
+        return np.array([middle]), 0
+    distinct = np.unique(values)
+    shares = np.round(np.linspace(0.05, 0.95, count), 6)  # the middle one is 0.5, not a little less
+    levels = distinct if distinct.size <= count else np.quantile(values, shares, method="inverted_cdf")
+    levels = np.unique(np.append(levels, middle))
+    return levels, int(np.searchsorted(levels, middle))
+
+
+def _cell_centres(evaluation: Evaluation, coordinate: int, side: int) -> Floats:
+    """At most ``side`` cells along a coordinate."""
+    risk, survey = evaluation.risk, evaluation.survey
+    low, high = float(survey.low[coordinate]), float(survey.high[coordinate])
+    if survey.whole[coordinate]:
+        whole = np.arange(low, high + 1) if high - low < side else np.round(np.linspace(low, high, side))
+        return np.unique(whole)
+    edges = _tile_edges(risk.features, coordinate)
+    if edges is not None and risk.second_features == risk.features:
+        first = np.clip(np.searchsorted(edges, low, side="right") - 1, 0, edges.size - 2)
+        last = np.clip(np.searchsorted(edges, high), first + 1, edges.size - 1)
+        edges = edges[first : last + 1]
+        if edges.size - 1 <= side:
+            centres: Floats = (edges[:-1] + edges[1:]) / 2
+            return centres
+    return low + (np.arange(side) + 0.5) / side * (high - low)
+
+
+def _tile_edges(features: Features, coordinate: int) -> Floats | None:
+    """Where one tiling cuts a coordinate, of shape (bins + 1,)."""
+    if not isinstance(features, TileCoding) or features.tilings != 1:
+        return None
+    dims = features.box.dims
+    place = coordinate if dims is None else dims.index(coordinate)
+    edges: Floats = np.linspace(features.box.low[place], features.box.high[place], features.bins[place] + 1)
+    return edges

@@ -1,0 +1,192 @@
+"""The numbers of a report: estimates on the grid, the riskiest states, and what the page's script is given.
+
+Maps are sent as float32 in base64, five numbers a cell: J, V, their standard errors, and the episodes behind
+them. Std, its error V's / (2 std), and the Sharpe ratio follow from those in the browser.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._arrays import Bools, Floats
+from policyrisk._progress import ProgressBar
+from policyrisk.estimate import Estimate
+from policyrisk.evaluation import Evaluation
+from policyrisk.report.grid import Grid
+from policyrisk.risk import RiskFunction
+
+SAMPLE = 4000  # visited states that the table and the plane choose from
+CLOUD = 1500  # of them that are drawn
+RISKIEST = 10  # rows of the table
+APART = 0.1  # of the data's extent: two rows of the table differ by more in some coordinate
+_ROWS = 16_384  # states between two steps of the progress bar
+
+
+def measure(risk: RiskFunction, states: Floats) -> Floats:
+    """J, V, their standard errors and the episodes behind them, of shape (5, n); nan where unknown."""
+    mean, variance = risk.mean_and_variance(states)
+    episodes = risk.episodes(states)
+    errors = np.full((2, len(states)), np.nan)
+    visited = episodes > 0
+    if risk.error_bars is not None and visited.any():
+        errors[0, visited] = risk.standard_error(states[visited], of="mean")
+        errors[1, visited] = risk.standard_error(states[visited], of="variance")
+    return np.stack([mean, variance, *errors, episodes])
+
+
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """The grid's estimates."""
+
+    grid: Grid
+    pairs: tuple[Floats, ...]  # a pair of axes each: (5, slices, cells of the second, cells of the first)
+
+    @classmethod
+    def of(cls, risk: RiskFunction, grid: Grid) -> Maps:
+        """Evaluate every map that can be chosen."""
+        states = [grid.states(pair) for pair in grid.pairs]
+        pieces = [np.array_split(part, max(len(part) // _ROWS, 1)) for part in states]
+        measured = []
+        with ProgressBar("maps", sum(map(len, pieces))) as bar:
+            for pair, parts in zip(grid.pairs, pieces, strict=True):
+                values = []
+                for part in parts:
+                    values.append(measure(risk, part))
+                    bar.advance()
+                across, up = (grid.axes[k].cells.size for k in pair)
+                measured.append(np.concatenate(values, axis=1).reshape(5, -1, up, across))
+        return cls(grid, tuple(measured))
+
+    def ranges(self) -> dict[str, list[float]]:
+        """What the colours of each map run over: the 1st to the 99th percentile of all cells."""
+        everything = np.concatenate([pair.reshape(5, -1) for pair in self.pairs], axis=1)
+        J, V, J_error, V_error, episodes = everything
+        with np.errstate(divide="ignore", invalid="ignore"):
+            std = np.sqrt(V)
+            shown = {"mean": J, "std": std, "sharpe": J / std, "mean_error": J_error}
+            shown |= {"std_error": V_error / (2 * std), "episodes": np.log10(episodes)}
+        return {name: _span(values) for name, values in shown.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the page's script draws from."""
+        return {
+            "free": self.grid.free,
+            "ranges": self.ranges(),
+            "pairs": [
+                {"axes": pair, "slices": self.grid.slices(pair), "data": packed(values)}
+                for pair, values in zip(self.grid.pairs, self.pairs, strict=True)
+            ],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """Estimates along the only coordinate that matters, with intervals."""
+
+    states: Floats  # (n, dim)
+    values: dict[str, Floats]  # mean, std, sharpe and episodes, (n,) each
+    intervals: dict[str, Floats]  # of mean, std and sharpe, (n, 2) each; empty without error bars
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, grid: Grid) -> Line:
+        """Evaluate the line."""
+        risk, (axis,) = evaluation.risk, grid.axes
+        states = np.tile(grid.fixed, (axis.cells.size, 1))
+        states[:, axis.coordinate] = axis.cells
+        values = {"mean": risk.mean(states), "std": risk.std(states), "sharpe": risk.sharpe(states)}
+        intervals: dict[str, Floats] = {}
+        if risk.error_bars is not None:
+            level = evaluation.level
+            intervals["mean"] = risk.interval(states, of="mean", level=level)
+            intervals["std"] = risk.interval(states, of="std", level=level)
+            intervals["sharpe"] = risk.interval(states, of="sharpe", level=level)
+        return cls(states, values | {"episodes": risk.episodes(states)}, intervals)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the page's script draws from: each quantity with its interval's ends."""
+        return {
+            "values": {name: plain(values) for name, values in self.values.items()},
+            "intervals": {name: [plain(ends) for ends in both.T] for name, both in self.intervals.items()},
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """Some of the visited states, with what a table needs of them."""
+
+    states: Floats  # (n, dim)
+    mean: Floats  # (n,)
+    std: Floats  # (n,), nan where V < 0
+    interval: Floats  # (n, 2): of the std, nan without error bars
+    episodes: Floats  # (n,)
+
+    @classmethod
+    def of(cls, evaluation: Evaluation) -> Sampled:
+        """Every so manyth of the survey's sample."""
+        risk, visited = evaluation.risk, evaluation.survey.visited
+        states = visited[:: -(-len(visited) // SAMPLE)]
+        interval = np.full((len(states), 2), np.nan)
+        if risk.error_bars is not None:
+            interval = risk.interval(states, of="std", level=evaluation.level)
+        return cls(states, risk.mean(states), risk.std(states), interval, risk.episodes(states))
+
+    def riskiest(self, evaluation: Evaluation, grid: Grid) -> list[int]:
+        """Rows with a large std, the largest first, that lie apart from each other.
+
+        They are ranked by the lower end of the std's interval, so that a few unlucky episodes do not lead;
+        without error bars by the std. A row within APART of one before it, in every coordinate that the
+        features look at, is skipped.
+        """
+        rank = np.where(np.isnan(self.interval[:, 0]), self.std, self.interval[:, 0])
+        matters = [k for k in range(self.states.shape[1]) if k not in grid.idle]
+        low, high = evaluation.survey.low[matters], evaluation.survey.high[matters]
+        place = (self.states[:, matters] - low) / np.where(high > low, high - low, 1.0)
+        left: Bools = np.isfinite(rank)
+        chosen: list[int] = []
+        while left.any() and len(chosen) < RISKIEST:
+            best = int(np.argmax(np.where(left, rank, -np.inf)))
+            chosen.append(best)
+            left &= np.abs(place - place[best]).max(axis=1, initial=0.0) > APART
+        return sorted(chosen, key=lambda row: -rank[row])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The cloud of the mean–std plane, as the page's script draws it."""
+        shown = np.flatnonzero(np.isfinite(self.std) & np.isfinite(self.mean))
+        shown = shown[:: max(-(-shown.size // CLOUD), 1)]
+        return {
+            "states": [plain(row) for row in self.states[shown]],
+            "mean": plain(self.mean[shown]),
+            "std": plain(self.std[shown]),
+            "episodes": plain(self.episodes[shown]),
+        }
+
+
+def packed(values: npt.NDArray[Any]) -> str:
+    """Little-endian float32 in base64."""
+    return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
+
+
+def plain(values: Floats) -> list[float | None]:
+    """Numbers that JSON knows, with seven digits: null for those that are not finite."""
+    return [float(f"{v:.7g}") if np.isfinite(v) else None for v in values.tolist()]
+
+
+def ends(estimate: Estimate) -> list[float | None]:
+    """An estimate's value and the ends of its interval."""
+    return plain(np.array([estimate.value, estimate.low, estimate.high]))
+
+
+def _span(values: Floats) -> list[float]:
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return [0.0, 1.0]
+    low, high = (float(f"{v:.6g}") for v in np.percentile(finite, [1, 99]))
+    if low < high:
+        return [low, high]
+    around = max(abs(low) * 0.05, 0.5)
+    return [low - around, low + around]

@@ -1,0 +1,258 @@
+"""The page around the numbers: headline, findings and table as HTML, the rest drawn by its script.
+
+Every text that a user chose passes through ``html.escape`` or through JSON in which ``<`` is written
+``\\u003c``. A content security policy allows the page's own scripts by their hash, and no request at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from policyrisk._arrays import Floats
+from policyrisk._text import NONE, number
+from policyrisk.advice import Advice
+from policyrisk.estimate import Estimate
+from policyrisk.evaluation import Evaluation
+from policyrisk.report.grid import Grid
+from policyrisk.report.numbers import Sampled
+from policyrisk.risk import FEW
+
+_TITLES = {
+    "mean": ("Mean", "expected reward to go"),
+    "std": ("Standard deviation", "how far outcomes spread"),
+    "sharpe": ("Sharpe ratio", "mean / standard deviation"),
+    "variance": ("Variance", "spread, squared"),
+}
+_DAGGER = "†"
+_SEVERITIES = {"serious": "Serious", "warning": "Warning", "note": "Note", "ok": "All well"}
+
+
+def asset(name: str) -> str:
+    """One of the files beside this one."""
+    return (resources.files("policyrisk.report") / name).read_text(encoding="utf-8")
+
+
+def build(
+    evaluation: Evaluation,
+    advice: Sequence[Advice],
+    grid: Grid,
+    sampled: Sampled,
+    data: dict[str, Any],
+    plotly: str,
+) -> str:
+    """The whole page."""
+    script = asset("report.js")
+    return Template(asset("report.html")).substitute(
+        policy=_security_policy(plotly, script),
+        name=escape(evaluation.name),
+        style=asset("report.css"),
+        facts=_facts(evaluation),
+        cards=_cards(evaluation),
+        caveat=_caveat(evaluation),
+        advice="\n".join(_finding(one) for one in advice),
+        maps=_maps_text(evaluation, grid),
+        ranked=_ranked_text(evaluation, sampled),
+        table=_table(evaluation, grid, sampled),
+        plane=_plane_text(evaluation),
+        data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
+        plotly=plotly,
+        script=script,
+    )
+
+
+def _security_policy(*scripts: str) -> str:
+    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _facts(evaluation: Evaluation) -> str:
+    """Settings and counts, as a list of terms."""
+    risk, survey = evaluation.risk, evaluation.survey
+    second = (
+        f" for the mean, {risk.second_features!r} for the second"
+        if risk.second_features != risk.features
+        else ""
+    )
+    method = "estimated directly" if risk.variance_method == "direct" else "second moment less squared mean"
+    cut_off = f", {survey.cut_off:,} of them cut off" if survey.cut_off else ", all of them terminated"
+    spelled = f"{evaluation.notes['features']}: " if "features" in evaluation.notes else ""
+    terms = {
+        "Data": f"{survey.episodes:,} episodes{cut_off}; {survey.transitions:,} transitions; longest "
+        f"{survey.longest:,} steps",
+        "State": ", ".join(evaluation.names),
+        "Source": str(evaluation.notes.get("data", "")),
+        "Estimator": risk.facts.settings,
+        "Variance": method,
+        "Features": f"{spelled}{risk.features!r}{second}",
+    }
+    return "\n".join(f"<dt>{term}</dt><dd>{escape(text)}</dd>" for term, text in terms.items() if text)
+
+
+def _cards(evaluation: Evaluation) -> str:
+    summary = evaluation.summary
+    sample = summary.sample
+    cards = []
+    for key, (title, meaning) in _TITLES.items():
+        estimate: Estimate = getattr(summary, key)
+        beside = ""
+        if sample is not None and summary.returns is not None:
+            plain: Estimate = getattr(sample, key)
+            beside = (
+                f'<p class="beside">plain sample of {summary.returns.count:,} returns:<br>'
+                f"<b>{_number(plain)}</b> ({_ends(plain) or 'no interval'})</p>"
+            )
+        interval = f"{100 * summary.level:g}%: {_ends(estimate)}" if _ends(estimate) else "no interval"
+        cards.append(
+            f'<article class="card" data-of="{key}"><h3>{title}</h3><p class="meaning">{meaning}</p>'
+            f'<p class="value">{_number(estimate)}</p><p class="interval">{interval}</p>{beside}</article>'
+        )
+    return "\n".join(cards)
+
+
+def _caveat(evaluation: Evaluation) -> str:
+    summary = evaluation.summary
+    used = summary.starts - summary.unvisited
+    text = f"Averages over {used:,} of the data's starts, discount {summary.discount:g}."
+    if summary.known:
+        text += (
+            " Intervals say how much chance there is in the estimate; they do not cover what the features "
+            "cannot express. The plain sample needs no features: where the two differ by more than their "
+            "intervals, believe the sample here."
+        )
+    return escape(text)
+
+
+def _finding(advice: Advice) -> str:
+    return (
+        f'<li class="finding {advice.severity}"><h3><span class="tag">{_SEVERITIES[advice.severity]}</span> '
+        f"{escape(advice.title)}</h3><p>{_prose(advice.seen)}</p>"
+        f'<p class="remedy"><b>What to do.</b> {_prose(advice.remedy)}</p></li>'
+    )
+
+
+def _prose(text: str) -> str:
+    """Escaped, with true minus signs, and with options of the command line kept in one piece.
+
+    >>> _prose("V is -3 < 0: use --direct")
+    'V is −3 &lt; 0: use <code>--direct</code>'
+    """
+    text = re.sub(r"(?<![\w-])-(?=\d)", "−", escape(text))
+    return re.sub(r"--[a-z]+", r"<code>\g<0></code>", text)
+
+
+def _maps_text(evaluation: Evaluation, grid: Grid) -> str:
+    """What is held where, in words."""
+    sentences = []
+    if not grid.axes:
+        sentences.append("No coordinate that the features look at ever changes, so there is nothing to map.")
+    if grid.idle:
+        named = ", ".join(evaluation.names[k] for k in grid.idle)
+        sentences.append(f"The features do not look at {named}, so the estimates do not depend on it.")
+    if grid.held:
+        named = ", ".join(f"{evaluation.names[k]} = {number(float(grid.fixed[k]), 4)}" for k in grid.held)
+        sentences.append(f"Held fixed: {named}.")
+    if len(grid.axes) > 2 and not grid.free:
+        sentences.append("One slider at a time leaves its median; moving another brings it back.")
+    return escape(" ".join(sentences))
+
+
+def _ranked_text(evaluation: Evaluation, sampled: Sampled) -> str:
+    by = (
+        "the lower end of the standard deviation’s interval, so that chance leads less often"
+        if evaluation.risk.error_bars is not None
+        else "their standard deviation"
+    )
+    return escape(
+        f"From {len(sampled.states):,} sampled visited states, ranked by {by}. States that lie within a "
+        f"tenth of the data’s extent of one above are left out. {_DAGGER} marks fewer than {FEW} episodes, "
+        "where the interval is too narrow."
+    )
+
+
+def _table(evaluation: Evaluation, grid: Grid, sampled: Sampled) -> str:
+    rows = sampled.riskiest(evaluation, grid)
+    shown = [k for k in range(len(evaluation.names)) if k not in grid.idle]
+    level = f"{100 * evaluation.level:g}%"
+    headings = [
+        *(evaluation.names[k] for k in shown),
+        "mean",
+        "std",
+        f"{level} low",
+        f"{level} high",
+        "episodes",
+    ]
+    head = "".join(
+        f'<th scope="col" aria-sort="none"><button type="button">{escape(heading)}</button></th>'
+        for heading in ["rank", *headings]
+    )
+    columns = [
+        np.arange(1.0, len(rows) + 1),
+        *sampled.states[rows][:, shown].T,
+        sampled.mean[rows],
+        sampled.std[rows],
+        *sampled.interval[rows].T,
+        np.round(sampled.episodes[rows]),
+    ]
+    texts = [_column(column) for column in columns]
+    few = (columns[-1] < FEW).tolist()
+    texts[-1] = [text + _DAGGER if less else text for text, less in zip(texts[-1], few, strict=True)]
+    cells = [
+        [f'<td data-value="{value!r}">{text}</td>' for value, text in zip(column, shown_as, strict=True)]
+        for column, shown_as in zip((column.tolist() for column in columns), texts, strict=True)
+    ]
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
+    return f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+
+
+def _plane_text(evaluation: Evaluation) -> str:
+    return escape(
+        "Each dot is a visited state: the mean and the standard deviation of what comes after it. The marked "
+        "point is the policy as a whole, over its start states; its standard deviation also holds the "
+        "differences between starts."
+    )
+
+
+def _number(value: float) -> str:
+    """Four digits, with a true minus sign, and no exponent below ten millions.
+
+    >>> _number(-73.125), _number(12345.6), _number(2e9), _number(float("nan"))
+    ('−73.12', '12,346', '2e+09', '–')
+    """
+    if math.isnan(value):
+        return NONE
+    text = f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{float(value):.4g}"
+    return text.replace("-", "−")
+
+
+def _column(values: Floats) -> list[str]:
+    """Numbers under each other, with as many decimals as give the largest four digits.
+
+    >>> _column(np.array([-41.5, 3.25, np.nan])), _column(np.array([1.0, 17.0]))
+    (['−41.50', '3.25', '–'], ['1', '17'])
+    """
+    known = values[np.isfinite(values)]
+    largest = float(np.abs(known).max(initial=0.0))
+    if not 1e-4 <= largest < 1e7 or known.size < np.count_nonzero(~np.isnan(values)):
+        return [_number(value) for value in values.tolist()]
+    decimals = 0 if not np.any(known % 1.0) else max(3 - math.floor(math.log10(largest)), 0)
+    texts = (NONE if math.isnan(v) else f"{v:,.{decimals}f}" for v in values.tolist())
+    return [text.replace("-", "−") for text in texts]
+
+
+def _ends(estimate: Estimate) -> str:
+    return "" if math.isnan(estimate.low) else f"{_number(estimate.low)} to {_number(estimate.high)}"

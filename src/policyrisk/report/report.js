@@ -1,0 +1,310 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const byId = (id) => document.getElementById(id);
+
+  // ---- numbers and texts ----
+  const digits = (value, count = 5) => {
+    if (value === null || Number.isNaN(value)) return "–";
+    if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+    const size = Math.abs(value);
+    let text = String(Number(value.toPrecision(count)));
+    if (size >= 1e7 || (size > 0 && size < 1e-4)) text = value.toExponential(count - 1);
+    return text.replace("-", "−").replace("e-", "e−");
+  };
+  // Plotly reads a few HTML tags in labels; names are shown as they are.
+  const literal = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  const element = (tag, attributes = {}, ...children) => {
+    const made = document.createElement(tag);
+    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+    made.append(...children);
+    return made;
+  };
+  const withError = (value, error) => digits(value) + (Number.isNaN(error) ? "" : " ± " + digits(error, 3));
+  const level = Number((100 * data.level).toPrecision(6)) + "%";
+
+  // ---- what every plot shares ----
+  const FONT = { family: 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif', size: 13, color: "#1d2530" };
+  const CONFIG = {
+    responsive: true,
+    displaylogo: false,
+    // Named one by one: newer versions of Plotly offer to upload a chart to a server.
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+    plotlyServerURL: "",
+  };
+  const BLANK = "#e3e6ea";
+  const axis = (name) => ({ title: { text: literal(name), standoff: 8 }, automargin: true, zeroline: false, ticks: "outside", ticklen: 4, tickcolor: "#b9c2cd", gridcolor: "#e9ecf0", fixedrange: false });
+  const layout = (x, y, more = {}) => ({
+    font: FONT, margin: { l: 58, r: 12, t: 30, b: 50 }, paper_bgcolor: "#fff", plot_bgcolor: "#fff",
+    hoverlabel: { bgcolor: "#1d2530", bordercolor: "#1d2530", font: { ...FONT, color: "#fff" }, align: "left" },
+    xaxis: axis(x), yaxis: axis(y), ...more,
+  });
+  // On paper the style sheet scales a plot as it was on screen, for which its pictures need a view box.
+  const scalable = (plot) => plot.querySelectorAll("svg.main-svg").forEach((svg) =>
+    svg.setAttribute("viewBox", "0 0 " + svg.getAttribute("width") + " " + svg.getAttribute("height")));
+  const draw = (plot, traces, form) => {
+    const isNew = !plot.classList.contains("js-plotly-plot");
+    Plotly.react(plot, traces, form, CONFIG).then(() => scalable(plot));
+    if (isNew) plot.on("plotly_afterplot", () => scalable(plot));
+  };
+  const panel = (key, title, text) => {
+    const plot = element("div", { class: "plot", id: "plot-" + key, role: "img", "aria-label": title });
+    byId("panels").append(
+      element("figure", { class: "panel" }, element("figcaption", {}, element("h3", {}, title), element("p", {}, text)), plot)
+    );
+    return plot;
+  };
+
+  // ---- maps over two coordinates ----
+  const QUANTITIES = [
+    { key: "mean", title: "Mean", text: "expected reward to go", scale: "Viridis" },
+    { key: "std", title: "Standard deviation", text: "how far outcomes spread", scale: "Viridis" },
+    { key: "sharpe", title: "Sharpe ratio", text: "mean / standard deviation", scale: "Viridis" },
+    { key: "episodes", title: "Visits", text: "episodes behind the estimate, logarithmic colours", scale: "Cividis" },
+    { key: "mean_error", title: "Error bar of the mean", text: "its standard error", scale: "Cividis", error: true },
+    { key: "std_error", title: "Error bar of the standard deviation", text: "its standard error", scale: "Cividis", error: true },
+  ];
+
+  const unpack = (text) => {
+    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    const view = new DataView(bytes.buffer);
+    return Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
+  };
+
+  const cellOf = (values, at, stride) => {
+    const [mean, variance, meanError, varianceError, episodes] = [0, 1, 2, 3, 4].map((k) => values[at + k * stride]);
+    const std = variance >= 0 ? Math.sqrt(variance) : NaN;
+    return { mean, variance, std, sharpe: mean / std, mean_error: meanError, std_error: varianceError / (2 * std), episodes };
+  };
+
+  const describe = (cell, places) => {
+    const where = places.map(([name, value]) => literal(name) + " = " + digits(value)).join("<br>");
+    if (!(cell.episodes > 0)) return where + "<br>not visited";
+    const spread = cell.variance < 0
+      ? "variance " + digits(cell.variance) + " is negative: no std"
+      : "std " + withError(cell.std, cell.std_error) + "<br>Sharpe " + digits(cell.sharpe);
+    return where + "<br>mean " + withError(cell.mean, cell.mean_error) + "<br>" + spread + "<br>episodes " + digits(Math.round(cell.episodes));
+  };
+
+  const episodeTicks = ([low, high]) => {
+    const values = [];
+    for (let power = Math.floor(low); power <= Math.ceil(high); power++)
+      for (const digit of high - low > 2.5 ? [1] : [1, 2, 5]) {
+        const value = power + Math.log10(digit);
+        if (value >= low - 1e-6 && value <= high + 1e-6) values.push(value);
+      }
+    const shown = values.length > 1 ? values : [low, high];
+    return { tickvals: shown, ticktext: shown.map((value) => digits(Math.round(10 ** value))) };
+  };
+
+  const startMaps = () => {
+    const { axes, maps } = data;
+    const shown = QUANTITIES.filter((quantity) => data.errors || !quantity.error);
+    const plots = shown.map((quantity) => panel(quantity.key, quantity.title, quantity.text));
+    const unpacked = new Map();
+    const chosen = { x: 0, y: 1, levels: axes.map((one) => one.median) };
+    const controls = byId("controls");
+
+    const pairOf = () => {
+      const [first, second] = [Math.min(chosen.x, chosen.y), Math.max(chosen.x, chosen.y)];
+      const index = maps.pairs.findIndex((pair) => pair.axes[0] === first && pair.axes[1] === second);
+      if (!unpacked.has(index)) unpacked.set(index, unpack(maps.pairs[index].data));
+      return { first, second, pair: maps.pairs[index], values: unpacked.get(index) };
+    };
+
+    const view = () => {
+      const { first, second, pair, values } = pairOf();
+      const others = axes.map((_, k) => k).filter((k) => k !== first && k !== second);
+      const key = others.map((k) => chosen.levels[k]).join();
+      const slice = pair.slices.findIndex((levels) => levels.join() === key);
+      const [across, up] = [axes[first].cells.length, axes[second].cells.length];
+      const stride = pair.slices.length * across * up;
+      const [columns, rows] = [axes[chosen.x].cells, axes[chosen.y].cells];
+      const z = shown.map(() => []);
+      const texts = [];
+      let [unvisited, negative] = [0, 0];
+      for (let row = 0; row < rows.length; row++) {
+        z.forEach((lines) => lines.push([]));
+        texts.push([]);
+        for (let column = 0; column < columns.length; column++) {
+          const [a, b] = chosen.x === first ? [column, row] : [row, column];
+          const cell = cellOf(values, slice * across * up + b * across + a, stride);
+          if (!(cell.episodes > 0)) unvisited++;
+          else if (cell.variance < 0) negative++;
+          shown.forEach((quantity, k) => {
+            const value = quantity.key === "episodes" ? Math.log10(cell.episodes) : cell[quantity.key];
+            z[k][row].push(Number.isFinite(value) ? value : null);
+          });
+          texts[row].push(describe(cell, [[axes[chosen.x].name, columns[column]], [axes[chosen.y].name, rows[row]]]));
+        }
+      }
+      shown.forEach((quantity, k) => {
+        const [zmin, zmax] = maps.ranges[quantity.key];
+        const bar = { thickness: 14, outlinewidth: 0, ticks: "outside", ticklen: 3, tickcolor: "#b9c2cd", len: 1, x: 1.02, xpad: 4 };
+        if (quantity.key === "episodes") Object.assign(bar, episodeTicks([zmin, zmax]));
+        const trace = {
+          type: "heatmap", x: columns, y: rows, z: z[k], hovertext: texts, hoverinfo: "text", hoverongaps: true,
+          colorscale: quantity.scale, zmin, zmax, colorbar: bar, zsmooth: false,
+        };
+        const grounds = { plot_bgcolor: BLANK };
+        const form = layout(axes[chosen.x].name, axes[chosen.y].name, grounds);
+        form.xaxis.showgrid = form.yaxis.showgrid = false;
+        form.xaxis.range = extent(columns);
+        form.yaxis.range = extent(rows);
+        draw(plots[k], [trace], form);
+      });
+      say(others, unvisited, negative, rows.length * columns.length);
+    };
+
+    const extent = (cells) => {
+      if (cells.length < 2) return [cells[0] - 0.5, cells[0] + 0.5];
+      const last = cells.length - 1;
+      return [cells[0] - (cells[1] - cells[0]) / 2, cells[last] + (cells[last] - cells[last - 1]) / 2];
+    };
+
+    const say = (others, unvisited, negative, cells) => {
+      const held = others.map((k) => axes[k].name + " = " + digits(axes[k].levels[chosen.levels[k]], 4));
+      const share = (count) => (count / cells < 0.001 ? "<0.1%" : Number((100 * count / cells).toPrecision(2)) + "%");
+      const parts = [];
+      if (held.length) parts.push("Shown at " + held.join(", ") + ".");
+      if (unvisited) parts.push("Grey: the data say nothing there (" + share(unvisited) + " of the cells).");
+      if (negative) parts.push("The standard deviation is blank where the estimated variance is negative (" + share(negative) + ").");
+      parts.push("Colours run from the 1st to the 99th percentile over all views.");
+      byId("view").textContent = parts.join(" ");
+      byId("hint").textContent = "Point at a cell for its numbers (± standard error).";
+    };
+
+    const chooser = (which, title) => {
+      const select = element("select", { id: which + "-axis" });
+      axes.forEach((one, k) => select.append(element("option", { value: k }, one.name)));
+      select.value = chosen[which];
+      select.addEventListener("change", () => {
+        const other = which === "x" ? "y" : "x";
+        const before = chosen[which];
+        chosen[which] = Number(select.value);
+        if (chosen[which] === chosen[other]) {
+          chosen[other] = before;
+          byId(other + "-axis").value = before;
+        }
+        refresh();
+      });
+      controls.append(element("label", {}, element("span", {}, title), select));
+    };
+
+    const sliders = axes.map((one, k) => {
+      const input = element("input", { type: "range", min: 0, max: one.levels.length - 1, step: 1, id: "level-" + k });
+      const output = element("output", { for: "level-" + k });
+      const label = element("label", {}, element("span", {}, one.name + " at ", output), input);
+      input.addEventListener("input", () => {
+        chosen.levels[k] = Number(input.value);
+        if (!maps.free) axes.forEach((other, j) => { if (j !== k) chosen.levels[j] = other.median; });
+        refresh();
+      });
+      return { label, input, output };
+    });
+
+    const refresh = () => {
+      axes.forEach((one, k) => {
+        const { label, input, output } = sliders[k];
+        label.hidden = k === chosen.x || k === chosen.y || one.levels.length < 2;
+        label.style.display = label.hidden ? "none" : "";
+        input.value = chosen.levels[k];
+        const text = digits(one.levels[chosen.levels[k]], 4) + (chosen.levels[k] === one.median ? " (median)" : "");
+        output.textContent = text;
+        input.setAttribute("aria-valuetext", text);
+      });
+      view();
+    };
+
+    chooser("x", "to the right");
+    chooser("y", "upwards");
+    sliders.forEach(({ label }) => controls.append(label));
+    controls.addEventListener("submit", (event) => event.preventDefault());
+    controls.hidden = axes.length < 2;
+    refresh();
+  };
+
+  // ---- lines over the only coordinate ----
+  const startLines = () => {
+    const [one] = data.axes;
+    const { values, intervals } = data.line;
+    const range = (key, k) => (intervals[key] ? " (" + digits(intervals[key][0][k]) + " to " + digits(intervals[key][1][k]) + ")" : "");
+    const texts = one.cells.map((at, k) => {
+      const where = literal(one.name) + " = " + digits(at);
+      if (!(values.episodes[k] > 0)) return where + "<br>not visited";
+      return [where, ...["mean", "std", "sharpe"].map((key) =>
+        ({ mean: "mean ", std: "std ", sharpe: "Sharpe " })[key] + digits(values[key][k]) + range(key, k)),
+        "episodes " + digits(Math.round(values.episodes[k]))].join("<br>");
+    });
+    for (const { key, title, text } of QUANTITIES.slice(0, 4)) {
+      const band = intervals[key];
+      const told = key === "episodes" ? "episodes behind the estimate" : text + (band ? ", with its " + level + " interval" : "");
+      const plot = panel(key, title, told);
+      const traces = [];
+      if (band) {
+        const edge = { x: one.cells, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
+        traces.push({ ...edge, y: band[0] }, { ...edge, y: band[1], fill: "tonexty", fillcolor: "rgba(31, 78, 140, 0.2)" });
+      }
+      const mode = one.cells.length <= 40 ? "lines+markers" : "lines";
+      traces.push({ x: one.cells, y: values[key], mode, line: { color: "#1f4e8c", width: 2 }, marker: { size: 5 }, hovertext: texts, hoverinfo: "text", showlegend: false });
+      const form = layout(one.name, title, { hovermode: "closest" });
+      if (key === "episodes") form.yaxis.rangemode = "tozero";
+      draw(plot, traces, form);
+    }
+    const parts = [];
+    if (values.episodes.some((count) => !(count > 0))) parts.push("Gaps: the data say nothing there.");
+    if (values.std.some((std, k) => std === null && values.mean[k] !== null))
+      parts.push("The standard deviation has gaps where the estimated variance is negative.");
+    byId("view").textContent = parts.join(" ");
+    byId("hint").textContent = "Point at a line for its numbers.";
+  };
+
+  // ---- the plane of mean and standard deviation ----
+  const startPlane = () => {
+    const { cloud, average, sample } = data;
+    const texts = cloud.states.map((state, k) =>
+      state.map((value, i) => literal(data.names[i]) + " = " + digits(value, 4)).join("<br>") +
+      "<br>mean " + digits(cloud.mean[k]) + "<br>std " + digits(cloud.std[k]) + "<br>episodes " + digits(Math.round(cloud.episodes[k])));
+    const traces = [{
+      type: "scatter", mode: "markers", name: "visited states", x: cloud.std, y: cloud.mean, hovertext: texts, hoverinfo: "text",
+      marker: { size: 5, color: "#7a8ba3", opacity: 0.45 },
+    }];
+    const point = (name, { mean, std }, symbol, color) => {
+      const bar = ([value, low, high]) => ({
+        type: "data", symmetric: false, visible: low !== null, thickness: 2, width: 5, color,
+        array: [high - value], arrayminus: [value - low],
+      });
+      const interval = ([value, low, high]) => digits(value) + (low === null ? "" : " (" + digits(low) + " to " + digits(high) + ")");
+      traces.push({
+        type: "scatter", mode: "markers", name, x: [std[0]], y: [mean[0]], error_x: bar(std), error_y: bar(mean), hoverinfo: "text",
+        hovertext: [name + "<br>mean " + interval(mean) + "<br>std " + interval(std)],
+        marker: { size: 12, symbol, color, line: { color: "#fff", width: 1.5 } },
+      });
+    };
+    if (sample && sample.std[0] !== null) point("plain sample of returns", sample, "diamond", "#e69f00");
+    if (average.std[0] !== null) point("policy, over its starts", average, "circle", "#0b3d91");
+    const form = layout("standard deviation", "mean", { hovermode: "closest", legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" } });
+    form.margin.t = 60;
+    form.xaxis.rangemode = "tozero";
+    draw(byId("plane"), traces, form);
+  };
+
+  // ---- the table ----
+  const startTable = () => {
+    const headings = [...document.querySelectorAll("#riskiest th")];
+    const body = document.querySelector("#riskiest tbody");
+    headings.forEach((heading, column) => heading.firstElementChild.addEventListener("click", () => {
+      const descending = heading.getAttribute("aria-sort") !== "descending";
+      headings.forEach((other) => other.setAttribute("aria-sort", "none"));
+      heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
+      const value = (row) => Number(row.cells[column].dataset.value);
+      const rows = [...body.rows].sort((a, b) => value(a) - value(b));
+      body.append(...(descending ? rows.reverse() : rows));
+    }));
+  };
+
+  if (data.maps) startMaps();
+  else if (data.line) startLines();
+  startPlane();
+  startTable();
+})();

@@ -1,0 +1,183 @@
+"""Each finding appears when its cause does, says the number that was seen, and names a remedy."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+import policyrisk as pr
+from policyrisk.advice import advise
+from policyrisk.evaluation import Evaluation
+from policyrisk.risk import FEW
+from policyrisk.survey import Survey
+
+
+def evaluated(lstd, data):
+    return Evaluation("policy", ("place",), lstd.fit(data), Survey.of(data, seed=0))
+
+
+def with_facts(evaluation, **facts):
+    changed = dataclasses.replace(evaluation.risk.facts, **facts)
+    return dataclasses.replace(evaluation, risk=dataclasses.replace(evaluation.risk, facts=changed))
+
+
+def found(evaluation, words):
+    """The finding whose title holds the words, or None."""
+    advice = [one for one in advise(evaluation) if words in one.title]
+    assert len(advice) <= 1
+    return advice[0] if advice else None
+
+
+@pytest.fixture(scope="module")
+def good():
+    data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=2000, seed=1)
+    return evaluated(pr.LSTD(pr.Tabular(10)), data)
+
+
+def test_nothing_to_say_is_said(good):
+    (only,) = advise(good)
+    assert only.severity == "ok"
+    assert "2000 episodes" in only.seen
+    assert "do not cover what these features cannot express" in only.remedy
+
+
+def test_notes_do_not_stand_against_the_numbers(good):
+    advice = advise(with_facts(good, redundant=3))
+    assert [one.severity for one in advice] == ["note", "ok"]
+
+
+@pytest.mark.parametrize(("episodes", "severity"), [(40, "warning"), (20, "serious")])
+def test_few_episodes(episodes, severity):
+    data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=episodes, seed=1)
+    advice = found(evaluated(pr.LSTD(pr.Tabular(5)), data), "Few episodes")
+    assert advice.severity == severity
+    assert "100% of the visited states" in advice.seen
+    assert f"({episodes} in the middle, {episodes} at the fewest)" in advice.seen
+    assert "--features" in advice.remedy
+
+
+def test_the_share_of_few_is_that_of_visited_states():
+    # Starts at either end: states near 0 are seen by half of the episodes alone.
+    chain = pr.domains.walk(n=12, p=0.9)
+    data = pr.Trajectories.concatenate(
+        [chain.sample(0, episodes=60, seed=1), chain.sample(8, episodes=300, seed=2)]
+    )
+    evaluation = evaluated(pr.LSTD(pr.Tabular(12)), data)
+    # A state's episodes are counted by hand: those in which it occurs.
+    place = data.states[data.visited_rows][:, 0].astype(int)
+    episode = np.repeat(np.arange(len(data)), data.lengths)
+    behind = np.array([len(np.unique(episode[place == k])) for k in range(12)])
+    share = np.mean(behind[place] < FEW)
+    assert 0 < share < 1
+    assert f"{share:.1%} of the visited states" in found(evaluation, "Few episodes").seen
+
+
+def test_negative_variance():
+    data = pr.domains.walk(n=30, p=0.7).sample(0, episodes=2000, seed=1)
+    lstd = pr.LSTD(pr.Polynomial(1, [0], [29]), pr.Polynomial(2, [0], [29]), lam=0.95)
+    evaluation = evaluated(lstd, data)
+    share = np.mean(evaluation.risk.variance(data.states[data.visited_rows]) < 0)
+    assert 0 < share < 0.05
+    advice = found(evaluation, "variance is negative")
+    assert advice.severity == "warning"
+    assert f"At {evaluation.negative_share:.1%} of the visited" in advice.seen
+    assert "--direct" in advice.remedy
+    assert "--nonnegative" in advice.remedy
+    direct = dataclasses.replace(
+        evaluation.risk, variance_method="direct", w_second=-evaluation.risk.w_second
+    )
+    told = found(dataclasses.replace(evaluation, risk=direct), "variance is negative")
+    assert "--direct" not in told.remedy
+    assert "Over the start states it is" in told.seen
+    assert told.severity == "serious"
+
+
+def test_the_constraint_takes_the_place_of_a_negative_variance():
+    data = pr.domains.walk(n=30, p=0.7).sample(0, episodes=2000, seed=1)
+    lstd = pr.LSTD(
+        pr.Polynomial(1, [0], [29]), pr.Polynomial(2, [0], [29]), lam=0.95, nonnegative_at=np.arange(30.0)
+    )
+    evaluation = evaluated(lstd, data)
+    assert found(evaluation, "variance is negative") is None
+    assert f"At {evaluation.risk.facts.constrained} state" in found(evaluation, "V >= 0 is active").seen
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "severity", "seen"),
+    [
+        ({"condition": 1e8}, "ill-conditioned", None, ""),
+        ({"condition": 3e10}, "ill-conditioned", "warning", "3e+10"),
+        ({"condition": 3e13}, "ill-conditioned", "serious", "13 may be lost"),
+        ({"terminated": 1990}, "cut off", "note", "10 of 2,000 episodes (0.5%)"),
+        ({"terminated": 1500}, "cut off", "warning", "500 of 2,000 episodes (25.0%)"),
+        ({"terminated": 1000}, "cut off", "serious", "1,000 of 2,000 episodes (50.0%)"),
+        ({"given_up": 3}, "given up", "note", "3 cut-off episodes"),
+        ({"given_up": 300}, "given up", "serious", "300 cut-off episodes"),
+        ({"outside": 1}, "outside", "note", "1 of"),
+        ({"outside": 10**4}, "outside", "serious", "10,000 of"),
+        ({"redundant": 2}, "redundant", "note", "2 directions"),
+        ({"constrained": 4}, "V >= 0", "note", "4 states"),
+    ],
+)
+def test_findings_from_the_facts(good, facts, words, severity, seen):
+    advice = found(with_facts(good, **facts), words)
+    assert (advice and advice.severity) == severity
+    assert advice is None or seen in advice.seen
+    assert advice is None or advice.remedy.endswith(".")
+
+
+def test_unvisited_starts_and_tiles(good):
+    strangers = dataclasses.replace(good.survey, starts=np.array([[0.0], [11.0], [0.0], [0.0]]))
+    data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=2000, seed=1)
+    risk = pr.LSTD(pr.Tabular(12)).fit(data)
+    advice = found(dataclasses.replace(good, risk=risk, survey=strangers), "no estimate")
+    assert advice.severity == "serious"
+    assert "1 of 4 starts" in advice.seen
+    tiles = found(dataclasses.replace(good, risk=risk), "never visited")
+    assert tiles.severity == "note"
+    assert "0% of the box that they span, and 2 of 12 features" in tiles.seen
+    assert found(good, "never visited") is None
+
+
+def test_bias_shows_as_disagreement_with_the_sample():
+    """One constant feature for a walk: its mean is that of all states, far from that of the start."""
+    data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=2000, seed=1)
+    evaluation = evaluated(pr.LSTD(pr.Polynomial(0, [0], [9]), lam=0.95), data)
+    advice = found(evaluation, "disagrees")
+    assert advice.severity == "serious"
+    summary = evaluation.summary
+    larger = max(summary.mean.standard_error, summary.sample.mean.standard_error)
+    z = abs(summary.mean_value - summary.sample.mean_value) / larger
+    assert f"{z:.1f} standard errors apart" in advice.seen
+    assert "--lam" in advice.remedy
+
+
+def test_chance_is_no_disagreement():
+    """An unbiased estimate of 40 data sets is not accused."""
+    chain = pr.domains.walk(n=6, p=0.7)
+    for seed in range(40):
+        evaluation = evaluated(pr.LSTD(pr.Tabular(6)), chain.sample(0, episodes=300, seed=seed))
+        assert found(evaluation, "disagrees") is None
+
+
+def test_no_comparison_with_a_sample_of_other_episodes():
+    data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=500, seed=1, max_steps=25)
+    assert 0.2 < data.terminated.mean() < 0.9
+    evaluation = evaluated(pr.LSTD(pr.Tabular(10)), data)
+    sample = evaluation.summary.sample
+    assert abs(evaluation.summary.mean_value - sample.mean_value) > 3 * sample.mean.standard_error
+    assert found(evaluation, "disagrees") is None
+    assert found(evaluation, "cut off") is not None
+
+
+def test_no_error_bars(good):
+    exact = pr.LSTD(pr.Tabular(10)).fit_exact(pr.domains.walk(n=10, p=0.7), start=0)
+    advice = found(dataclasses.replace(good, risk=exact), "no error bars")
+    assert advice.severity == "warning"
+    assert math.isnan(exact.facts.condition) or exact.facts.condition < 1e9
+
+
+def test_the_most_serious_come_first(good):
+    order = [one.severity for one in advise(with_facts(good, condition=1e13, redundant=1, terminated=1500))]
+    assert order == ["serious", "warning", "note"]

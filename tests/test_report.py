@@ -1,0 +1,464 @@
+"""The report: what is in the file, and that a real browser shows the API's numbers."""
+
+import base64
+import json
+import math
+import re
+import subprocess
+import sys
+
+import browser as chromium
+import numpy as np
+import pytest
+
+import policyrisk as pr
+from policyrisk.errors import InvalidInputError
+from policyrisk.evaluation import Evaluation
+from policyrisk.report import write_report
+from policyrisk.report.grid import CELLS, Grid
+from policyrisk.report.numbers import APART, Maps, Sampled
+from policyrisk.survey import Survey
+
+HOSTILE = '<img src=x onerror="window.harmed = 1">'
+NAMES = (HOSTILE, "</script><script>window.harmed = 2</script>", "%{x} <b>&amp;</b> $\\alpha$")
+
+
+def strip(dim, episodes=400, seed=3):
+    """Walks to the right with bystander coordinates, as states of any dimension."""
+    rng = np.random.default_rng(seed)
+    walks = pr.domains.walk(n=20, p=0.8).sample(0, episodes=episodes, seed=seed)
+    states = rng.random((len(walks.states), dim))
+    states[:, 0] += walks.states[:, 0]
+    return pr.Trajectories(states, walks.rewards, walks.lengths, walks.terminated)
+
+
+def evaluate(features, data, names=None, name="policy", lam=0.9):
+    dim = data.states.shape[1]
+    names = tuple("abcdefghijklm"[:dim]) if names is None else names
+    return Evaluation(name, names, pr.LSTD(features, lam=lam).fit(data), Survey.of(data, seed=0))
+
+
+@pytest.fixture(scope="module")
+def three():
+    """Three coordinates, smooth features, hostile names."""
+    data = strip(3)
+    features = pr.Polynomial(2, low=[0, 0, 0], high=[20, 1, 1])
+    return evaluate(features, data, names=NAMES, name=f"{HOSTILE} & co")
+
+
+@pytest.fixture(scope="module")
+def tiled():
+    """Two coordinates that count, two that do not, and holes in the map."""
+    return evaluate(pr.TileCoding([0, 0], [40, 1], bins=[40, 4], dims=[0, 2]), strip(4))
+
+
+def written(evaluation, folder):
+    path = folder / "report.html"
+    write_report(evaluation, path)
+    return path
+
+
+def embedded(text):
+    return json.loads(
+        re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1]
+    )
+
+
+def without_plotly(text):
+    """The page less its longest script, which is Plotly's."""
+    return text.replace(max(re.findall(r"<script>.*?</script>", text, re.DOTALL), key=len), "")
+
+
+def read(text):
+    return float(text.replace("−", "-").replace(",", ""))
+
+
+# ---- the file ----
+
+
+def test_the_file_asks_for_nothing_and_shows_names_as_they_are(three, tmp_path):
+    text = written(three, tmp_path).read_text(encoding="utf-8")
+    page = without_plotly(text)
+    assert "http" not in page.replace("http-equiv", "")
+    assert not re.search(r"<(link|img|iframe|object|base)\b", page)
+    assert not re.search(r"<script[^>]+src", page)
+    assert "&lt;img src=x" in page
+    assert page.count("<script>") == 1, "the page's own"
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-inline" not in policy.split("style-src")[0]
+    assert [axis["name"] for axis in embedded(text)["axes"]] == list(NAMES)
+
+
+def test_headline_numbers_stand_beside_the_samples(three, tmp_path):
+    text = written(three, tmp_path).read_text(encoding="utf-8")
+    cards = dict(re.findall(r'data-of="(\w+)">(.*?)</article>', text, re.DOTALL))
+    for name, card in cards.items():
+        shown = re.search(r'class="value">(.*?)<', card)[1]
+        estimate = getattr(three.summary, name)
+        assert read(shown) == pytest.approx(estimate.value, rel=1e-3)
+        ends = re.search(r"95%: (.*?) to (.*?)<", card).groups()
+        assert [read(end) for end in ends] == pytest.approx([estimate.low, estimate.high], rel=1e-3)
+        sample = getattr(three.summary.sample, name)
+        beside = re.search(r"<b>(.*?)</b> \((.*?) to (.*?)\)", card).groups()
+        assert [read(n) for n in beside] == pytest.approx([sample.value, sample.low, sample.high], rel=1e-3)
+    assert list(cards) == ["mean", "std", "sharpe", "variance"]
+
+
+def test_embedded_maps_are_the_apis(tiled, tmp_path):
+    data = embedded(written(tiled, tmp_path).read_text(encoding="utf-8"))
+    assert [axis["name"] for axis in data["axes"]] == ["a", "c"], "the features look at no other"
+    x, y = (np.array(axis["cells"]) for axis in data["axes"])
+    assert y.tolist() == [0.125, 0.375, 0.625, 0.875], "a cell is a tile"
+    (pair,) = data["maps"]["pairs"]
+    J, V, J_error, V_error, episodes = np.frombuffer(base64.b64decode(pair["data"]), "<f4").reshape(
+        5, len(y), len(x)
+    )
+    states = np.array([[a, 0.5, c, 0.5] for c in y for a in x])
+    risk = tiled.risk
+    for got, want in (
+        (J, risk.mean(states)),
+        (V, risk.variance(states)),
+        (J_error, risk.standard_error(states, of="mean")),
+        (V_error, risk.standard_error(states, of="variance")),
+        (episodes, risk.episodes(states)),
+    ):
+        np.testing.assert_allclose(got.ravel(), want, rtol=1e-6)
+    assert np.isfinite(J).any()
+
+
+def test_warnings_become_advice(tmp_path):
+    """Warnings are errors in these tests, and writing gives none."""
+    data = pr.domains.walk(n=30, p=0.7).sample(0, episodes=60, seed=1)
+    lstd = pr.LSTD(pr.Polynomial(1, [0], [29]), pr.Polynomial(2, [0], [29]), lam=0.95)
+    evaluation = Evaluation("walk", ("place",), lstd.fit(data), Survey.of(data, seed=0))
+    text = written(evaluation, tmp_path).read_text(encoding="utf-8")
+    assert "The estimated variance is negative in places" in text
+    assert "Few episodes stand behind the estimates" in text
+
+
+def test_without_error_bars(tmp_path):
+    chain = pr.domains.walk(n=8, p=0.7)
+    exact = pr.LSTD(pr.Tabular(8)).fit_exact(chain, start=0)
+    evaluation = Evaluation(
+        "walk", ("place",), exact, Survey.of(chain.sample(0, episodes=50, seed=1), seed=0)
+    )
+    text = written(evaluation, tmp_path).read_text(encoding="utf-8")
+    assert "There are no error bars" in text
+    assert embedded(text)["line"]["intervals"] == {}
+
+
+def test_a_state_that_never_changes_has_no_map(tmp_path):
+    data = pr.Trajectories(np.ones((100, 2)), np.ones(50), np.ones(50, dtype=int), np.ones(50, dtype=bool))
+    evaluation = evaluate(pr.Polynomial(0, [0, 0], [2, 2]), data)
+    text = written(evaluation, tmp_path).read_text(encoding="utf-8")
+    assert "nothing to map" in text
+    assert embedded(text)["maps"] is None
+    assert embedded(text)["line"] is None
+
+
+def test_a_folder_that_is_not_there_is_named(tiled, tmp_path):
+    with pytest.raises(InvalidInputError, match="folder that can be written"):
+        write_report(tiled, tmp_path / "nowhere" / "report.html")
+
+
+def test_without_plotly_the_extra_is_named(tmp_path):
+    code = (
+        "import sys; sys.modules['plotly'] = None; sys.modules['plotly.offline'] = None\n"
+        "from policyrisk.report import _plotly\n"
+        "from policyrisk.errors import PolicyRiskError\n"
+        "try: _plotly()\n"
+        "except PolicyRiskError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "policyrisk[plot]" in done.stdout
+
+
+# ---- which states it looks at ----
+
+
+@pytest.mark.parametrize("dim", [2, 3, 4, 5, 6, 8, 10])
+def test_what_is_embedded_is_bounded(dim):
+    data = strip(dim, episodes=60)
+    grid = Grid.of(evaluate(pr.Polynomial(1, [0] * dim, [20] + [1] * (dim - 1)), data))
+    assert len(grid.axes) == min(dim, 8)
+    assert grid.held == tuple(range(8, dim))
+    cells = [len(grid.states(pair)) for pair in grid.pairs]
+    assert sum(cells) <= CELLS
+    assert len(cells) == math.comb(len(grid.axes), 2)
+    assert min(axis.cells.size for axis in grid.axes) >= 20
+    assert grid.free == (dim <= 5)
+    for pair in grid.pairs:
+        others = [axis.median for k, axis in enumerate(grid.axes) if k not in pair]
+        assert tuple(others) in grid.slices(pair)
+
+
+def test_levels_are_values_that_occur_with_the_median_among_them(three):
+    for axis in Grid.of(three).axes:
+        values = three.survey.visited[:, axis.coordinate]
+        assert np.isin(axis.levels, values).all()
+        assert (np.diff(axis.levels) > 0).all()
+        assert np.mean(values <= axis.levels[axis.median]) == pytest.approx(0.5, abs=1e-3)
+        shares = [np.mean(values <= level) for level in axis.levels]
+        np.testing.assert_allclose(shares, np.linspace(0.05, 0.95, 9), atol=1e-3)
+
+
+def test_states_of_a_pair_are_in_the_order_that_the_script_reads(three):
+    grid = Grid.of(three)
+    pair = (0, 2)
+    first, other, second = grid.axes
+    states = iter(grid.states(pair))
+    for (level,) in grid.slices(pair):
+        for up in second.cells:
+            for across in first.cells:
+                np.testing.assert_array_equal(next(states), [across, other.levels[level], up])
+    assert next(states, None) is None
+
+
+def test_whole_numbers_stay_whole():
+    chain = pr.domains.walk(n=1000, p=0.95)
+    data = chain.sample(900, episodes=40, seed=1)
+    (axis,) = Grid.of(
+        Evaluation("walk", ("place",), pr.LSTD(pr.Tabular(1000)).fit(data), Survey.of(data))
+    ).axes
+    low, high = data.states[data.visited_rows].min(), data.states[data.visited_rows].max()
+    np.testing.assert_array_equal(axis.cells, np.arange(low, high + 1))
+    wide = chain.sample(np.full(1000, 1e-3), episodes=200, seed=1)
+    survey = Survey.of(wide)
+    (axis,) = Grid.of(Evaluation("walk", ("place",), pr.LSTD(pr.Tabular(1000)).fit(wide), survey)).axes
+    assert axis.cells.size <= 400
+    assert (axis.cells % 1 == 0).all()
+
+
+def test_maps_and_ranges(three):
+    grid = Grid.of(three)
+    maps = Maps.of(three.risk, grid)
+    std = np.concatenate([np.sqrt(np.where(pair[1] >= 0, pair[1], np.nan)).ravel() for pair in maps.pairs])
+    np.testing.assert_allclose(maps.ranges()["std"], np.nanpercentile(std, [1, 99]), rtol=1e-5)
+
+
+# ---- the riskiest states ----
+
+
+def test_the_riskiest_states_lie_apart_and_nothing_riskier_was_left_out(tiled):
+    sampled, grid = Sampled.of(tiled), Grid.of(tiled)
+    rows = sampled.riskiest(tiled, grid)
+    assert len(rows) == 10
+    rank = np.where(np.isnan(sampled.std), -np.inf, sampled.interval[:, 0])
+    extent = (tiled.survey.high - tiled.survey.low)[[0, 2]]
+    place = sampled.states[:, [0, 2]] / extent
+    near = np.abs(place[:, None] - place[rows]).max(axis=2) <= APART  # (states, rows)
+    assert near[rows].sum() == len(rows), "each row is near itself alone"
+    assert (np.diff(rank[rows]) <= 0).all()
+    for k in range(len(rank)):
+        if rank[k] > rank[rows[-1]]:
+            assert (rank[rows][near[k]] >= rank[k]).any(), "only a riskier neighbour stands in its place"
+
+
+# ---- in a real browser ----
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if lacking := chromium.missing():
+        pytest.skip(f"not installed: {lacking} (Debian: apt-get install chromium chromium-driver)")
+    with chromium.Browser(tmp_path_factory.mktemp("browser")) as started:
+        yield started
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """Open an evaluation's report; afterwards nothing was complained about, asked for, or harmed."""
+    browser.post("/url", url="about:blank")
+    browser.logs("performance")  # what the browser's own first page asked for
+
+    def open_report(evaluation):
+        browser.open(written(evaluation, tmp_path))
+        browser.wait_for("return document.querySelectorAll('.plot .main-svg').length >= 3")
+        return browser
+
+    yield open_report
+    assert browser.logs("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.logs("performance")]
+    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert asked
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in asked), asked
+    assert browser.run("return window.harmed") is None
+
+
+def at(browser, plot, x, y):
+    """Where in the window a point of a plot is."""
+    return browser.run(
+        """const plot = document.getElementById(arguments[0]);
+        plot.scrollIntoView({block: "center", behavior: "instant"});
+        const box = plot.getBoundingClientRect(), {xaxis, yaxis} = plot._fullLayout;
+        return [
+            box.left + xaxis._offset + xaxis.l2p(arguments[1]),
+            box.top + yaxis._offset + yaxis.l2p(arguments[2]),
+        ];""",
+        plot,
+        x,
+        y,
+    )
+
+
+def hover(browser, plot, x, y, words):
+    """The lines of the label at a point of a plot, once they hold the words."""
+    browser.move(*at(browser, plot, x, y))
+    return browser.wait_for(
+        """const found = document.querySelectorAll("#" + arguments[0] + " .hovertext tspan.line");
+        const lines = [...found].map((line) => line.textContent);
+        return lines.join(" ").includes(arguments[1]) && lines;""",
+        plot,
+        words,
+    )
+
+
+def numbers(lines, name):
+    """The value and its error, in the line that starts with the name."""
+    (line,) = (line for line in lines if line.startswith(name + " "))
+    return [read(part) for part in line.removeprefix(name).split("±")]
+
+
+def drawn(browser, plot):
+    """The values of a map as the browser has them, rows upwards."""
+    z = browser.run("return document.getElementById(arguments[0]).data[0].z", plot)
+    return np.array([[math.nan if value is None else value for value in row] for row in z])
+
+
+def titles(browser, plot):
+    return browser.run(
+        "const plot = document.getElementById(arguments[0]);"
+        "return [plot.querySelector('.xtitle').textContent, plot.querySelector('.ytitle').textContent]",
+        plot,
+    )
+
+
+def test_hovering_shows_the_apis_numbers(three, opened):
+    browser = opened(three)
+    x, y, other = Grid.of(three).axes
+    state = np.array([[x.cells[10], y.cells[40], other.levels[other.median]]])
+    for plot in ("plot-std", "plot-mean_error"):
+        lines = hover(browser, plot, x.cells[10], y.cells[40], "std ")
+        error = {of: three.risk.standard_error(state, of=of)[0] for of in ("mean", "std")}
+        assert numbers(lines, "std") == pytest.approx([three.risk.std(state)[0], error["std"]], rel=5e-3)
+        assert numbers(lines, "std")[0] == pytest.approx(three.risk.std(state)[0], rel=1e-4)
+        assert numbers(lines, "mean")[0] == pytest.approx(three.risk.mean(state)[0], rel=1e-4)
+        assert numbers(lines, "mean")[1] == pytest.approx(error["mean"], rel=5e-3)
+        assert numbers(lines, "Sharpe")[0] == pytest.approx(three.risk.sharpe(state)[0], rel=1e-4)
+        assert numbers(lines, "episodes") == [round(three.risk.episodes(state)[0])]
+        assert any(line.startswith(HOSTILE + " = ") for line in lines), "the name as it is"
+        browser.move(5, 5)
+
+
+def test_coordinates_can_be_chosen(three, opened):
+    browser = opened(three)
+    axes = Grid.of(three).axes
+    assert titles(browser, "plot-std") == [NAMES[0], NAMES[1]]
+    browser.run("document.getElementById('x-axis').focus()")
+    browser.press("\ue015")  # arrow down: the second coordinate, which was upwards: the two change places
+    assert titles(browser, "plot-std") == [NAMES[1], NAMES[0]]
+    browser.press("\ue015")
+    assert titles(browser, "plot-std") == [NAMES[2], NAMES[0]]
+    held = axes[1].levels[axes[1].median]
+    states = np.array([[up, held, across] for up in axes[0].cells for across in axes[2].cells])
+    V = three.risk.variance(states).reshape(len(axes[0].cells), -1)
+    assert 0 < (V < 0).mean() < 0.2
+    expected = np.sqrt(np.where(V >= 0, V, np.nan))
+    np.testing.assert_allclose(drawn(browser, "plot-std"), expected, rtol=1e-5)
+    shown = browser.run(
+        "return [0, 1, 2].map((k) => document.getElementById('level-' + k).offsetParent !== null)"
+    )
+    assert shown == [False, True, False]
+
+
+def test_sliders_move_the_slice(three, opened):
+    browser = opened(three)
+    x, y, other = Grid.of(three).axes
+    before = drawn(browser, "plot-mean")
+    browser.run("document.getElementById('level-2').focus()")
+    browser.press("\ue014")  # arrow right
+    level = other.levels[other.median + 1]
+    states = np.array([[across, up, level] for up in y.cells for across in x.cells])
+    expected = three.risk.mean(states).reshape(before.shape)
+    np.testing.assert_allclose(drawn(browser, "plot-mean"), expected, rtol=1e-5)
+    assert np.abs(before - expected).max() > 1e-3, "the two levels differ by far more than they are rounded"
+    text = browser.run("return document.getElementById('view').textContent")
+    assert f"{level:.4g}" in text
+
+
+def test_unvisited_cells_are_blank_and_say_so(opened):
+    features = pr.TileCoding([0, 0], [40, 1], bins=[40, 4], dims=[0, 2])
+    evaluation = evaluate(features, strip(4, episodes=8))
+    browser = opened(evaluation)
+    x, y = Grid.of(evaluation).axes
+    states = np.array([[across, 0.5, up, 0.5] for up in y.cells for across in x.cells])
+    visited = evaluation.risk.visited(states).reshape(len(y.cells), -1)
+    assert 0.5 < visited.mean() < 1
+    np.testing.assert_array_equal(np.isfinite(drawn(browser, "plot-mean")), visited)
+    row, column = np.argwhere(~visited)[0]
+    lines = hover(browser, "plot-mean", x.cells[column], y.cells[row], "not visited")
+    assert len(lines) == 3, "the place, and that nothing is known"
+    assert "the data say nothing there" in browser.run("return document.getElementById('view').textContent")
+
+
+def test_one_coordinate_is_a_line(opened):
+    data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=500, seed=1)
+    evaluation = evaluate(pr.Tabular(10), data, names=("place",))
+    browser = opened(evaluation)
+    std, interval = evaluation.risk.std([4])[0], evaluation.risk.interval([4], of="std")[0]
+    lines = hover(browser, "plot-std", 4, std, "place = 4")
+    (line,) = (line for line in lines if line.startswith("std "))
+    shown = [float(n) for n in re.findall(r"[\d.]+", line)]
+    assert shown == pytest.approx([std, *interval], rel=1e-4)
+
+
+def test_the_table_is_sorted_by_its_headings(tiled, opened):
+    browser = opened(tiled)
+    rows = "return [...document.querySelectorAll('#riskiest tbody tr')]"
+    read = f"{rows}.map((row) => Number(row.cells[3].dataset.value))"
+    means = browser.run(read)
+    click = "document.querySelectorAll('#riskiest th button')[3].click()"
+    browser.run(click)
+    assert browser.run(read) == sorted(means, reverse=True)
+    browser.run(click)
+    assert browser.run(read) == sorted(means)
+    assert browser.run("return document.querySelectorAll('#riskiest th')[3].ariaSort") == "ascending"
+
+
+def test_nothing_can_be_uploaded(tiled, opened):
+    browser = opened(tiled)
+    buttons = browser.run("return [...document.querySelectorAll('.modebar-btn')].map((b) => b.dataset.title)")
+    assert {*buttons} == {"Download plot as a PNG", "Zoom", "Pan", "Reset axes"}
+    assert browser.run("return document.links.length") == 0
+
+
+FITS = """return document.documentElement.scrollWidth <= window.innerWidth
+    && [...document.querySelectorAll(".plot")].every((plot) => {
+        const box = plot.getBoundingClientRect();
+        const svg = plot.querySelector(".main-svg").getBoundingClientRect();
+        return svg.width > 50 && svg.right <= box.right + 1 && svg.bottom <= box.bottom + 1;
+    })"""
+UNDISTORTED = """return [...document.querySelectorAll(".plot .main-svg")].every((svg) =>
+    svg.getAttribute("viewBox") === "0 0 " + svg.getAttribute("width") + " " + svg.getAttribute("height"))"""
+
+
+def test_it_fits_a_phone(tiled, opened):
+    browser = opened(tiled)
+    browser.resize(500, 900)
+    try:
+        browser.wait_for(FITS)
+        browser.wait_for(UNDISTORTED)
+    finally:
+        browser.resize(1280, 1000)
+
+
+def test_it_fits_paper(tiled, opened):
+    browser = opened(tiled)
+    browser.wait_for(UNDISTORTED)
+    browser.show_as("print")  # the plots get smaller, and nobody draws them again
+    try:
+        assert browser.run(FITS)
+        assert browser.run("return document.getElementById('controls').offsetParent") is None
+    finally:
+        browser.show_as("screen")

@@ -1,0 +1,124 @@
+"""Surveys of recorded episodes against plain NumPy, for records and for streams."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import policyrisk as pr
+from policyrisk import survey as survey_module
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.survey import EpisodeSample, Survey
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 9, 200)
+    states = rng.normal(size=(lengths.sum() + 200, 3))
+    states[:, 2] = np.floor(10 * states[:, 2])
+    return pr.Trajectories(states, rng.normal(size=lengths.sum()), lengths, rng.random(200) < 0.7)
+
+
+def parts(data, *cuts):
+    ends = [0, *cuts, len(data)]
+    return [data[a:b] for a, b in itertools.pairwise(ends)]
+
+
+@pytest.mark.parametrize("cuts", [(), (1, 50, 199)])
+def test_counts_extent_and_samples(data, cuts):
+    survey = Survey.of(parts(data, *cuts), seed=1)
+    visited = np.concatenate([episode.states[:-1] for episode in data])
+    ends = np.concatenate([episode.states[-1:] for episode in data if not episode.terminated[0]])
+    assert survey.episodes == 200
+    assert survey.terminated == data.terminated.sum() == 200 - survey.cut_off
+    assert survey.transitions == data.rewards.size
+    assert survey.longest == data.lengths.max()
+    np.testing.assert_array_equal(survey.low, visited.min(axis=0))
+    np.testing.assert_array_equal(survey.high, visited.max(axis=0))
+    np.testing.assert_array_equal(survey.reached, np.concatenate([visited, ends]).max(axis=0))
+    assert survey.whole.tolist() == [False, False, True]
+    np.testing.assert_array_equal(survey.starts, data.starts())
+    np.testing.assert_array_equal(survey.visited, visited)
+
+
+def test_ends_of_cut_off_episodes_reach_further_and_may_not_be_whole():
+    data = pr.Trajectories([[0.0], [1.0], [7.5], [0.0], [99.0]], [1.0, 1.0, 1.0], [2, 1], [False, True])
+    survey = Survey.of(data)
+    assert survey.high.tolist() == [1.0]
+    assert survey.reached.tolist() == [7.5]
+    assert survey.whole.tolist() == [False]
+
+
+def test_samples_are_bounded_and_uniform(data, monkeypatch):
+    monkeypatch.setattr(survey_module, "STARTS", 40)
+    monkeypatch.setattr(survey_module, "VISITED", 60)
+    counts = np.zeros(200)
+    for seed in range(500):
+        starts = Survey.of(parts(data, 30, 160), seed=seed).starts
+        assert len(starts) == 40
+        counts += np.isin(data.starts()[:, 0], starts[:, 0])
+    # Each is kept with probability 1/5: the binomial's z-scores over 200 starts.
+    z = (counts - 100) / np.sqrt(500 * 0.2 * 0.8)
+    assert np.abs(z).max() < 4.5
+    assert abs(z[:30].mean()) < 4 / np.sqrt(30)
+
+
+def test_arrays_and_back(data):
+    survey = Survey.of(data, seed=1)
+    again = Survey.from_arrays(survey.to_arrays())
+    for name, value in vars(survey).items():
+        np.testing.assert_array_equal(getattr(again, name), value)
+
+
+def test_refusals(data):
+    with pytest.raises(InvalidInputError, match="at least one episode"):
+        Survey.of([])
+    with pytest.raises(MismatchError, match="3 and 1"):
+        Survey.of([data, pr.Trajectories([[0], [1]], [1.0], [1], [True])])
+
+
+def ids(sample):
+    return [float(part.states[0, 0]) for part in sample]
+
+
+def test_a_small_source_is_sampled_whole_and_in_order(data):
+    source = EpisodeSample(parts(data, 30), 10_000, 10**6, seed=0)
+    batches = list(source)
+    assert [len(batch) for batch in batches] == [30, 170]
+    np.testing.assert_array_equal(source.sample().states, data.states)
+    np.testing.assert_array_equal(source.sample().rewards, data.rewards)
+
+
+@pytest.mark.parametrize(("episodes", "transitions"), [(50, 10**6), (10**6, 150)])
+def test_a_large_source_is_sampled_within_bounds(data, episodes, transitions):
+    data = data[np.argsort(-data.lengths)]  # short ones last: those that would still fit where others did not
+    for seed in range(20):
+        samples = []
+        for cuts in ((), (3, 100), range(1, 200)):
+            source = EpisodeSample(parts(data, *cuts), episodes, transitions, seed=seed)
+            list(source)
+            sample = source.sample()
+            assert len(sample) <= episodes
+            assert sample.transitions <= transitions
+            assert len(sample) == episodes or sample.transitions > transitions - data.lengths.max()
+            samples.append(ids(sample))
+        # The same episodes however the source is cut, since the order of the keys decides.
+        assert samples[1] == samples[2] == samples[0]
+
+
+def test_sampled_episodes_are_uniform(data):
+    counts = dict.fromkeys(ids(data), 0)
+    for seed in range(400):
+        source = EpisodeSample(parts(data, 20, 90), 50, 10**6, seed=seed)
+        list(source)
+        for key in ids(source.sample()):
+            counts[key] += 1
+    z = (np.array(list(counts.values())) - 100) / np.sqrt(400 * 0.25 * 0.75)
+    assert np.abs(z).max() < 4.5
+
+
+def test_a_few_episodes_are_kept_whatever_their_length(data):
+    source = EpisodeSample(data, 50, 1, seed=0)
+    list(source)
+    assert len(source.sample()) == EpisodeSample.FEWEST

@@ -1,0 +1,1 @@
+# The one function of plotly that is used.
