@@ -2,10 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import warnings
 
 import pytest
+
+from policyrisk import cli, errors
 
 
 def run(*arguments, cwd=None):
@@ -22,7 +26,8 @@ def run(*arguments, cwd=None):
 def test_help_names_the_commands_and_loads_nothing_heavy():
     done = run("--help")
     assert done.returncode == 0
-    assert "reproduce" in done.stdout
+    for command in ("rollout", "evaluate", "compare", "query", "reproduce", "train"):
+        assert command in done.stdout
     code = "import sys, policyrisk.cli; print({'numpy', 'numba', 'scipy'} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "set()"
@@ -86,7 +91,90 @@ def test_mistakes_are_one_message_and_an_exit_code(arguments, code, text, tmp_pa
     assert not (tmp_path / "results").exists()
 
 
-def test_debug_shows_the_traceback(tmp_path):
-    done = run("--debug", "reproduce", "chain", "--p", "0", cwd=tmp_path)
+@pytest.mark.parametrize(
+    "arguments",
+    [["--debug", "reproduce", "chain", "--p", "0"], ["reproduce", "chain", "--p", "0", "--debug"]],
+)
+def test_debug_shows_the_traceback(arguments, tmp_path):
+    done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
+
+
+def test_every_command_has_json_and_those_with_chance_a_seed(capsys):
+    commands = {
+        ("rollout",): True,
+        ("evaluate",): True,
+        ("compare",): False,
+        ("query",): False,
+        ("reproduce", "chain"): False,
+        ("reproduce", "pinball"): True,
+        ("train", "pinball"): True,
+    }
+    for command, chance in commands.items():
+        assert cli.run([*command, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert "--json" in text, command
+        assert ("--seed" in text) == chance, command
+
+
+def test_a_warning_is_one_readable_line_and_the_same_one_is_said_once(capsys, monkeypatch):
+    def warns(folders):
+        for _ in range(2):
+            warnings.warn("the variance\nis negative", errors.NegativeVarianceWarning, stacklevel=1)
+
+    monkeypatch.setattr("policyrisk.evaluation.Evaluation.load", warns)
+    assert cli.run(["compare", "a"]) == 1  # nothing was loaded
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "policyrisk: warning: the variance is negative"
+    assert len(lines) == 2
+
+
+def test_an_unexpected_error_is_one_line_too(capsys, monkeypatch):
+    def breaks(folder):
+        raise ZeroDivisionError("division\nby zero")
+
+    monkeypatch.setattr("policyrisk.evaluation.Evaluation.load", breaks)
+    assert cli.run(["compare", "a"]) == 1
+    assert (
+        capsys.readouterr().err == "policyrisk: ZeroDivisionError: division by zero (--debug shows where)\n"
+    )
+    with pytest.raises(ZeroDivisionError):
+        cli.run(["compare", "a", "--debug"])
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_completes_commands_options_and_values(tmp_path):
+    command = tmp_path / "policyrisk"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m policyrisk.cli "$@"\n')
+    command.chmod(0o755)
+    asked = ["policyrisk ev", "policyrisk compare a --crit", "policyrisk evaluate d --features tab"]
+    lines = ['eval "$(_POLICYRISK_COMPLETE=source_bash policyrisk)"', "complete -p policyrisk"]
+    for words in asked:
+        lines += [
+            f"COMP_WORDS=({words}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))",
+            '_policyrisk_completion policyrisk; echo "${COMPREPLY[@]}"',
+        ]
+    done = subprocess.run(
+        ["bash", "--norc", "-c", "\n".join(lines)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        timeout=120,
+    )
+    registered, *replies = done.stdout.splitlines()
+    assert registered.endswith("-F _policyrisk_completion policyrisk"), done.stderr
+    assert replies == ["evaluate", "--criterion", "tabular"]
+
+
+def test_a_reader_that_goes_away_is_no_error_of_ours(tmp_path):
+    code = "import sys; from policyrisk.cli import main; sys.argv[1:] = ['evaluate', '--help']; main()"
+    done = subprocess.run(
+        f'{sys.executable} -c "{code}" | true',
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert "Traceback" not in done.stderr

@@ -1,38 +1,17 @@
-"""The command ``policyrisk``. Heavy imports happen in the commands, so that ``--help`` is quick."""
+"""``policyrisk reproduce``: the paper's experiments."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from policyrisk.errors import PolicyRiskError
-
-app = typer.Typer(
-    name="policyrisk",
-    help="How risky is a policy, from every state? Mean, second moment and variance of the reward to go.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-reproduce = typer.Typer(help="Redraw the paper's experiments.", no_args_is_help=True)
-app.add_typer(reproduce, name="reproduce")
-train = typer.Typer(help="Learn a policy to evaluate.", no_args_is_help=True)
-app.add_typer(train, name="train")
+app = typer.Typer(help="Redraw the paper's experiments.", no_args_is_help=True)
 
 
-@app.callback()
-def common(
-    context: typer.Context,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-) -> None:
-    """Remember what every command shares."""
-    context.obj = {"debug": debug}
-
-
-@reproduce.command("chain")
+@app.command("chain")
 def reproduce_chain(
     out: Annotated[Path, typer.Option(help="Folder for result.json, chain.png and chain.svg.")] = Path(
         "results/chain"
@@ -101,7 +80,7 @@ def _print_chain(result: object, paths: list[Path]) -> None:
     console.print("Written: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True)
 
 
-@reproduce.command("pinball")
+@app.command("pinball")
 def reproduce_pinball(
     out: Annotated[Path, typer.Option(help="Folder for result.json, maps.npz and the figures.")] = Path(
         "results/pinball"
@@ -197,41 +176,3 @@ def _print_pinball(numbers: dict[str, Any], paths: list[Path]) -> None:
 def _place(tile: dict[str, Any]) -> str:
     x, y = tile["position"]
     return f"({x:.2f}, {y:.2f}) with std {tile['std']:.2f}"
-
-
-@train.command("pinball")
-def train_pinball(
-    out: Annotated[Path, typer.Option(help="File for the policy.")] = Path("pinball_policy.npz"),
-    maze: Annotated[str, typer.Option(help="A maze's name, or a JSON file with one.")] = "simple",
-    noise: Annotated[float, typer.Option(help="Standard deviation of the noise.")] = 0.03,
-    episodes: Annotated[int, typer.Option(help="Episodes to learn from.")] = 300_000,
-    seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the learning curve as JSON.")] = False,
-) -> None:
-    """Learn pinball by SARSA(λ) with radial bases; the defaults give the policy that ships."""
-    from policyrisk import control
-    from policyrisk.domains import Pinball
-
-    result = control.train_pinball(Pinball(maze, noise=noise), episodes, seed)
-    result.policy.save(out)
-    if as_json:
-        ends, means = result.curve(20)
-        typer.echo(json.dumps({"episodes": ends.tolist(), "mean_return": means.tolist()}))
-        return
-    typer.echo(str(result))
-    typer.echo(f"Written: {out}")
-
-
-def main() -> None:
-    """Run the command; an error of ours is one message and exit code 1."""
-    try:
-        app()
-    except PolicyRiskError as error:
-        if "--debug" in sys.argv:
-            raise
-        typer.echo(f"policyrisk: {error}", err=True)
-        raise SystemExit(1) from error
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,84 @@
+"""Evaluate a folder of Parquet that is larger than the memory it is allowed: peak resident size and time.
+
+    python benchmarks/out_of_core.py [--gigabytes 2] [--features tiles:25x25,dims=state_0+state_1]
+
+The folder is written to a temporary place and removed afterwards. ``policyrisk evaluate`` runs in a child,
+whose peak resident size is as the kernel counted it (``ru_maxrss``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import policyrisk as pr
+from policyrisk.readers import write_parquet
+
+_EPISODES = 4_000  # in a file
+
+
+def episodes(seed: int) -> pr.Trajectories:
+    """Balls that drift about the unit square and slow down, ended by chance; some are cut off."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.geometric(1 / 250, _EPISODES).clip(2, 2_000)
+    rows = int(lengths.sum()) + _EPISODES
+    speed = rng.normal(scale=0.02, size=(rows, 2))
+    place = np.abs((np.cumsum(speed, axis=0) + rng.uniform(size=2)) % 2 - 1)
+    rewards = -1 - place[: rows - _EPISODES, 0] + rng.normal(size=rows - _EPISODES)
+    return pr.Trajectories(np.column_stack([place, speed]), rewards, lengths, rng.random(_EPISODES) < 0.98)
+
+
+def write_folder(folder: Path, gigabytes: float) -> tuple[int, float]:
+    """Files until there is as much; how many, and their size in GB."""
+    files, size = 0, 0
+    while size < gigabytes * 1e9:
+        path = folder / f"part-{files:04}.parquet"
+        write_parquet(episodes(files), path)
+        size += path.stat().st_size
+        files += 1
+    return files, size / 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gigabytes", type=float, default=2.0)
+    parser.add_argument("--features", action="append")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "data"
+        folder.mkdir()
+        files, size = write_folder(folder, arguments.gigabytes)
+        print(f"{files} files, {size:.2f} GB", flush=True)
+        for features in arguments.features or ["tiles:25x25,dims=state_0+state_1", "auto"]:
+            out = Path(temporary) / "out"
+            command = [sys.executable, "-m", "policyrisk.cli", "evaluate", str(folder), "--out", str(out)]
+            began = time.monotonic()
+            child = subprocess.Popen(
+                [*command, "--features", features, "--seed", "0", "--json"], stdout=subprocess.PIPE
+            )
+            assert child.stdout is not None
+            printed = child.stdout.read()
+            _, status, used = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            if child.returncode:
+                raise SystemExit(f"evaluate failed with {child.returncode}")
+            summary = json.loads(printed)
+            print(
+                f"{features} -> {summary['features']} ({summary['variance_method']}): peak "
+                f"{used.ru_maxrss / 1e3:.0f} MB resident, {time.monotonic() - began:.0f} s, "
+                f"{summary['transitions']:,} transitions, risk.npz "
+                f"{(out / 'risk.npz').stat().st_size / 1e6:.1f} MB; seconds {summary['seconds']}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

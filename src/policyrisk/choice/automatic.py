@@ -1,0 +1,176 @@
+"""Features chosen by cross-validation among a few sensible ones.
+
+The candidates depend on the number d of coordinates and on the number n of transitions:
+
+    tiles        a coarse and a fine grid, b tiles along every coordinate with b^d ≤ 100 and b^d ≤ 400, and
+                 4 shifted grids with 4 b^d ≤ 256
+    rbf          c^d ≤ 64 centres
+    fourier      the highest order of at most 64 cosines
+    poly         degrees 1, 2 and 3, up to 200 monomials
+    tabular      for one whole-numbered coordinate with at most 500 values
+
+each of them only if it has at most n/20 features, and each with both ways to the variance unless one is asked
+for. They are fitted and scored by :func:`policyrisk.validation.cross_validate` on at most ``EPISODES``
+episodes with at most ``TRANSITIONS`` transitions, a uniform sample, so that the cost does not grow with the
+data. The first in its ranking is taken that leaves at most 5% of the held-out steps unvisited (those have no
+score, and a map that says nothing must not win by it), or the first of all where none does; of maps with
+the same score, that with the fewest features.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from policyrisk._arrays import Floats, Seed
+from policyrisk._text import plural
+from policyrisk.choice.spelling import Spelling
+from policyrisk.errors import InvalidInputError, PolicyRiskWarning
+from policyrisk.lstd import LSTD
+from policyrisk.quantities import VarianceMethod
+from policyrisk.survey import Survey
+from policyrisk.trajectories import Trajectories
+from policyrisk.validation import Candidate, CrossValidation, cross_validate
+
+EPISODES = 2_000
+TRANSITIONS = 60_000
+_UNVISITED = 0.05
+_METHODS: tuple[VarianceMethod, ...] = ("second-moment", "direct")
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What was chosen, and the table that it was chosen from."""
+
+    spelling: Spelling
+    variance: VarianceMethod
+    validation: CrossValidation
+    sampled: int  # episodes that it was chosen on
+    episodes: int  # of the data
+
+    def __str__(self) -> str:
+        share = "all" if self.sampled == self.episodes else f"{self.sampled} of the"
+        return f"{self.validation}\nchosen on {share} {plural(self.episodes, 'episode')}: {self.name}"
+
+    @property
+    def name(self) -> str:
+        """The chosen candidate's name."""
+        return _name(self.spelling, self.variance)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain values."""
+        return {
+            "features": str(self.spelling),
+            "variance": self.variance,
+            "sampled_episodes": self.sampled,
+            "cross_validation": self.validation.to_dict(),
+        }
+
+
+def candidates(survey: Survey, transitions: int) -> list[Spelling]:
+    """The feature maps that are tried for states like these.
+
+    >>> import policyrisk as pr
+    >>> survey = Survey.of(pr.domains.walk(n=30, p=0.7).sample(0, episodes=1000, seed=1), seed=0)
+    >>> print(*candidates(survey, 70_000))
+    tabular tiles:10 tiles:29 tiles:10,tilings=4 rbf:8 fourier:8 poly:1 poly:2 poly:3
+    """
+    d = survey.dim
+
+    def side(total: int, most: int) -> int:
+        return min(math.floor(math.pow(total, 1 / d) + 1e-9), most)
+
+    found: list[tuple[Spelling, int]] = []
+    finest = 40  # tiles along a coordinate
+    if d == 1 and survey.whole[0] and survey.low[0] >= 0 and survey.reached[0] < 500:
+        table = int(survey.reached[0]) + 1
+        found.append((Spelling("tabular"), table))
+        finest = min(finest, table - 1)  # as many tiles as states are the table again
+    coarse, fine, shifted, centres = side(100, min(10, finest)), side(400, finest), side(64, 10), side(64, 8)
+    if coarse >= 2:
+        found.append((_square("tiles", coarse, d), coarse**d))
+    if fine > coarse:
+        found.append((_square("tiles", fine, d), fine**d))
+    if shifted >= 2:
+        found.append((_square("tiles", shifted, d, tilings=4), 4 * shifted**d))
+    if centres >= 2:
+        found.append((_square("rbf", centres, d), centres**d))
+    if centres >= 3:
+        order = centres - 1 if d > 1 else centres
+        found.append((Spelling("fourier", (order,)), (order + 1) ** d))
+    for degree in (1, 2, 3):
+        size = math.comb(d + degree, degree)
+        if size <= 200:
+            found.append((Spelling("poly", (degree,)), size))
+    return [spelling for spelling, size in found if size <= transitions / 20]
+
+
+def choose(
+    data: Trajectories,
+    survey: Survey,
+    names: Sequence[str],
+    low: Floats,
+    high: Floats,
+    *,
+    lam: float,
+    discount: float,
+    ridge: float,
+    variance: VarianceMethod | None = None,
+    seed: Seed = None,
+) -> Choice:
+    """The best of the candidates for the box low to high (dim,), on a sample of the episodes.
+
+    ``survey`` is of the whole data, ``variance`` the one way to estimate it that is considered (both where
+    None). Folds are drawn from ``seed``.
+    """
+    spellings = candidates(survey, data.transitions)
+    folds = min(4, len(data))
+    if not spellings or folds < 2:
+        raise InvalidInputError(
+            f"features=auto must have enough data to choose by, got {plural(len(data), 'episode')} with "
+            f"{plural(data.transitions, 'transition')}; gather more, or name the features, as in poly:1"
+        )
+    methods = _METHODS if variance is None else (variance,)
+    entries = {_name(s, m): (s, m) for s in spellings for m in methods}
+    estimators = {
+        name: LSTD(s.build(names, survey, low, high), lam=lam, discount=discount, ridge=ridge, variance=m)
+        for name, (s, m) in entries.items()
+    }
+    with warnings.catch_warnings():
+        # What a candidate lacks is in the table.
+        warnings.simplefilter("ignore", PolicyRiskWarning)
+        validation = cross_validate(estimators, data, folds=folds, seed=seed)
+    sizes = {name: estimator.features.size for name, estimator in estimators.items()}
+    spelling, method = entries[_best(validation, sizes)]
+    return Choice(spelling, method, validation, sampled=len(data), episodes=survey.episodes)
+
+
+def _best(validation: CrossValidation, sizes: Mapping[str, int]) -> str:
+    """The first that says something nearly everywhere; of several alike, that with the fewest features."""
+    first = validation.best  # raises where all failed
+    scored = [c for c in validation.ranking if c.score is not None]
+    saying = [c for c in scored if c.score is not None and c.score.unvisited <= _UNVISITED]
+    if saying:
+        first = saying[0].name
+    best = next(c for c in scored if c.name == first)
+    alike = [c.name for c in saying if _alike(c, best)]
+    return min([first, *alike], key=lambda name: sizes[name])
+
+
+def _alike(a: Candidate, b: Candidate) -> bool:
+    """Whether two maps give the same scores to within rounding, as two spellings of one table do."""
+    if a.score is None or b.score is None or a.score.not_positive != b.score.not_positive:
+        return False
+    x, y = float(a.score.dawid_sebastiani_positive), float(b.score.dawid_sebastiani_positive)
+    return math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) and a.score.unvisited == b.score.unvisited
+
+
+def _square(kind: str, side: int, d: int, tilings: int = 1) -> Spelling:
+    return Spelling(kind, (side,) * d, tilings=tilings)
+
+
+def _name(spelling: Spelling, variance: VarianceMethod) -> str:
+    return f"{spelling} {variance}"

@@ -1,0 +1,104 @@
+"""``policyrisk compare``: several evaluations ranked by a criterion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from policyrisk.cli.shared import CRITERIA, AsJson, Level, criterion, print_json
+
+if TYPE_CHECKING:
+    from policyrisk._arrays import Floats
+    from policyrisk.comparison import Comparison
+    from policyrisk.evaluation import Evaluation
+
+_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def _criteria(incomplete: str) -> list[str]:
+    return [example for example in CRITERIA if example.startswith(incomplete)]
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Folders that `policyrisk evaluate` wrote.")],
+    by: Annotated[
+        str,
+        typer.Option(
+            "--criterion",
+            help="sharpe, mean-std:c, 'mean:variance<=c' or 'variance:mean>=c' (in quotes), c a number.",
+            autocompletion=_criteria,
+        ),
+    ] = "sharpe",
+    out: Annotated[Path, typer.Option(help="Picture of the mean-std plane (png, svg or pdf).")] = Path(
+        "comparison.png"
+    ),
+    level: Level = 0.95,
+    as_json: AsJson = False,
+) -> None:
+    """Rank policies by a risk criterion over the start states of all their data together.
+
+    Every policy is judged from the same starts: those of all the evaluations, pooled, each recorded first
+    state (up to 10,000 of an evaluation) once.
+    """
+    from policyrisk import comparison
+    from policyrisk.evaluation import Evaluation
+
+    chosen = criterion(by)
+    if out.suffix not in _SUFFIXES:
+        raise typer.BadParameter(f"{str(out)!r} must end in {', '.join(_SUFFIXES)}", param_hint="--out")
+    evaluations = [Evaluation.load(folder) for folder in folders]
+    policies = dict(zip(_titles(evaluations, folders), evaluations, strict=True))
+    starts = pooled_starts(evaluations, folders)
+    result = comparison.compare(
+        {name: evaluation.risk for name, evaluation in policies.items()}, starts, chosen, level=level
+    )
+    _draw(result, out)
+    if as_json:
+        print_json({**result.to_dict(), "starts": len(starts), "picture": str(out)})
+        return
+    typer.echo(str(result))
+    typer.echo(f"note: over the {len(starts)} recorded starts of all {len(folders)} together")
+    typer.echo(f"written: {out}")
+
+
+def pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> Floats:
+    """The starts (n, dim) of all evaluations, whose coordinates must agree."""
+    import numpy as np
+
+    from policyrisk.errors import MismatchError
+
+    first = evaluations[0]
+    for evaluation, folder in zip(evaluations, folders, strict=True):
+        if evaluation.names != first.names:
+            raise MismatchError(
+                "evaluations must have the same coordinates to be compared, got "
+                f"{', '.join(first.names)} in {folders[0]} and {', '.join(evaluation.names)} in {folder}; "
+                "evaluate them with the same --state"
+            )
+    return np.concatenate([evaluation.survey.starts for evaluation in evaluations])
+
+
+def _titles(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> list[str]:
+    """A name for each: its own, or its folder where two have the same."""
+    from policyrisk.errors import MismatchError
+
+    own = [evaluation.name for evaluation in evaluations]
+    titles = own if len(set(own)) == len(own) else [str(folder) for folder in folders]
+    if len(set(titles)) < len(titles):
+        raise MismatchError(
+            f"evaluations must be different ones, got {', '.join(titles)}; pass each folder once"
+        )
+    return titles
+
+
+def _draw(result: Comparison, out: Path) -> None:
+    from policyrisk.plotting import plot_mean_std
+    from policyrisk.storage import write_atomically
+
+    axes = plot_mean_std({ranked.name: ranked.summary for ranked in result.ranking})
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    write_atomically(out, lambda file: figure.savefig(file, format=out.suffix[1:], dpi=160))

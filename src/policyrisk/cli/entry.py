@@ -1,0 +1,132 @@
+"""The command itself: its groups of commands, and what becomes of errors, warnings and interrupts.
+
+exit code    0    done
+             1    the data (or what they are asked for) do not allow it
+             2    the command line is wrong
+             130  interrupted
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from policyrisk.cli import compare, evaluate, query, reproduce, rollout, train
+from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
+
+app = typer.Typer(
+    name="policyrisk",
+    help="How risky is a policy, from every state? Mean, second moment and variance of the reward to go.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command("rollout")(rollout.rollout)
+app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare.compare)
+app.command("query")(query.query)
+app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(train.app, name="train")
+
+
+@app.callback()
+def common(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; may stand after the command too.")
+    ] = False,
+) -> None:
+    """Take what every command shares; :func:`run` has seen --debug already."""
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line; the exit code."""
+    debug = "--debug" in arguments
+    with _readable_warnings():
+        try:
+            result = app(
+                [argument for argument in arguments if argument != "--debug"],
+                prog_name="policyrisk",
+                standalone_mode=False,
+            )
+            sys.stdout.flush()
+        except SystemExit as done:  # shell completion
+            return done.code if isinstance(done.code, int) else 1
+        except KeyboardInterrupt:
+            result = 130
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                # Whoever read our output has gone: nothing is left to say, nor at exit.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return 1
+            if debug and not _is_usage(error):
+                raise
+            return _report(error)
+    code = result if isinstance(result, int) else 0
+    if code == 130:
+        typer.echo("policyrisk: interrupted", err=True)
+    return code
+
+
+def _report(error: Exception) -> int:
+    """One message on the error stream, and the exit code."""
+    if _is_usage(error):
+        return _report_usage(error)
+    if isinstance(error, PolicyRiskError):
+        text = str(error)
+    elif isinstance(error, MemoryError):
+        text = f"there is not enough memory ({error}); use fewer features"
+    else:
+        text = f"{type(error).__name__}: {error} (--debug shows where)"
+    typer.echo(f"policyrisk: {' '.join(text.split())}", err=True)
+    return 1
+
+
+def _is_usage(error: Exception) -> bool:
+    """Whether it is one of Typer's own, which come from Click or from Typer's copy of it."""
+    return hasattr(error, "format_message") and hasattr(error, "exit_code")
+
+
+def _report_usage(error: Any) -> int:
+    context = getattr(error, "ctx", None)
+    message = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(message, err=True)
+        return 2
+    command = "policyrisk" if context is None else context.command_path
+    typer.echo(f"{command}: {' '.join(message.split())} (see `{command} --help`)", err=True)
+    return int(error.exit_code)
+
+
+@contextmanager
+def _readable_warnings() -> Iterator[None]:
+    """Warnings as a line each, and the same one once."""
+    shown = set()
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: object = None,
+        line: str | None = None,
+    ) -> None:
+        text = " ".join(str(message).split())
+        if text not in shown:
+            shown.add(text)
+            typer.echo(f"policyrisk: warning: {text}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", category=PolicyRiskWarning)
+        warnings.showwarning = show
+        yield

@@ -1,0 +1,129 @@
+"""The work of ``policyrisk evaluate``: survey the data, settle the features, fit.
+
+The data are read as a stream: one pass for the survey (and a sample of episodes to choose features on), then
+those that the estimator takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import typer
+
+from policyrisk._text import plural
+from policyrisk.choice import Choice, Spelling, choose, data_box
+from policyrisk.choice.automatic import EPISODES, TRANSITIONS
+from policyrisk.cli.shared import box, usage
+from policyrisk.evaluation import Evaluation
+from policyrisk.experiments.output import Clock
+from policyrisk.lstd import LSTD
+from policyrisk.quantities import VarianceMethod
+from policyrisk.readers import read
+from policyrisk.survey import EpisodeSample, Survey
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user can set about an estimate."""
+
+    features: str = AUTO  # or a spelling
+    box: str = AUTO  # or low:high of each coordinate
+    lam: float = 0.9
+    discount: float = 1.0
+    ridge: float = 0.0
+    direct: bool = False
+    nonnegative: bool = False
+    level: float = 0.95
+    seed: int | None = None
+
+
+def estimate(
+    data: str,
+    columns: Mapping[str, Any],
+    settings: Settings,
+    *,
+    name: str,
+    clock: Clock,
+    say: Callable[[str], object],
+) -> Evaluation:
+    """Evaluate the data at a path; ``columns`` are options of the reader, ``say`` prints on the way."""
+    spelling = None
+    if settings.features != AUTO:
+        with usage("--features"):
+            spelling = Spelling.parse(settings.features)
+    # These have no columns: --state names the coordinates.
+    nameless = data.startswith("minari:") or data.lower().endswith(".npz")
+    source = read(data, **{key: value for key, value in columns.items() if not (nameless and key == "state")})
+    sampled = EpisodeSample(source, EPISODES, TRANSITIONS, settings.seed)
+    with clock("survey"):
+        survey = Survey.of(source if spelling else sampled, settings.seed)
+    names = coordinate_names(columns.get("state"), survey.dim)
+    if nameless and columns.get("state") and names != tuple(columns["state"]):
+        raise typer.BadParameter(
+            f"{data} has states of {plural(survey.dim, 'coordinate')}, got names for {len(columns['state'])}",
+            param_hint="--state",
+        )
+    low, high, constant = data_box(survey)
+    if settings.box != AUTO:
+        low, high = box(settings.box, names)
+
+    variance: VarianceMethod = "direct" if settings.direct else "second-moment"
+    choice: Choice | None = None
+    if spelling is None:
+        with clock("choice"):
+            choice = choose(
+                sampled.sample(),
+                survey,
+                names,
+                low,
+                high,
+                lam=settings.lam,
+                discount=settings.discount,
+                ridge=settings.ridge,
+                variance=variance if settings.direct else None,
+                seed=settings.seed,
+            )
+        spelling, variance = choice.spelling, choice.variance
+        say(f"{choice}\n")
+    with usage("--features"):
+        features = spelling.build(names, survey, low, high)
+        second = None if spelling.second is None else spelling.second.build(names, survey, low, high)
+    with clock("fit"):
+        risk = LSTD(
+            features,
+            second,
+            lam=settings.lam,
+            discount=settings.discount,
+            ridge=settings.ridge,
+            variance=variance,
+            nonnegative_at="visited" if settings.nonnegative else None,
+        ).fit(source)
+    notes = {
+        "data": data,
+        "columns": dict(columns),
+        "settings": asdict(settings),
+        "features": str(spelling),
+        "variance": variance,
+        "box": [list(map(float, ends)) for ends in zip(low, high, strict=True)],
+        "constant": [names[d] for d in constant],
+        "unrecorded_ends": source.given_up,
+        "vanished_episodes": source.vanished,
+        "choice": None if choice is None else choice.to_dict(),
+    }
+    return Evaluation(name, names, risk, survey, settings.level, notes)
+
+
+def coordinate_names(columns: Sequence[str] | None, dim: int) -> tuple[str, ...]:
+    """The coordinates' names: the columns', numbered where a column is a list.
+
+    >>> coordinate_names(["x", "y"], 2), coordinate_names(["obs"], 2), coordinate_names(None, 1)
+    (('x', 'y'), ('obs_0', 'obs_1'), ('state',))
+    """
+    if columns is not None and len(columns) == dim:
+        return tuple(columns)
+    stem = columns[0] if columns is not None and len(columns) == 1 else "state"
+    return (stem,) if dim == 1 else tuple(f"{stem}_{d}" for d in range(dim))

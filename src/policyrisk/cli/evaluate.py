@@ -1,0 +1,144 @@
+"""``policyrisk evaluate``: from recorded episodes to a folder with estimate, numbers, maps and a report."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from policyrisk.cli.shared import AsJson, Level, Seed, names, print_json
+
+_COLUMNS = "Columns of the data"
+_ESTIMATOR = "Estimator"
+
+
+def _features(incomplete: str) -> list[str]:
+    from policyrisk.choice import EXAMPLES
+
+    return [example for example in EXAMPLES if example.startswith(incomplete)]
+
+
+def evaluate(
+    data: Annotated[
+        str, typer.Argument(help="A Parquet file or a folder of them, a CSV or npz file, or minari:ID.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for risk.npz, survey.npz, summary.json, map_*.png and report.html. Files of these "
+            "names in it are replaced, once all is done."
+        ),
+    ],
+    state: Annotated[
+        str | None, typer.Option(help="Columns of the state, as in x,y.", rich_help_panel=_COLUMNS)
+    ] = None,
+    features: Annotated[
+        str,
+        typer.Option(
+            help="auto, or one of tiles:20x20 (,tilings=4), rbf:7x7 (,width=0.2), fourier:3 (,total=4), "
+            "poly:2, tabular (tabular:30). One number is for all coordinates: tiles:10. Each may be followed "
+            "by ,dims=x+y for the coordinates it looks at, and last by ,second= with the features of the "
+            "second moment: poly:1,second=poly:2. auto tries a few by cross-validation.",
+            rich_help_panel=_ESTIMATOR,
+            autocompletion=_features,
+        ),
+    ] = "auto",
+    lam: Annotated[
+        float, typer.Option(min=0, max=1, help="Trace parameter λ.", rich_help_panel=_ESTIMATOR)
+    ] = 0.9,
+    discount: Annotated[
+        float, typer.Option(min=0, max=1, help="Discount, above 0.", rich_help_panel=_ESTIMATOR)
+    ] = 1.0,
+    ridge: Annotated[
+        float, typer.Option(min=0, help="Added to the equations' diagonal.", rich_help_panel=_ESTIMATOR)
+    ] = 0.0,
+    direct: Annotated[
+        bool,
+        typer.Option(
+            "--direct",
+            help="Estimate the variance itself, not the second moment less the squared mean.",
+            rich_help_panel=_ESTIMATOR,
+        ),
+    ] = False,
+    nonnegative: Annotated[
+        bool,
+        typer.Option(
+            "--nonnegative", help="Demand V >= 0 at all visited states.", rich_help_panel=_ESTIMATOR
+        ),
+    ] = False,
+    the_box: Annotated[
+        str,
+        typer.Option(
+            "--box",
+            help="auto for the data's own extent, or low:high of each coordinate, as in 0:1,-2:2.",
+            rich_help_panel=_ESTIMATOR,
+        ),
+    ] = "auto",
+    episode: Annotated[
+        str | None, typer.Option(help="The episode's column.", rich_help_panel=_COLUMNS)
+    ] = None,
+    reward: Annotated[str | None, typer.Option(help="The reward's column.", rich_help_panel=_COLUMNS)] = None,
+    terminated: Annotated[
+        str | None, typer.Option(help="Column that says where an episode ended.", rich_help_panel=_COLUMNS)
+    ] = None,
+    truncated: Annotated[
+        str | None, typer.Option(help="Column that says where one was cut off.", rich_help_panel=_COLUMNS)
+    ] = None,
+    step: Annotated[str | None, typer.Option(help="The step's column.", rich_help_panel=_COLUMNS)] = None,
+    name: Annotated[str | None, typer.Option(help="The policy's name, else that of --out.")] = None,
+    level: Level = 0.95,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Mean, variance, std and Sharpe ratio of a recorded policy, with error bars, maps and a report.
+
+    Example: policyrisk evaluate log.parquet --state x,y --features tiles:20x20 --out results/careful
+    """
+    from policyrisk.cli.estimation import Settings, estimate
+    from policyrisk.cli.folder import check_folder, complete_folder
+    from policyrisk.cli.results import SUMMARY, numbers, show, write
+    from policyrisk.experiments.output import Clock
+
+    if not discount > 0:
+        raise typer.BadParameter(f"{discount:g} must be above 0 and at most 1", param_hint="--discount")
+    for option, value in (("--lam", lam), ("--ridge", ridge)):
+        if not math.isfinite(value):
+            raise typer.BadParameter(f"{value:g} must be a finite number", param_hint=option)
+    columns = {
+        "state": names(state, "--state"),
+        "episode": episode,
+        "reward": reward,
+        "terminated": terminated,
+        "truncated": truncated,
+        "step": step,
+    }
+    settings = Settings(
+        features=features,
+        box=the_box,
+        lam=lam,
+        discount=discount,
+        ridge=ridge,
+        direct=direct,
+        nonnegative=nonnegative,
+        level=level,
+        seed=seed,
+    )
+    check_folder(out)
+    clock = Clock()
+    evaluation = estimate(
+        data,
+        {key: value for key, value in columns.items() if value is not None},
+        settings,
+        name=out.absolute().name if name is None else name,
+        clock=clock,
+        say=(lambda text: None) if as_json else typer.echo,
+    )
+    with complete_folder(out, last=SUMMARY) as folder:
+        write(evaluation, folder, clock)
+        written = [out / path.name for path in sorted(folder.iterdir())]
+    if as_json:
+        print_json(numbers(evaluation, clock))
+        return
+    show(evaluation, clock, written)

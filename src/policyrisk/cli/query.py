@@ -1,0 +1,94 @@
+"""``policyrisk query``: the numbers at chosen states."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from policyrisk.cli.shared import AsJson, point, print_json
+
+if TYPE_CHECKING:
+    from policyrisk.evaluation import Evaluation
+    from policyrisk.quantities import Quantity
+
+_QUANTITIES: tuple[Quantity, ...] = ("mean", "variance", "std", "sharpe")
+
+
+def query(
+    folder: Annotated[Path, typer.Argument(help="A folder that `policyrisk evaluate` wrote.")],
+    at: Annotated[list[str], typer.Option(help="A state, as in 0.2,0.9; may be given several times.")],
+    level: Annotated[
+        float | None, typer.Option(help="The intervals' level; the evaluation's where not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Mean, variance, std and Sharpe ratio at a state, with intervals and the episodes behind them."""
+    from policyrisk.evaluation import Evaluation
+
+    if level is not None and not 0 < level < 1:
+        raise typer.BadParameter(f"{level:g} must be between 0 and 1, as in 0.95", param_hint="--level")
+    evaluation = Evaluation.load(folder)
+    states = [point(text, evaluation.names, "--at") for text in at]
+    answers = _answers(evaluation, states, evaluation.level if level is None else level)
+    if as_json:
+        print_json({"name": evaluation.name, "states": answers})
+        return
+    typer.echo("\n\n".join(_text(evaluation, answer) for answer in answers))
+
+
+def _answers(evaluation: Evaluation, states: list[list[float]], level: float) -> list[dict[str, Any]]:
+    from policyrisk.errors import NegativeVarianceWarning
+
+    risk = evaluation.risk
+    episodes = risk.episodes(states)
+    maps = [getattr(features, "outside", None) for features in (risk.features, risk.second_features)]
+    outside = [any(look is not None and look([state])[0] for look in maps) for state in states]
+    found: list[dict[str, Any]] = [
+        {
+            "at": dict(zip(evaluation.names, state, strict=True)),
+            "visited": bool(behind > 0),
+            "outside_box": bool(beyond),
+            "episodes": float(behind),
+            "level": level,
+        }
+        for state, behind, beyond in zip(states, episodes, outside, strict=True)
+    ]
+    for of in _QUANTITIES:
+        with warnings.catch_warnings():
+            if of == "sharpe":  # it was said for the std
+                warnings.simplefilter("ignore", NegativeVarianceWarning)
+            values = getattr(risk, of)(states)
+            errors, ends = risk.standard_error(states, of=of), risk.interval(states, of=of, level=level)
+        for answer, value, error, (low, high) in zip(found, values, errors, ends, strict=True):
+            answer[of] = {
+                "value": float(value),
+                "standard_error": float(error),
+                "low": float(low),
+                "high": float(high),
+            }
+    return found
+
+
+def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
+    from policyrisk._text import NONE, number, table
+
+    place = ", ".join(f"{name} = {value:g}" for name, value in answer["at"].items())
+    if not answer["visited"]:
+        return f"{evaluation.name} at {place}: not visited, so that the data say nothing about it"
+    rows = []
+    for of in _QUANTITIES:
+        e = answer[of]
+        known = e["low"] == e["low"]
+        ends = f"{number(e['low'])} to {number(e['high'])}" if known else NONE
+        rows.append([of, number(e["value"]), number(e["standard_error"], 3), ends])
+    header = ["", "value", "std error", f"{answer['level']:.4g} interval"]
+    beyond = (
+        "\noutside of the features' box: these are the numbers at its nearest point" * answer["outside_box"]
+    )
+    return (
+        f"{evaluation.name} at {place}: about {answer['episodes']:.0f} of "
+        f"{evaluation.survey.episodes} episodes behind it\n{table(header, rows)}{beyond}"
+    )

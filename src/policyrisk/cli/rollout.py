@@ -1,0 +1,158 @@
+"""``policyrisk rollout``: episodes of a policy in a Gymnasium environment."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from policyrisk.cli.folder import check_folder
+from policyrisk.cli.shared import AsJson, Seed, imported, look_here, print_json
+
+_SUFFIXES = (".parquet", ".npz")
+RANDOM = "random"
+
+
+def rollout(
+    env: Annotated[str, typer.Argument(help="A Gymnasium id, as in CartPole-v1 or my_module:MyEnv-v0.")],
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="module:name of a function on observations, or of an object or class with predict; the "
+            "current folder is looked in too. random for random actions."
+        ),
+    ],
+    episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")],
+    out: Annotated[Path, typer.Option(help="File for the episodes, .parquet or .npz.")],
+    seed: Seed = None,
+    num_envs: Annotated[
+        int | None, typer.Option(min=1, help="Environments that are stepped side by side, else up to 16.")
+    ] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, help="Cut episodes off after so many steps.")
+    ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(help="module:name of a function that makes a state of an observation."),
+    ] = None,
+    env_args: Annotated[
+        str | None, typer.Option(help="The environment's arguments, as in '{\"gravity\": 9.8}' (JSON).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record episodes of a policy in a Gymnasium environment.
+
+    Example: policyrisk rollout CartPole-v1 --policy random --episodes 1000 --seed 0 --out random.parquet
+    """
+    if out.suffix not in _SUFFIXES:
+        raise typer.BadParameter(f"{str(out)!r} must end in {' or '.join(_SUFFIXES)}", param_hint="--out")
+    if out.is_dir():
+        raise typer.BadParameter(f"{str(out)!r} is a folder; name a file in it", param_hint="--out")
+    check_folder(out.parent)
+    arguments = _env_arguments(env_args)
+    look_here()  # for module:id as well
+    chosen = None if policy == RANDOM else _policy(imported(policy, "--policy"), policy)
+    projection = None if project is None else imported(project, "--project")
+
+    from policyrisk import readers
+    from policyrisk.experiments.output import make_folder
+
+    data = readers.rollout(
+        env,
+        _random(env, arguments, seed) if chosen is None else chosen,
+        episodes=episodes,
+        seed=seed,
+        num_envs=num_envs,
+        max_steps=max_steps,
+        project=projection,
+        env_kwargs=arguments,
+    )
+    make_folder(out.parent)
+    (readers.write_parquet if out.suffix == ".parquet" else readers.write_npz)(data, out)
+    returns, terminated = data.returns(), int(data.terminated.sum())
+    numbers = {
+        "env": env,
+        "policy": policy,
+        "out": str(out),
+        "seed": seed,
+        "episodes": len(data),
+        "terminated": terminated,
+        "transitions": data.transitions,
+        "dim": data.dim,
+        "mean_return": float(returns.mean()),
+        "std_return": float(returns.std(ddof=1)) if len(data) > 1 else float("nan"),
+    }
+    if as_json:
+        print_json(numbers)
+        return
+    typer.echo(
+        f"{len(data)} episodes, {data.transitions} transitions, {len(data) - terminated} cut off; "
+        f"return {numbers['mean_return']:.5g} on average, std {numbers['std_return']:.5g}"
+    )
+    typer.echo(f"written: {out}")
+
+
+def _env_arguments(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        arguments = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not JSON: {error}", param_hint="--env-args") from error
+    if not isinstance(arguments, dict):
+        raise typer.BadParameter(f"{text!r} must be a JSON object", param_hint="--env-args")
+    return arguments
+
+
+def _random(env: str, arguments: dict[str, Any], seed: int | None) -> Callable[[Any], Any]:
+    """A policy that samples from the action space of an environment."""
+    from policyrisk.readers._optional import check_installed
+
+    check_installed("gymnasium", "rollout")
+    import gymnasium as gym
+    import numpy as np
+
+    from policyrisk.errors import InvalidInputError
+
+    try:
+        made = gym.make(env, **arguments)
+    except (gym.error.Error, ImportError, TypeError) as error:
+        raise InvalidInputError(
+            f"env must be what gymnasium.make can make, got {env!r} with {arguments} ({error}); check the id "
+            "and --env-args"
+        ) from error
+    space = made.action_space
+    made.close()
+    # Not the word that the environments' own seeds come from.
+    space.seed(int(np.random.SeedSequence(seed, spawn_key=(1,)).generate_state(1)[0]))
+
+    def act(observations: Any) -> Any:
+        while isinstance(observations, dict | tuple):
+            observations = next(
+                iter(observations.values() if isinstance(observations, dict) else observations)
+            )
+        return [space.sample() for _ in range(len(observations))]
+
+    return act
+
+
+def _policy(found: Any, text: str) -> Any:
+    """A callable or an object with predict; a class that has it is made into an object."""
+    if inspect.isclass(found):
+        try:
+            found = found()
+        except TypeError as error:
+            raise typer.BadParameter(
+                f"{text} is a class that cannot be made without arguments ({error}); name an object of it",
+                param_hint="--policy",
+            ) from error
+    if not callable(found) and not hasattr(found, "predict"):
+        raise typer.BadParameter(
+            f"{text} is of type {type(found).__name__}, neither a function nor an object with predict",
+            param_hint="--policy",
+        )
+    return found

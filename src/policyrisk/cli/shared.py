@@ -1,0 +1,158 @@
+"""What several commands share: options, numbers from text, and what is printed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from policyrisk._arrays import Floats
+    from policyrisk.criteria import Criterion
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="The seed of everything random, else fresh.")]
+Level = Annotated[float, typer.Option(help="The intervals' level.", callback=lambda value: _level(value))]
+
+CRITERIA = ("sharpe", "mean-std:1", "mean:variance<=10", "variance:mean>=5")
+
+
+def print_json(value: Any) -> None:
+    """Valid JSON on the standard output, with null for numbers that are not finite."""
+    from policyrisk.experiments.output import plain
+
+    typer.echo(json.dumps(plain(value), indent=1, allow_nan=False))
+
+
+@contextmanager
+def usage(option: str) -> Iterator[None]:
+    """A value of ours that is wrong is a mistake on the command line, named by its option."""
+    from policyrisk.errors import InvalidInputError
+
+    try:
+        yield
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def number(text: str, option: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{text!r} is not a finite number", param_hint=option)
+    return value
+
+
+def names(text: str | None, option: str) -> list[str] | None:
+    """Names with commas between."""
+    if text is None:
+        return None
+    found = [name.strip() for name in text.split(",")]
+    if not all(found) or len(set(found)) < len(found):
+        raise typer.BadParameter(
+            f"{text!r} must be names with commas between, each once, as in x,y", param_hint=option
+        )
+    return found
+
+
+def point(text: str, coordinates: Sequence[str], option: str) -> list[float]:
+    """A state: as many numbers as there are coordinates."""
+    parts = text.split(",")
+    if len(parts) != len(coordinates):
+        raise typer.BadParameter(
+            f"{text!r} must have {len(coordinates)} numbers, one each for {', '.join(coordinates)}, "
+            f"got {len(parts)}; write for example {option} {','.join(['0.5'] * len(coordinates))}",
+            param_hint=option,
+        )
+    return [number(part, option) for part in parts]
+
+
+def box(text: str, coordinates: Sequence[str]) -> tuple[Floats, Floats]:
+    """Low and high (dim,) of the coordinates, from low:high with commas between."""
+    import numpy as np
+
+    sides = text.split(",")
+    example = ",".join(["0:1"] * len(coordinates))
+    if len(sides) != len(coordinates) or any(side.count(":") != 1 for side in sides):
+        raise typer.BadParameter(
+            f"{text!r} must be auto, or low:high for each of {', '.join(coordinates)}, as in {example}",
+            param_hint="--box",
+        )
+    ends = [[number(end, "--box") for end in side.split(":")] for side in sides]
+    for name, (low, high) in zip(coordinates, ends, strict=True):
+        if low >= high:
+            raise typer.BadParameter(
+                f"{name} must go from low to high, got {low:g}:{high:g}; write for example 0:1",
+                param_hint="--box",
+            )
+    low_and_high = np.array(ends)
+    return low_and_high[:, 0], low_and_high[:, 1]
+
+
+def criterion(text: str) -> Criterion:
+    """One of the four criteria, as in ``sharpe`` or ``mean:variance<=10``."""
+    from policyrisk import criteria
+
+    compact = text.replace(" ", "")
+    makers: dict[str, Callable[[float], Criterion]] = {
+        "mean-std:": criteria.MeanMinusStd,
+        "mean:variance<=": criteria.MeanVarianceAtMost,
+        "variance:mean>=": criteria.VarianceMeanAtLeast,
+    }
+    if compact == "sharpe":
+        return criteria.Sharpe()
+    for start, make in makers.items():
+        if compact.startswith(start):
+            with usage("--criterion"):
+                return make(number(compact.removeprefix(start), "--criterion"))
+    raise typer.BadParameter(
+        f"{text!r} is none of sharpe, mean-std:c, 'mean:variance<=c' and 'variance:mean>=c', c a number; "
+        "write for example mean-std:1",
+        param_hint="--criterion",
+    )
+
+
+def look_here() -> None:
+    """Let modules in the current folder be imported, as ``python`` does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def imported(text: str, option: str) -> Any:
+    """What ``module:name`` stands for, with the current folder on the path."""
+    module, colon, name = text.partition(":")
+    if not colon or not all(part.isidentifier() for part in f"{module}.{name}".split(".")):
+        raise typer.BadParameter(
+            f"{text!r} must be module:name, as in my_policies:careful", param_hint=option
+        )
+    look_here()
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise
+        raise typer.BadParameter(
+            f"there is no module {error.name!r} here or among those installed", param_hint=option
+        ) from error
+    except AttributeError as error:
+        raise typer.BadParameter(f"the module {module!r} has no {name!r}", param_hint=option) from error
+    return found
+
+
+def _level(value: float) -> float:
+    if not 0 < value < 1:
+        raise typer.BadParameter(f"{value:g} must be between 0 and 1, as in 0.95")
+    return value

@@ -1,0 +1,34 @@
+"""``policyrisk train``: policies to evaluate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Learn a policy to evaluate.", no_args_is_help=True)
+
+
+@app.command("pinball")
+def train_pinball(
+    out: Annotated[Path, typer.Option(help="File for the policy.")] = Path("pinball_policy.npz"),
+    maze: Annotated[str, typer.Option(help="A maze's name, or a JSON file with one.")] = "simple",
+    noise: Annotated[float, typer.Option(help="Standard deviation of the noise.")] = 0.03,
+    episodes: Annotated[int, typer.Option(help="Episodes to learn from.")] = 300_000,
+    seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the learning curve as JSON.")] = False,
+) -> None:
+    """Learn pinball by SARSA(λ) with radial bases; the defaults give the policy that ships."""
+    from policyrisk import control
+    from policyrisk.domains import Pinball
+
+    result = control.train_pinball(Pinball(maze, noise=noise), episodes, seed)
+    result.policy.save(out)
+    if as_json:
+        ends, means = result.curve(20)
+        typer.echo(json.dumps({"episodes": ends.tolist(), "mean_return": means.tolist()}))
+        return
+    typer.echo(str(result))
+    typer.echo(f"Written: {out}")
