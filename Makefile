@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup run test test-all check format bench clean
+.PHONY: setup run test test-all check format bench docs clean
 
 setup: $(STAMP)
 
@@ -35,5 +35,10 @@ format: setup
 bench: setup
 	$(BIN)/python benchmarks/run.py
 
+# Strict: a warning ends the build, and so does a page that would load anything from the network.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Read it: site/index.html"
+
 clean:
-	rm -rf .venv results build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv results site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

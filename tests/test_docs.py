@@ -1,0 +1,317 @@
+"""The documentation: every block runs, every name exists, every quoted message is in the source."""
+
+import ast
+import doctest
+import importlib.util
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+# What a shell block that is not run may hold: installing, and what takes long.
+NOT_RUN = (
+    "make ",
+    "python -m pip install ",
+    "git clone ",
+    "cd ",
+    "policyrisk reproduce ",
+    "policyrisk train ",
+)
+
+
+class Block(NamedTuple):
+    language: str
+    run: bool
+    title: str | None  # the name of the file that the block shows
+    text: str
+    line: int
+
+
+def blocks(page):
+    """The fenced blocks of a page, in order: ```python, or ``` {.python title="file.py"}."""
+    found, lines = [], (DOCS / page).read_text().split("\n")
+    i = 0
+    while i < len(lines):
+        opening = re.match(r"(`{3,})\s*(.*)$", lines[i])
+        if opening is None:
+            i += 1
+            continue
+        end = next(j for j in range(i + 1, len(lines)) if lines[j] == opening[1])
+        language = re.match(r"[{.]*(\w*)", opening[2])[1]
+        title = re.search(r'title="(.*)"', opening[2])
+        text = "\n".join(lines[i + 1 : end])
+        found.append(Block(language, ".no-run" not in opening[2], title and title[1], text, i + 1))
+        i = end + 1
+    return found
+
+
+def run_python(block, name, names):
+    """python: a piece of program; pycon: prompts and what they print."""
+    if block.language == "python":
+        exec(compile("\n" * block.line + block.text, name, "exec"), names)
+        return
+    test = doctest.DocTestParser().get_doctest(block.text + "\n", names, name, name, block.line)
+    assert test.examples, f"{name}: a pycon block without a prompt"
+    report = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    runner.run(test, out=report.append, clear_globs=False)
+    names.update(test.globs)
+    assert not report, "".join(report)
+
+
+def run_shell(block, capsys):
+    """What the commands print, one after the other."""
+    from policyrisk.cli import run
+
+    capsys.readouterr()
+    for command in block.text.replace("\\\n", " ").splitlines():
+        words = shlex.split(command, comments=True)
+        if words:
+            assert words[0] == "policyrisk", f"{command!r} is not run: mark the block {{.sh .no-run}}"
+            assert run(words[1:]) == 0, f"{command}: {capsys.readouterr().err}"
+    return capsys.readouterr().out
+
+
+def check_printed(expected, printed, where):
+    checker, example = doctest.OutputChecker(), doctest.Example("", expected + "\n")
+    difference = checker.output_difference(example, printed, FLAGS)
+    assert checker.check_output(example.want, printed, FLAGS), f"{where}\n{difference}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_run(page, tmp_path, monkeypatch, capsys):
+    """In order, in one namespace and in an empty folder; a text block below a shell block is its output."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names, printed = {"__name__": "__main__"}, None
+    for block in blocks(page):
+        where = f"docs/{page}:{block.line}"
+        if not block.run:
+            assert block.language == "sh", where
+            assert all(line.startswith(NOT_RUN) for line in block.text.splitlines() if line), where
+        elif block.title:
+            Path(block.title).write_text(block.text + "\n")
+        elif block.language in ("python", "pycon"):
+            run_python(block, where, names)
+        elif block.language == "text" and printed is not None:
+            check_printed(block.text, printed, where)
+        else:
+            assert block.language in ("sh", "text"), f"{where}: a block must be python, pycon, sh or text"
+        printed = run_shell(block, capsys) if block.language == "sh" and block.run else None
+
+
+# The theory page
+
+
+STATEMENTS = (
+    "Assumption 1", "Proposition 2", "Assumption 3", "Assumption 4", "Lemma 5", "Definition 6", "Lemma 7",
+    "Lemma 8", "Theorem 9", "Theorem 10", "Assumption 11", "Lemma 12",
+    *(f"({number})" for number in range(1, 22)),
+    *(f"A{number}" for number in range(1, 6)),
+    *(f"Figure {number}" for number in range(1, 5)),
+    *(f"Criterion ({letter})" for letter in "abcd"),
+)  # fmt: skip
+
+
+def rows(page):
+    """The cells of every table row of a page."""
+    lines = (DOCS / page).read_text().splitlines()
+    return [
+        [cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines if line.startswith("|")
+    ]
+
+
+def resolve(path):
+    """What a dotted path names: a module, or something in one."""
+    parts = path.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            thing = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for name in parts[cut:]:
+            thing = getattr(thing, name)
+        return thing
+    raise AssertionError(path)
+
+
+@cache
+def names_in(file):
+    return {
+        node.name
+        for node in ast.walk(ast.parse((ROOT / file).read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_every_statement_of_the_paper_has_code_and_a_test(statement):
+    mine = [
+        row
+        for row in rows("theory.md")
+        if re.search(rf"(^|, ){re.escape(statement)}($|,| (left|right)$)", row[0])
+    ]
+    assert mine, statement
+    for row in mine:
+        assert "`policyrisk." in row[2], statement
+        assert "`tests/" in row[2], statement
+
+
+def test_names_on_the_theory_page_exist():
+    text = (DOCS / "theory.md").read_text()
+    named = set(re.findall(r"`(policyrisk\.[\w.]+)`", text))
+    assert len(named) > 50
+    for path in sorted(named):
+        assert resolve(path) is not None, path
+    tests = set(re.findall(r"`(tests/\w+\.py)::(\w+)`", text))
+    assert len(tests) > 50
+    for file, name in sorted(tests):
+        assert name in names_in(file), f"{file}::{name}"
+
+
+# The troubleshooting page
+
+
+def template(node):
+    """A string as it is written in the source, … standing for what is filled in."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(template(part) for part in node.values)
+    return "…"
+
+
+@pytest.fixture(scope="module")
+def source_strings():
+    """Every whole string of the package: the pieces of an f-string do not count."""
+    found = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        pieces = {id(piece) for node in nodes if isinstance(node, ast.JoinedStr) for piece in node.values}
+        texts = (
+            node
+            for node in nodes
+            if isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in pieces
+        )
+        found |= {template(node) for node in texts}
+    return found
+
+
+MESSAGES = [row[0] for row in rows("troubleshooting.md") if " " in row[0] and row[0].startswith("`")]
+
+
+def test_there_are_messages():
+    assert len(MESSAGES) > 60
+    assert len(set(MESSAGES)) == len(MESSAGES)
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_quoted_messages_are_beginnings_of_messages_in_the_source(message, source_strings):
+    pattern = ".*".join(re.escape(piece) for piece in message.strip("`").split("…"))
+    assert any(re.match(pattern, text, flags=re.DOTALL) for text in source_strings), message
+
+
+# The reference
+
+
+def documented():
+    """What the reference shows: dotted paths, and the members that a module's entry lists."""
+    paths = set()
+    for entry in re.findall(r"^::: (\S+)((?:\n {4,}.*)*)", (DOCS / "api.md").read_text(), flags=re.MULTILINE):
+        members = re.search(r"members: \[(.*)\]", entry[1])
+        thing = resolve(entry[0])
+        if members:
+            paths |= {f"{entry[0]}.{name}" for name in members[1].split(", ")}
+        elif inspect.ismodule(thing):
+            paths |= {f"{entry[0]}.{name}" for name in vars(thing) if not name.startswith("_")}
+        paths.add(entry[0])
+    return paths
+
+
+@pytest.mark.parametrize(
+    "module", ["policyrisk", "policyrisk.domains", "policyrisk.errors", "policyrisk.readers"]
+)
+def test_the_reference_shows_every_public_name(module):
+    shown = {id(resolve(path)) for path in documented()}
+    for name in resolve(module).__all__:
+        thing = getattr(resolve(module), name)
+        if not inspect.ismodule(thing):
+            assert id(thing) in shown, f"{module}.{name} is not in docs/api.md"
+
+
+def test_what_the_reference_names_exists():
+    assert all(resolve(path) is not None for path in documented())
+
+
+# The site
+
+
+def load_tool(name):
+    spec = importlib.util.spec_from_file_location(name, DOCS / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    """Every link leads somewhere, every page is in the navigation, nothing comes from the network."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--strict",
+            "--quiet",
+            "--site-dir",
+            str(tmp_path / "site"),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name for path in (tmp_path / "site").glob("*.html")} >= {
+        "index.html",
+        "api.html",
+        "theory.html",
+    }
+
+
+@pytest.mark.parametrize(
+    "tag", ['<script src="https://x/y.js">', '<link href="//x/y.css">', '<img src="http://x/y">']
+)
+def test_a_page_that_loads_from_the_network_ends_the_build(tag, tmp_path):
+    hook = load_tool("local_only")
+    page = tmp_path / "page.html"
+    page.write_text('<a href="https://x"></a><img src="y.png">')
+    hook.on_post_build({"site_dir": str(tmp_path)})
+    page.write_text(tag)
+    with pytest.raises(Exception, match="must load nothing from the network"):
+        hook.on_post_build({"site_dir": str(tmp_path)})
+
+
+def test_docstrings_become_markdown():
+    text = "See :func:`~x.y`::\n\n    a = b\n\n>>> 1 + 1\n2\n\nDone."
+    markdown = "See `y`:\n\n    a = b\n\n```pycon\n>>> 1 + 1\n2\n```\n\nDone."
+    assert load_tool("our_docstrings").to_markdown(text) == markdown
+
+
+def test_names_break_in_tables_only():
+    hook = load_tool("breakable_names")
+    html = "<code>a.b</code><td><code>a.b</code> <code>t.py::x_y</code></td>"
+    assert hook.on_page_content(html) == (
+        "<code>a.b</code><td><code>a.<wbr>b</code> <code>t.<wbr>py::<wbr>x_<wbr>y</code></td>"
+    )
