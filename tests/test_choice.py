@@ -1,13 +1,11 @@
 """Features spelled as text, and chosen by cross-validation."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import policyrisk as pr
 from policyrisk.choice import Choice, Spelling, choose, data_box
-from policyrisk.choice.automatic import _best, candidates
+from policyrisk.choice.automatic import candidates
 from policyrisk.errors import InvalidInputError, PolicyRiskError
 from policyrisk.survey import Survey
 
@@ -141,7 +139,7 @@ def test_candidates_are_few_and_small_in_every_dimension(dim):
     assert 1 <= len(spellings) <= 10
     low, high, _ = data_box(survey)
     sizes = {str(s): s.build([f"s{d}" for d in range(dim)], survey, low, high).size for s in spellings}
-    assert max(sizes.values()) <= 400, sizes
+    assert max(sizes.values()) <= 1600, sizes
     assert [
         s for s in candidates(survey, 20 * min(sizes.values())) if sizes[str(s)] > min(sizes.values())
     ] == []
@@ -199,15 +197,3 @@ def test_too_little_data_to_choose_by():
     )
     with pytest.raises(PolicyRiskError):
         choice_of(cut_off, ["x"], discount=0.9)
-
-
-def test_a_map_that_is_silent_in_many_states_does_not_win():
-    data = pr.domains.walk(n=8, p=0.7).sample(0, episodes=300, seed=1)
-    validation = choice_of(data, ["place"]).validation
-    sizes = {candidate.name: 10 for candidate in validation.ranking}
-    assert _best(validation, sizes) == validation.best
-    first, second, *others = validation.ranking
-    silent = replace(first, score=replace(first.score, unvisited=0.2))
-    assert _best(replace(validation, ranking=(silent, second, *others)), sizes) == second.name
-    every = [replace(c, score=replace(c.score, unvisited=0.2)) for c in validation.ranking]
-    assert _best(replace(validation, ranking=tuple(every)), sizes) == first.name

@@ -1,13 +1,14 @@
 """Cross-validation: folds that never leak, scores over held-out steps, the choice on the paper's chain."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 from slow_lstd import SlowLSTD
 
 import policyrisk as pr
+from policyrisk._random import keys
 from policyrisk.errors import InvalidInputError, MismatchError, SingularSystemError
 from policyrisk.folds import Fold, fold_of_episodes
 from policyrisk.scoring import ClusterSums, step_scores
@@ -124,7 +125,6 @@ def test_differences_are_paired_by_episode():
     assert result.best == ("exact" if sign > 0 else "line")
     assert second.difference == pytest.approx(sign * sums.mean())
     assert second.difference.standard_error == pytest.approx(sums.standard_error())
-    assert second.compared == 1.0
 
 
 def test_a_stream_and_one_record_give_the_same():
@@ -153,44 +153,69 @@ def test_the_papers_chain_prefers_the_direct_variance():
     assert direct.score.not_positive == 0
     assert 0.02 < paper.score.not_positive < 0.1  # the last two states
     assert paper.score.dawid_sebastiani == np.inf
-    assert paper.difference / paper.difference.standard_error > 3  # where both are positive, too
-    assert paper.compared == pytest.approx(1 - paper.score.not_positive)
+    assert paper.difference / paper.difference.standard_error > 3
     assert direct.score.mse == pytest.approx(paper.score.mse)  # the same J
-    assert result.verdict.startswith("direct is preferred to M − J²: V <= 0 on 0% of the steps against")
-    assert "lower by" in result.verdict
+    assert result.verdict.startswith("direct is preferred to M − J²: its score is lower by")
 
 
-def test_fewer_negative_variances_rank_first_whatever_the_rest():
-    def constant(variance_in_last):
-        V = np.full(8, 5.0)
-        V[7] = variance_in_last
-        table = pr.Tabular(8)
-        exact = pr.LSTD(table, variance="direct").fit_exact(CHAIN, start=0)
-        return Fixed(
-            type(exact)(table, table, exact.w_mean, V, "direct", exact.support, exact.support, exact.facts)
-        )
+def with_variance_in_the_last(variance, elsewhere=1.0):
+    """The exact estimate, its V multiplied, and another V in the last state."""
+    V = EXACT.variance(np.arange(8)) * elsewhere
+    V[7] = variance
+    return Fixed(replace(EXACT, w_second=V, variance_method="direct"))
 
-    good_but_negative = pr.LSTD(pr.Tabular(8), variance="direct").fit_exact(CHAIN, start=0)
-    w = good_but_negative.w_second.copy()
-    w[7] = -1.0
-    broken = Fixed(
-        type(EXACT)(
-            EXACT.features,
-            EXACT.features,
-            EXACT.w_mean,
-            w,
-            "direct",
-            EXACT.support,
-            EXACT.support,
-            EXACT.facts,
-        )
+
+@pytest.mark.parametrize("variance", [-3.0, 0.0, 1e-40])
+def test_undue_certainty_is_scored_with_the_floor(variance):
+    """A slow reference: folds by fold, the floor from the better J, and the score written out."""
+    certain, exact = with_variance_in_the_last(variance), Fixed(EXACT)
+    result = cross_validate({"certain": certain, "exact": exact}, DATA, folds=3, seed=0)
+    assert result.best == "exact"
+    total, steps = 0.0, 0
+    key = int(keys(0)[0])
+    for fold in range(3):
+        held_out = Fold(DATA, key, 3, fold, held_out=True).collected()
+        x, B = held_out.states[held_out.visited_rows][:, 0], held_out.returns_to_go()
+        J, V = EXACT.mean(np.arange(8))[x], certain.answer.variance(np.arange(8))[x]
+        floor = 0.01 * np.mean((B - J) ** 2)
+        for j, v, b in zip(J, V, B, strict=True):
+            total += np.log(max(v, floor)) + (b - j) ** 2 / max(v, floor)
+        steps += B.size
+    worse = result.ranking[1]
+    assert worse.floored == pytest.approx(total / steps)
+    assert worse.difference == pytest.approx(worse.floored - result.ranking[0].floored)
+    assert worse.score.not_positive == (0 if variance > 0 else np.mean(DATA.states[DATA.visited_rows] == 7))
+    assert "scored as if it were that" in str(result)
+    assert "e+" not in str(result)
+
+
+def test_a_few_negative_variances_do_not_outweigh_a_wrong_estimate_everywhere():
+    rare = with_variance_in_the_last(-1.0)
+    useless = with_variance_in_the_last(EXACT.variance([7])[0] * 1e4, elsewhere=1e4)
+    result = cross_validate({"useless": useless, "rare": rare}, DATA, folds=3, seed=0)
+    assert result.best == "rare"
+
+
+def test_where_nothing_is_left_to_chance_the_floor_is_no_zero():
+    sure = pr.domains.walk(n=4, p=1.0)
+    exact = pr.LSTD(pr.Tabular(4)).fit_exact(sure, start=0)
+    result = cross_validate(
+        {"a": Fixed(exact), "b": Fixed(exact)}, sure.sample(0, episodes=9, seed=0), folds=3
     )
-    result = cross_validate({"broken": broken, "a": constant(5.0), "b": constant(2.0)}, DATA, folds=3, seed=0)
-    assert result.ranking[-1].name == "broken"
-    assert result.ranking[-1].difference < 0  # better where it is positive, and ranked behind all the same
-    scores = {c.name: c.score.dawid_sebastiani for c in result.ranking[:2]}
-    assert list(scores) == sorted(scores, key=scores.get)
-    assert "infinite, and ranks behind" in str(result)
+    assert np.isfinite(result.ranking[0].floored)
+    assert result.ranking[1].difference == 0.0
+
+
+def test_fits_go_without_error_bars_where_they_can():
+    asked = []
+
+    class Spy(Fixed):
+        def fit(self, data, *, error_bars=True):
+            asked.append(error_bars)
+            return super().fit(data)
+
+    cross_validate({"spy": Spy(EXACT)}, DATA, folds=3, seed=0)
+    assert asked == [False] * 3
 
 
 def test_failures_are_reported_and_ranked_last():
@@ -233,24 +258,26 @@ def test_other_errors_are_not_hidden():
         cross_validate({"buggy": Buggy()}, DATA)
 
 
-def test_unvisited_steps_are_compared_where_both_were_there():
-    features = pr.Tabular(8)
+def test_unvisited_steps_are_scored_by_the_overall_mean_and_variance():
     visits = EXACT.support.feature_episodes.copy()
-    visits[2:4] = 0
+    visits[6:] = 0
     partial = type(EXACT.support)(visits, visits, 1, None, np.inf)
-    blind = Fixed(
-        type(EXACT)(
-            features, features, EXACT.w_mean, EXACT.w_second, "second-moment", partial, partial, EXACT.facts
-        )
-    )
-    result = cross_validate({"exact": Fixed(EXACT), "blind": blind}, DATA, folds=3, seed=0)
-    other = result.ranking[1]
-    share = np.isin(DATA.states[DATA.visited_rows][:, 0], [2, 3]).mean()
-    assert other.compared == pytest.approx(1 - share)
-    assert other.difference == 0.0
-    blind_score = next(c.score for c in result.ranking if c.name == "blind")
-    assert blind_score.unvisited == pytest.approx(share)
+    blind = Fixed(replace(EXACT, support=partial, second_support=partial))
+    result = cross_validate({"blind": blind, "exact": Fixed(EXACT)}, DATA, folds=3, seed=0)
+    assert result.best == "exact"
+    share = np.isin(DATA.states[DATA.visited_rows][:, 0], [6, 7]).mean()
+    worse = result.ranking[1]
+    assert worse.score.unvisited == pytest.approx(share)
     assert "did not visit" in str(result)
+    total, key = 0.0, int(keys(0)[0])
+    for fold in range(3):
+        held_out = Fold(DATA, key, 3, fold, held_out=True).collected()
+        x, B = held_out.states[held_out.visited_rows][:, 0], held_out.returns_to_go()
+        J, V = EXACT.mean(np.arange(8))[x], EXACT.variance(np.arange(8))[x]
+        there = np.isin(x, [6, 7])
+        guess = np.log(B.var()) + (B - B.mean()) ** 2 / B.var()
+        total += np.sum((guess - np.log(V) - (B - J) ** 2 / V)[there])
+    assert worse.difference == pytest.approx(total / DATA.transitions)
 
 
 def test_cut_off_episodes_are_fitted_and_not_scored():

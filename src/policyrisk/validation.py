@@ -1,23 +1,28 @@
 """The choice between estimators: cross-validation by episode.
 
-Every episode is held out once and scored by estimates that were fitted without it (see
-:mod:`policyrisk.scoring`). Candidates are ranked by the Dawid–Sebastiani score, a proper score for mean and
-variance together, the smaller the better.
+Every episode is held out once and scored by estimates that were fitted without it. Candidates are ranked by
+the Dawid–Sebastiani score of :mod:`policyrisk.scoring`, the smaller the better, with a floor f under Ṽ:
 
-A step with Ṽ ≤ 0 has the score +∞. So that candidates which have some can still be told apart, let such a
-step cost L and let L → ∞: first comes the candidate with the fewest of them, and among equals the one with
-the smaller score elsewhere. Beside that stands a finite statement for every pair: the difference of the two
-scores over the steps where both are defined, paired, with the standard error over episodes. Candidates with
-equally many are ordered by their mean difference to one another; where all cover the same steps, that is
-the order of their scores.
+    log V + (B − J)² / V,        V = max(Ṽ, f)
+
+The score itself is infinite where Ṽ ≤ 0 and astronomic where Ṽ is nearly 0, so that one such step would
+outweigh everything else. In each fold f is FLOOR times the least mean squared error of any candidate's J,
+which is about the average variance, and the same for all: undue certainty then costs up to 1/FLOOR times the
+average step, wherever it is, and estimates that are right have little to fear from it.
+
+Where a candidate says nothing, since it never visited the state, it is scored as one would have to guess
+then: by the mean and variance of all returns to go of the fold. All candidates are so compared over all
+steps, paired, with standard errors over episodes. Floor and guess are in the ranking alone:
+``Candidate.score`` is what :func:`RiskFunction.score` gives.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,9 +42,14 @@ from policyrisk.scoring import (
     held_out_pieces,
     step_scores,
 )
-from policyrisk.trajectories import Source, batches, check_reiterable
+from policyrisk.summary import SampleReturns
+from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
 __all__ = ["Candidate", "CrossValidation", "Estimator", "cross_validate"]
+
+FLOOR = 0.01  # under Ṽ, of the mean squared error of J
+_ROUNDING = 1e-9  # of the mean of B²: what counts as no error of J
+_ASTRONOMIC = 1e6  # from here on a calibration says no more than that some Ṽ is nearly 0
 
 
 class Estimator(Protocol):
@@ -56,8 +66,8 @@ class Candidate:
 
     name: str
     score: Score | None  # over all held-out steps, None where it failed
-    difference: Estimate | None  # of its score to the best one's where both are defined: positive is worse
-    compared: float  # the share of steps that the difference is over
+    floored: Estimate | None  # the Dawid–Sebastiani score with the floor, which ranks
+    difference: Estimate | None  # of that to the best one's: positive is worse
     reason: str = ""  # why it failed
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,8 +75,8 @@ class Candidate:
         return {
             "name": self.name,
             "score": None if self.score is None else self.score.to_dict(),
+            "floored": None if self.floored is None else self.floored.to_dict(),
             "difference": None if self.difference is None else self.difference.to_dict(),
-            "compared": self.compared,
             "reason": self.reason,
         }
 
@@ -98,22 +108,10 @@ class CrossValidation:
         if len(scored) < 2:
             return f"{plural(len(scored), 'estimator')} could be scored"
         first, second = scored[:2]
-        assert first.score is not None
-        assert second.score is not None
         text = f"{first.name} is preferred to {second.name}"
-        if second.score.not_positive != first.score.not_positive:
-            text += (
-                f": V <= 0 on {percent(first.score.not_positive)} of the steps against "
-                f"{percent(second.score.not_positive)}"
-            )
         d = second.difference
-        if d is None or math.isnan(d):
-            return f"{text}; there is no step where both have a score"
-        way = "lower" if d >= 0 else "higher"
-        return (
-            f"{text}; its score is {way} by {number(abs(d), 3)} ± {number(d.standard_error, 2)} "
-            f"on the {percent(second.compared)} of the steps where both have one"
-        )
+        assert d is not None
+        return f"{text}: its score is lower by {number(d, 3)} ± {number(d.standard_error, 2)}"
 
     def __str__(self) -> str:
         header = [
@@ -132,18 +130,18 @@ class CrossValidation:
             if c.score is None:
                 rows.append([c.name, "failed", *[NONE] * (len(header) - 2)])
                 continue
-            s, d = c.score, c.difference
+            s, f, d = c.score, c.floored, c.difference
             rows.append(
                 [
                     c.name,
-                    number(s.dawid_sebastiani_positive) + ("*" if s.not_positive else ""),
-                    number(s.dawid_sebastiani_positive.standard_error, 2),
+                    NONE if f is None else number(f, 5),
+                    NONE if f is None else number(f.standard_error, 2),
                     NONE if d is None else number(d, 4),
                     NONE if d is None else number(d.standard_error, 2),
                     percent(s.not_positive),
                     percent(s.unvisited),
                     number(s.mse),
-                    number(s.calibration, 4),
+                    _bounded(s.calibration, 4),
                 ]
             )
         lines = [
@@ -153,10 +151,11 @@ class CrossValidation:
             self.verdict,
         ]
         scored = [c.score for c in self.ranking if c.score is not None]
-        if any(s.not_positive for s in scored):
-            lines.append("* over the steps with V > 0; with the others it is infinite, and ranks behind")
+        lines.append(
+            f"note: where V is below {FLOOR:.0%} of the smallest MSE of J it is scored as if it were that"
+        )
         if any(s.unvisited for s in scored):
-            lines.append("note: steps in states that a fit did not visit have no score")
+            lines.append("note: in states that a fit did not visit, the overall mean and variance are scored")
         if self.cut_off:
             lines.append(f"note: {plural(self.cut_off, 'episode')} cut off: fitted, but never scored")
         if len(scored) > 1:
@@ -216,12 +215,27 @@ def cross_validate(
             for name, estimator in estimators.items():
                 if name not in tally.failed:
                     try:
-                        fitted[name] = estimator.fit(training)
+                        fitted[name] = _fit(estimator, training)
                     except (PolicyRiskError, np.linalg.LinAlgError) as error:
                         tally.fail(name, fold, error)
                 bar.advance()
             tally.score(fitted, Fold(data, key, folds, fold, held_out=True), fold)
     return tally.result(folds)
+
+
+def _fit(estimator: Estimator, training: Source) -> RiskFunction:
+    """The estimate without error bars, which no score needs, where the estimator can do without."""
+    fit: Callable[..., RiskFunction] = estimator.fit
+    if "error_bars" in inspect.signature(fit).parameters:
+        return fit(training, error_bars=False)
+    return fit(training)
+
+
+def _bounded(value: float, digits: int) -> str:
+    """A number that was divided by some Ṽ."""
+    if abs(value) < _ASTRONOMIC or not math.isfinite(value):
+        return number(value, digits)
+    return "> 1e6"
 
 
 class _Tally:
@@ -231,6 +245,7 @@ class _Tally:
         self.names = names
         self.failed: dict[str, str] = {}
         self.sums = dict.fromkeys(names, ScoreSums())
+        self.floored = dict.fromkeys(names, ClusterSums())
         self.pairs = {(a, b): ClusterSums() for i, a in enumerate(names) for b in names[i + 1 :]}
         self.discount: float | None = None
         self.episodes = self.steps = self.cut_off = 0
@@ -240,6 +255,7 @@ class _Tally:
 
     def score(self, fitted: dict[str, RiskFunction], held_out: Source, fold: int) -> None:
         discount = self._common_discount(fitted)
+        scale = self._scale(fitted, held_out, discount, fold)
         for piece, left_out in held_out_pieces(held_out):
             self.cut_off += left_out
             self.episodes += len(piece)
@@ -247,21 +263,53 @@ class _Tally:
             if len(piece) == 0:
                 continue
             B, episode = piece.returns_to_go(discount), episode_of_step(piece)
-            states = piece.states[piece.visited_rows]
             scores: dict[str, Floats] = {}
-            for name, risk in fitted.items():
-                if name in self.failed:
-                    continue
-                try:
-                    steps = step_scores(*risk.mean_and_variance(states), B)
-                except PolicyRiskError as error:
-                    self.fail(name, fold, error)
-                    continue
-                self.sums[name] += ScoreSums.of(steps, episode)
-                scores[name] = steps.dawid_sebastiani
+            for name, (J, V) in self._foretold(fitted, piece, fold).items():
+                self.sums[name] += ScoreSums.of(step_scores(J, V, B), episode)
+                scores[name] = ranking_scores(J, V, B, scale)
+                self.floored[name] += ClusterSums.of(scores[name], episode)
             for a, b in self.pairs:
                 if a in scores and b in scores:
                     self.pairs[a, b] += ClusterSums.of(scores[a] - scores[b], episode)
+
+    def _scale(self, fitted: dict[str, RiskFunction], held_out: Source, discount: float, fold: int) -> Scale:
+        """What the fold's returns to go are like."""
+        B_all = SampleReturns.of([])
+        errors = dict.fromkeys(fitted, 0.0)  # Σ (B − J)² where J is known
+        unknown = dict.fromkeys(fitted, B_all)  # the B of the other steps
+        for piece, _ in held_out_pieces(held_out):
+            if len(piece) == 0:
+                continue
+            B = piece.returns_to_go(discount)
+            B_all += SampleReturns.of(B)
+            for name, (J, _) in self._foretold(fitted, piece, fold).items():
+                known = ~np.isnan(J)
+                errors[name] += float(np.sum((B[known] - J[known]) ** 2))
+                unknown[name] += SampleReturns.of(B[~known])
+        if B_all.count == 0:
+            return Scale(1.0, 0.0, 1.0)
+        for name, B_there in unknown.items():
+            if B_there.count:
+                errors[name] += B_there.squares + B_there.count * (B_there.mean - B_all.mean) ** 2
+        least = min((errors[name] for name in fitted if name not in self.failed), default=0.0)
+        size = B_all.squares + B_all.count * B_all.mean**2  # Σ B²
+        # Where nothing is left to chance, or to reward, any scale will do.
+        floor = max(FLOOR * least, _ROUNDING * size) / B_all.count or 1.0
+        return Scale(floor, B_all.mean, B_all.squares / B_all.count)
+
+    def _foretold(
+        self, fitted: dict[str, RiskFunction], piece: Trajectories, fold: int
+    ) -> dict[str, tuple[Floats, Floats]]:
+        """J and V of each candidate at a piece's steps; one that cannot say them has failed."""
+        states = piece.states[piece.visited_rows]
+        foretold = {}
+        for name, risk in fitted.items():
+            if name not in self.failed:
+                try:
+                    foretold[name] = risk.mean_and_variance(states)
+                except PolicyRiskError as error:
+                    self.fail(name, fold, error)
+        return foretold
 
     def _common_discount(self, fitted: dict[str, RiskFunction]) -> float:
         for name, risk in fitted.items():
@@ -285,7 +333,8 @@ class _Tally:
                 f"data must hold terminated episodes to score, got {self.cut_off}, all cut off; "
                 "gather episodes that end"
             )
-        order = self._order([name for name in self.names if name not in self.failed])
+        scored = [name for name in self.names if name not in self.failed]
+        order = sorted(scored, key=lambda name: self.floored[name].mean())
         ranking = []
         for name in order:
             pair = None if name == order[0] else self.difference(name, order[0])
@@ -293,26 +342,35 @@ class _Tally:
                 Candidate(
                     name=name,
                     score=Score.of(self.sums[name], self.cut_off),
+                    floored=self.floored[name].estimate(),
                     difference=None if pair is None else pair.estimate(),
-                    compared=1.0 if pair is None else pair.steps / self.steps,
                 )
             )
-        ranking += [Candidate(name, None, None, math.nan, reason) for name, reason in self.failed.items()]
+        ranking += [Candidate(name, None, None, None, reason) for name, reason in self.failed.items()]
         return CrossValidation(tuple(ranking), folds, self.episodes, self.steps, self.cut_off)
 
-    def _order(self, names: list[str]) -> list[str]:
-        """By the share of V ≤ 0, then by the mean difference to the others of the same share."""
 
-        def place(name: str) -> tuple[int, float]:
-            worst = self.sums[name].not_positive
-            equals = [b for b in names if b != name and self.sums[b].not_positive == worst]
-            pairs = [self.difference(name, b) for b in equals]
-            differences = [pair.mean() for pair in pairs if pair.steps]
-            if self.sums[name].dawid_sebastiani.steps == 0:
-                return worst, math.inf
-            return worst, float(np.mean(differences)) if differences else 0.0
+class Scale(NamedTuple):
+    """What a fold's returns to go B are like."""
 
-        return sorted(names, key=place)
+    floor: float  # f
+    mean: float  # of B over all steps
+    variance: float
+
+
+def ranking_scores(J: Floats, V: Floats, B: Floats, scale: Scale) -> Floats:
+    """log max(V, f) + (B − J)² / max(V, f), of shape (n,), with the guess for J and V where either is nan.
+
+    >>> scale = Scale(floor=1.0, mean=0.0, variance=9.0)
+    >>> J, V, B = np.array([1.0, 1.0, np.nan]), np.array([4.0, -1.0, np.nan]), np.full(3, 3.0)
+    >>> ranking_scores(J, V, B, scale).round(3)
+    array([2.386, 4.   , 3.197])
+    """
+    unvisited = np.isnan(J) | np.isnan(V)
+    J = np.where(unvisited, scale.mean, J)
+    V = np.maximum(np.where(unvisited, scale.variance, V), scale.floor)
+    scores: Floats = np.log(V) + (B - J) ** 2 / V
+    return scores
 
 
 def _check(estimators: Mapping[str, Estimator]) -> None:

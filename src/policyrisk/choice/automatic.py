@@ -2,19 +2,17 @@
 
 The candidates depend on the number d of coordinates and on the number n of transitions:
 
-    tiles        a coarse and a fine grid, b tiles along every coordinate with b^d ≤ 100 and b^d ≤ 400, and
-                 4 shifted grids with 4 b^d ≤ 256
+    tiles        a coarse, a middling and a fine grid, b tiles along every coordinate with b^d ≤ 100, 400 and
+                 1600, and 4 shifted grids with 4 b^d ≤ 256
     rbf          c^d ≤ 64 centres
-    fourier      the highest order of at most 64 cosines
+    fourier      the highest orders of at most 64 and 256 cosines
     poly         degrees 1, 2 and 3, up to 200 monomials
     tabular      for one whole-numbered coordinate with at most 500 values
 
 each of them only if it has at most n/20 features, and each with both ways to the variance unless one is asked
 for. They are fitted and scored by :func:`policyrisk.validation.cross_validate` on at most ``EPISODES``
 episodes with at most ``TRANSITIONS`` transitions, a uniform sample, so that the cost does not grow with the
-data. The first in its ranking is taken that leaves at most 5% of the held-out steps unvisited (those have no
-score, and a map that says nothing must not win by it), or the first of all where none does; of maps with
-the same score, that with the fewest features.
+data. The first in its ranking is taken; of maps with the same score, that with the fewest features.
 """
 
 from __future__ import annotations
@@ -33,11 +31,10 @@ from policyrisk.lstd import LSTD
 from policyrisk.quantities import VarianceMethod
 from policyrisk.survey import Survey
 from policyrisk.trajectories import Trajectories
-from policyrisk.validation import Candidate, CrossValidation, cross_validate
+from policyrisk.validation import CrossValidation, cross_validate
 
 EPISODES = 2_000
 TRANSITIONS = 60_000
-_UNVISITED = 0.05
 _METHODS: tuple[VarianceMethod, ...] = ("second-moment", "direct")
 
 
@@ -89,18 +86,16 @@ def candidates(survey: Survey, transitions: int) -> list[Spelling]:
         table = int(survey.reached[0]) + 1
         found.append((Spelling("tabular"), table))
         finest = min(finest, table - 1)  # as many tiles as states are the table again
-    coarse, fine, shifted, centres = side(100, min(10, finest)), side(400, finest), side(64, 10), side(64, 8)
-    if coarse >= 2:
-        found.append((_square("tiles", coarse, d), coarse**d))
-    if fine > coarse:
-        found.append((_square("tiles", fine, d), fine**d))
+    grids = sorted({side(100, min(10, finest)), side(400, finest), side(1600, finest)})
+    found += [(_square("tiles", tiles, d), tiles**d) for tiles in grids if tiles >= 2]
+    shifted = side(64, 10)
     if shifted >= 2:
         found.append((_square("tiles", shifted, d, tilings=4), 4 * shifted**d))
+    centres = side(64, 8)
     if centres >= 2:
         found.append((_square("rbf", centres, d), centres**d))
-    if centres >= 3:
-        order = centres - 1 if d > 1 else centres
-        found.append((Spelling("fourier", (order,)), (order + 1) ** d))
+    orders = sorted({side(64, 9) - 1, side(256, 9) - 1})
+    found += [(Spelling("fourier", (order,)), (order + 1) ** d) for order in orders if order >= 2]
     for degree in (1, 2, 3):
         size = math.comb(d + degree, degree)
         if size <= 200:
@@ -149,23 +144,16 @@ def choose(
 
 
 def _best(validation: CrossValidation, sizes: Mapping[str, int]) -> str:
-    """The first that says something nearly everywhere; of several alike, that with the fewest features."""
+    """The first; of several alike, as two spellings of one table are, that with the fewest features."""
     first = validation.best  # raises where all failed
-    scored = [c for c in validation.ranking if c.score is not None]
-    saying = [c for c in scored if c.score is not None and c.score.unvisited <= _UNVISITED]
-    if saying:
-        first = saying[0].name
-    best = next(c for c in scored if c.name == first)
-    alike = [c.name for c in saying if _alike(c, best)]
+    lowest = validation.ranking[0].floored
+    assert lowest is not None
+    alike = [
+        c.name
+        for c in validation.ranking
+        if c.floored is not None and math.isclose(c.floored, lowest, rel_tol=1e-9, abs_tol=1e-9)
+    ]
     return min([first, *alike], key=lambda name: sizes[name])
-
-
-def _alike(a: Candidate, b: Candidate) -> bool:
-    """Whether two maps give the same scores to within rounding, as two spellings of one table do."""
-    if a.score is None or b.score is None or a.score.not_positive != b.score.not_positive:
-        return False
-    x, y = float(a.score.dawid_sebastiani_positive), float(b.score.dawid_sebastiani_positive)
-    return math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) and a.score.unvisited == b.score.unvisited
 
 
 def _square(kind: str, side: int, d: int, tilings: int = 1) -> Spelling:

@@ -34,7 +34,7 @@ LINE = 400  # along the only coordinate
 FINE = 24  # cells a side before levels are given up
 _COARSE = 8  # cells a side, at least
 _LEVELS = (9, 7, 5, 3)
-_WORK = 2 * 10**11  # multiplications for all cells
+_WORK = 10**11  # multiplications for all cells
 
 
 @dataclass(frozen=True, eq=False)
