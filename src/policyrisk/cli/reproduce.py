@@ -24,7 +24,7 @@ def reproduce_chain(
     start: Annotated[str, typer.Option(help="Start state from 1 to n, or 'uniform'.")] = "1",
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
 ) -> None:
-    """The paper's Figure 3: a walk whose projected variance turns negative, and its mend."""
+    """The paper's Figure 2: a walk whose projected variance turns negative, and its mend."""
     from policyrisk.experiments import chain
 
     if start != "uniform" and not start.isdecimal():
@@ -95,7 +95,7 @@ def reproduce_pinball(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a Monte-Carlo map in --out.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
 ) -> None:
-    """The paper's Figures 4 and 5: the risk map of a pinball maze, and the naive map beside it."""
+    """The paper's Figures 3 and 4: the risk map of a pinball maze, and the naive map beside it."""
     from policyrisk.experiments import output, pinball
 
     parameters = pinball.PinballParameters(

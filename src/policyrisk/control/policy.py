@@ -63,7 +63,7 @@ class GreedyPolicy:
         return values
 
     def value(self, states: npt.ArrayLike) -> Floats:
-        """max_a Q(x, a), of shape (n,): the policy's value as its training saw it (the paper's Figure 4)."""
+        """max_a Q(x, a), of shape (n,): the policy's value as its training saw it (the paper's Figure 3)."""
         values: Floats = self.action_values(states).max(axis=1)
         return values
 

@@ -1,4 +1,4 @@
-"""The paper's chain (Figure 3): mean, second moment and variance; true, projected and constrained.
+"""The paper's chain (Figure 2): mean, second moment and variance; true, projected and constrained.
 
 A walk of n states with rewards −1, φ_J and φ_M polynomials of degree 1 and 2, LSTD(0.95)'s exact projected
 equations. The paper does not say where its trajectories start; a start in the first state gives what it
@@ -40,7 +40,7 @@ class ChainParameters:
 
 @dataclass(frozen=True, eq=False)
 class ChainResult:
-    """Everything that Figure 3 shows, per state 1, …, n."""
+    """Everything that Figure 2 shows, per state 1, …, n."""
 
     parameters: ChainParameters
     w_mean: Floats  # (degree + 1,), on raw monomials
@@ -114,7 +114,7 @@ def run(parameters: ChainParameters | None = None) -> ChainResult:
 
 
 def draw(result: ChainResult) -> Figure:
-    """Figure 3: three panels over the states."""
+    """Figure 2: three panels over the states."""
     from matplotlib.figure import Figure
 
     styles = {

@@ -1,4 +1,4 @@
-"""The paper's pinball experiment (sec. 6, Figures 4 and 5): a risk map, and the naive one beside it.
+"""The paper's pinball experiment (sec. 6, Figures 3 and 4): a risk map, and the naive one beside it.
 
 A near-optimal policy in a maze, rewards −1 until the target. Trajectories from uniformly random states at
 rest; LSTD(λ) with tiles on (x, y), for J and for M; Ṽ = M̃ − J̃². Against it stand two truths:

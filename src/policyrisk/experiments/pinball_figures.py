@@ -74,7 +74,7 @@ def draw_map(
 
 
 def draw_value(result: PinballResult) -> Figure:
-    """Figure 4: the maze, and the value function at rest."""
+    """Figure 3: the maze, and the value function at rest."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 4.3), layout="constrained")
@@ -101,7 +101,7 @@ def draw_value(result: PinballResult) -> Figure:
 
 
 def draw_std(result: PinballResult) -> Figure:
-    """Figure 5: the std map by LSTD and by Monte Carlo, on one colour scale."""
+    """Figure 4: the std map by LSTD and by Monte Carlo, on one colour scale."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 5.0), layout="constrained")
