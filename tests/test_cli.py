@@ -118,6 +118,25 @@ def test_every_command_has_json_and_those_with_chance_a_seed(capsys):
         assert ("--seed" in text) == chance, command
 
 
+def test_training_writes_the_policy_and_its_learning_curve(tmp_path, capsys):
+    policy = tmp_path / "empty.npz"
+    assert cli.run(["train", "pinball", "--maze", "empty", "--episodes", "300", "--out", str(policy)]) == 0
+    assert policy.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert cli.run(["reproduce", "pinball", "--maze", "empty", "--out", str(tmp_path / "out")]) == 1
+    assert "policyrisk train pinball --maze empty" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_policy_is_trained_for_another_maze_and_its_map_drawn(tmp_path, capsys):
+    policy = str(tmp_path / "empty.npz")
+    assert cli.run(["train", "pinball", "--maze", "empty", "--episodes", "30000", "--out", policy]) == 0
+    capsys.readouterr()
+    small = ["--trajectories", "60", "--mc-episodes", "2", "--tiles", "6", "--json"]
+    command = ["reproduce", "pinball", "--maze", "empty", "--out", str(tmp_path / "out"), *small]
+    assert cli.run([*command, "--policy", policy]) == 0
+    assert json.loads(capsys.readouterr().out)["reached_share"] == 1.0
+
+
 def test_a_warning_is_one_readable_line_and_the_same_one_is_said_once(capsys, monkeypatch):
     def warns(folders):
         for _ in range(2):

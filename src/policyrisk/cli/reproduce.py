@@ -85,7 +85,10 @@ def reproduce_pinball(
     out: Annotated[Path, typer.Option(help="Folder for result.json, maps.npz and the figures.")] = Path(
         "results/pinball"
     ),
-    maze: Annotated[str, typer.Option(help="A maze that a policy ships for.")] = "simple",
+    maze: Annotated[str, typer.Option(help="A maze's name, or a JSON file with one.")] = "simple",
+    policy: Annotated[
+        Path | None, typer.Option(help="A policy by `train pinball`; for simple, one ships.", dir_okay=False)
+    ] = None,
     trajectories: Annotated[int, typer.Option(help="Trajectories that LSTD learns from.")] = 3000,
     mc_episodes: Annotated[int, typer.Option(help="Monte-Carlo episodes at every free tile centre.")] = 500,
     lam: Annotated[float, typer.Option(help="Trace parameter λ.")] = 0.9,
@@ -96,13 +99,15 @@ def reproduce_pinball(
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
 ) -> None:
     """The paper's Figures 3 and 4: the risk map of a pinball maze, and the naive map beside it."""
+    from policyrisk.control import GreedyPolicy
     from policyrisk.experiments import output, pinball
 
+    chosen = None if policy is None else GreedyPolicy.load(policy)
     parameters = pinball.PinballParameters(
         maze=maze, trajectories=trajectories, mc_episodes=mc_episodes, lam=lam, tiles=tiles, seed=seed
     )
     output.make_folder(out)
-    result = pinball.run(parameters, checkpoint=out / "monte_carlo.npz", resume=resume)
+    result = pinball.run(parameters, policy=chosen, checkpoint=out / "monte_carlo.npz", resume=resume)
     paths = pinball.write(result, out)
     numbers = result.to_dict()
     if extended:

@@ -13,7 +13,9 @@ app = typer.Typer(help="Learn a policy to evaluate.", no_args_is_help=True)
 
 @app.command("pinball")
 def train_pinball(
-    out: Annotated[Path, typer.Option(help="File for the policy.")] = Path("pinball_policy.npz"),
+    out: Annotated[
+        Path, typer.Option(help="File for the policy; its learning curve goes beside it, as .png.")
+    ] = Path("pinball_policy.npz"),
     maze: Annotated[str, typer.Option(help="A maze's name, or a JSON file with one.")] = "simple",
     noise: Annotated[float, typer.Option(help="Standard deviation of the noise.")] = 0.03,
     episodes: Annotated[int, typer.Option(help="Episodes to learn from.")] = 300_000,
@@ -23,12 +25,15 @@ def train_pinball(
     """Learn pinball by SARSA(λ) with radial bases; the defaults give the policy that ships."""
     from policyrisk import control
     from policyrisk.domains import Pinball
+    from policyrisk.experiments.output import write_figure
+    from policyrisk.experiments.pinball_figures import draw_learning
 
     result = control.train_pinball(Pinball(maze, noise=noise), episodes, seed)
     result.policy.save(out)
+    curve = write_figure(draw_learning(result), out.with_suffix(".png"))
     if as_json:
         ends, means = result.curve(20)
         typer.echo(json.dumps({"episodes": ends.tolist(), "mean_return": means.tolist()}))
         return
     typer.echo(str(result))
-    typer.echo(f"Written: {out}")
+    typer.echo(f"Written: {out}, {curve}")

@@ -66,7 +66,8 @@ def pinball_policy(maze: str = "simple") -> GreedyPolicy:
     if maze != "simple":
         raise InvalidInputError(
             f'maze must be "simple", the one with a shipped policy, got {maze!r}; learn another with '
-            f"`policyrisk train pinball --maze {maze}` and load it with GreedyPolicy.load"
+            f"`policyrisk train pinball --maze {maze}` and pass it with --policy, or load it with "
+            "GreedyPolicy.load"
         )
     with as_file(files("policyrisk.control") / "data" / "pinball_simple.npz") as path:
         return GreedyPolicy.load(path)

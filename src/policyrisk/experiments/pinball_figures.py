@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
+    from policyrisk.control import SarsaResult
     from policyrisk.experiments.pinball import PinballResult
     from policyrisk.experiments.pinball_extended import ExtendedResult
 
@@ -22,6 +23,7 @@ __all__ = [
     "draw_distance",
     "draw_error_bars",
     "draw_estimates",
+    "draw_learning",
     "draw_map",
     "draw_maze",
     "draw_std",
@@ -241,3 +243,22 @@ def _fine_value(maze: Maze, value: Any) -> Floats:
     out = np.full(len(positions), np.nan)
     out[free] = np.asarray(value(np.column_stack([positions[free], np.zeros_like(positions[free])])))
     return out.reshape(_FINE, _FINE)
+
+
+def draw_learning(result: SarsaResult) -> Figure:
+    """The learning curve: mean return over each hundredth of the training."""
+    from matplotlib.figure import Figure
+
+    ends, means = result.curve()
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(ends, means, color="tab:blue")
+    axes.set_yscale("symlog", linthresh=1.0)
+    ticks = -np.outer([1.0, 2.0, 5.0], 10.0 ** np.arange(7)).ravel()
+    shown = [tick for tick in ticks if 2 * means.min() <= tick <= means.max() / 2]
+    axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
+    axes.minorticks_off()
+    axes.set_xlabel("episodes of training")
+    axes.set_ylabel("mean return while exploring")
+    axes.grid(alpha=0.3)
+    return figure
