@@ -16,9 +16,10 @@ from policyrisk._arrays import readonly
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Fourier, Polynomial, RadialBasis, Tabular, TileCoding
-from policyrisk.lstd import _blas, products
+from policyrisk.lstd import _blas, _sweep_kernels, products
 from policyrisk.lstd.accumulate import accumulate
-from policyrisk.lstd.rows import DenseRows, SparseRows
+from policyrisk.lstd.lagged import Lagged, Total
+from policyrisk.lstd.rows import DenseRows, Memory, SparseRows
 from policyrisk.trajectories import Trajectories
 
 SUMS = ("A", "b", "C", "D", "e", "gram", "mean_gram")
@@ -386,15 +387,37 @@ def test_lagged_kernels_agree_with_plain_numpy() -> None:
         return SparseRows.of(ends[at], csr.indptr, csr.indices, csr.data, phi.shape[1])
 
     def whole(phi: npt.NDArray[np.float64], at: slice) -> DenseRows:
-        return DenseRows(ends[at], readonly(phi[at].view()))
+        return DenseRows(ends[at], readonly(phi[at].view()), Memory())
 
     for left, right in itertools.product((sparse, whole), repeat=2):
         for cuts in ([0, 12], [0, 2, 3, 8, 12]):
-            lagged = products.Lagged(g, h, kappa, 3, 5, products.Memory())
+            part = Lagged(g, h, kappa, 5, Memory())
             for first, last in reversed(list(itertools.pairwise(cuts))):
                 at = slice(first, last)
-                lagged.block(at, left(rho, at), right(sigma, at))
-            out = np.ones((2, 3, 5))
-            for _ in range(2):
-                lagged.add_to(out)  # the second time there is nothing left to add
-            np.testing.assert_allclose(out - 1, truth, atol=1e-14)
+                part.block(at, left(rho, at), right(sigma, at))
+            total = Total(2, 3, 5)
+            for times in (1, 2):
+                total.add(part)
+                np.testing.assert_allclose(total.finish(), times * truth, atol=1e-14)
+
+
+@pytest.mark.parametrize("decay", [0.0, 1e-200, 1e-9, 0.5])
+def test_a_visit_reaches_as_far_as_it_adds_anything(decay: float) -> None:
+    """Until all that follows is negligible beside the largest, with weights of very different sizes."""
+    rng = np.random.default_rng(7)
+    n = 120
+    step, last = np.zeros((2 * n, 4)), np.arange(2 * n)
+    step[:, 0] = rng.choice([decay, decay**2, 1.0], 2 * n, p=[0.5, 0.3, 0.2])
+    step[:, 1:3] = rng.choice([0.0, 1.0, 1e-30, 1e40], (2 * n, 2))
+    last[[n - 1, 2 * n - 1]] = _sweep_kernels.END
+    step[n - 1, 1:3] = 0.0  # a true end, and then one that was cut off
+    step[2 * n - 1, 1:3] = 1.0
+    _sweep_kernels.reach(2 * n, step, last, True, np.zeros(1, np.int64), np.zeros(0))
+    for i in range(2 * n - 1):
+        if i == n - 1:
+            continue
+        end = n if i < n else 2 * n
+        left = np.concatenate([[1.0], np.cumprod(step[i + 1 : end - 1, 0])])
+        adds = left[:, None] * np.abs(step[i + 1 : end, 1:3])
+        counts = (adds > _sweep_kernels.NEGLIGIBLE * adds.max(axis=0)).any(axis=1)
+        assert last[i] == (i + 1 + np.flatnonzero(counts)[-1] if counts.any() else i)

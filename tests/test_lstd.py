@@ -224,6 +224,18 @@ def test_a_plain_function_is_enough():
     np.testing.assert_allclose(risk.mean(X), same.mean(X), rtol=1e-9)
 
 
+def test_without_error_bars_the_estimates_are_the_same():
+    data = WALK.sample(0, episodes=100, seed=1)
+    for variance in ("second-moment", "direct"):
+        lstd = pr.LSTD(pr.Tabular(10), variance=variance)
+        with_bars, without = lstd.fit(data), lstd.fit(data, error_bars=False)
+        np.testing.assert_array_equal(without.w_second, with_bars.w_second)
+        assert without.error_bars is None
+        assert without.returns == with_bars.returns
+    with pytest.raises(InvalidInputError, match="error_bars=False"):
+        lstd.fit(data, error_bars=False, bootstrap=10)
+
+
 def test_bootstrap_intervals_are_near_the_student_ones():
     data = WALK.sample(0, episodes=2000, seed=14)
     risk = pr.LSTD(*polynomials(), lam=0.9).fit(data, bootstrap=2000, seed=1)

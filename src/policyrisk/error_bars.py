@@ -21,6 +21,9 @@ import scipy.sparse as sp
 from policyrisk._arrays import Floats, Ints, Matrix, check_shape, readonly
 from policyrisk.errors import InvalidInputError
 
+_PAIRS = 1 << 20  # pairs of entries of sparse features in hand at once
+_STRIP = 64  # rows whose transposes are read together: a page of memory holds few entries of a column
+
 
 @dataclass(frozen=True, eq=False)
 class ErrorBars:
@@ -107,6 +110,8 @@ class ErrorBars:
 
 def _rowwise(left: Matrix, middle: npt.NDArray[Any], right: Matrix) -> Floats:
     """left_iᵀ middle right_i for every row i, of shape (n,)."""
+    if sp.issparse(left) and sp.issparse(right):
+        return _rowwise_sparse(sp.csr_array(left), middle, sp.csr_array(right))
     product = np.asarray(left @ middle, dtype=np.float64)
     if sp.issparse(right):
         return np.asarray(sp.csr_array(right).multiply(product).sum(axis=1)).ravel()
@@ -114,9 +119,29 @@ def _rowwise(left: Matrix, middle: npt.NDArray[Any], right: Matrix) -> Floats:
     return sums
 
 
+def _rowwise_sparse(left: Any, middle: npt.NDArray[Any], right: Any) -> Floats:
+    """As _rowwise, from the entries of middle that are needed: one for each pair of entries in a row."""
+    n = left.shape[0]
+    row = np.repeat(np.arange(n), np.diff(left.indptr))
+    count = np.diff(right.indptr)[row]  # how many pairs each entry of left is in
+    before = np.cumsum(count) - count
+    if n > 1 and count.sum() > _PAIRS:
+        return np.concatenate([_rowwise_sparse(left[half], middle, right[half]) for half in _halves(n)])
+    p = np.repeat(np.arange(row.size), count)
+    q = np.arange(p.size) + (right.indptr[row] - before)[p]
+    terms = left.data[p] * middle[left.indices[p], right.indices[q]] * right.data[q]
+    sums: Floats = np.bincount(row[p], weights=terms, minlength=n).astype(np.float64, copy=False)
+    return sums
+
+
+def _halves(n: int) -> tuple[slice, slice]:
+    return slice(0, n // 2), slice(n // 2, n)
+
+
 def _mirrored(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The block with its lower triangle on both sides; itself where it is symmetric already."""
-    if np.array_equal(block, block.T):
+    strips = [slice(first, first + _STRIP) for first in range(0, len(block), _STRIP)]
+    if all(np.array_equal(block[at, at.start :], block[at.start :, at].T) for at in strips):
         return np.ascontiguousarray(block)
     return _symmetric(block[np.tril_indices(len(block))], len(block))
 

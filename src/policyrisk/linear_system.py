@@ -71,14 +71,23 @@ class LinearSystem:
         """How many directions of the visited features change no estimate."""
         return self.kept.size - self.rank
 
-    def solve(self, rhs: Floats, *, transpose: bool = False, refine: bool = True) -> Floats:
+    def solve(self, rhs: Floats, *, transpose: bool = False) -> Floats:
         """Minimum-norm w with A w = rhs (or Aᵀ w = rhs), of rhs's shape; 0 at unvisited features.
 
-        One step of iterative refinement, which takes twice as long as all the rest: error bars do without.
-        An inconsistent right-hand side is an error.
+        With one step of iterative refinement. An inconsistent right-hand side is an error.
         """
-        scale = self._scale if rhs.ndim == 1 else self._scale[:, None]
-        y = rhs[self.kept] * scale
+        out = np.zeros(rhs.shape)
+        out[self.kept] = self.solve_kept(rhs[self.kept], transpose=transpose, refine=True)
+        return out
+
+    def solve_kept(self, y: Floats, *, transpose: bool = False, refine: bool = False) -> Floats:
+        """As solve, between right-hand sides and weights of the visited features alone, (kept,) or (kept, n).
+
+        y is used up, and where it is stored column by column, the answer takes its place. Refinement takes
+        twice as long as all the rest: error bars do without.
+        """
+        scale = self._scale if y.ndim == 1 else self._scale[:, None]
+        y *= scale
         if self._basis is not None:
             outside = y - self._basis @ (self._basis.T @ y)
             if np.linalg.norm(outside) > ROUNDING * np.linalg.norm(y):
@@ -88,18 +97,15 @@ class LinearSystem:
                     "(Assumption 3: independent features). Use fewer or better scaled features, or a ridge"
                 )
             y = self._basis.T @ y
-        u = self._solve_reduced(y, transpose)
+        u = self._solve_reduced(y.copy() if refine else y, transpose)
         if refine:
             matrix = self._reduced.T if transpose else self._reduced
             u += self._solve_reduced(y - matrix @ u, transpose)
-        if self._basis is not None:
-            u = self._basis @ u
-        w = u * scale
+        w = u if self._basis is None else self._basis @ u
+        w *= scale
         if self._null is not None:
             w -= self._null @ (self._null.T @ w)
-        out = np.zeros(rhs.shape)
-        out[self.kept] = w
-        return out
+        return w
 
     @property
     def reduced(self) -> Floats:
@@ -133,9 +139,11 @@ class LinearSystem:
         self.condition = 1.0 / rcond if rcond > 0.0 else np.inf
 
     def _solve_reduced(self, y: Floats, transpose: bool) -> Floats:
+        """The solution, in y's place where that is possible."""
         if len(y) == 0:
-            return y.copy()
-        solution: Floats = sla.lu_solve(self._lu, y, trans=1 if transpose else 0)
+            return y
+        trans = 1 if transpose else 0
+        solution: Floats = sla.lu_solve(self._lu, y, trans=trans, overwrite_b=True, check_finite=False)
         return solution
 
     def _reduce(self, scaled: Floats, gram: Floats) -> None:

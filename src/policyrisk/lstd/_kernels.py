@@ -100,22 +100,28 @@ def tally_sparse(
     visits: Floats,
     episodes: Floats,
     squares: Floats,
+    weights: Floats,
+    sums: Floats,
 ) -> int:
-    """Count the visited rows, and the episodes, in which each feature is not 0, and sum its squares.
+    """Over the visited rows: how many rows and episodes have each feature, its squares, and weighted sums.
 
     ``last`` (l,) holds the mark of the latest episode that had the feature; returns the next mark.
+    sums (k, l) += Σ_i weights_ki φ_i, weights (k, rows).
     """
     for i in range(ends.size - 1, -1, -1):
         if ends[i]:
             mark += 1
             continue
         for p in range(ptr[i], ptr[i + 1]):
-            if val[p] != 0.0:
-                visits[idx[p]] += 1.0
-                squares[idx[p]] += val[p] * val[p]
-                if last[idx[p]] != mark:
-                    last[idx[p]] = mark
-                    episodes[idx[p]] += 1.0
+            j, v = idx[p], val[p]
+            if v != 0.0:
+                visits[j] += 1.0
+                squares[j] += v * v
+                for k in range(len(sums)):
+                    sums[k, j] += weights[k, i] * v
+                if last[j] != mark:
+                    last[j] = mark
+                    episodes[j] += 1.0
     return mark
 
 
@@ -177,6 +183,13 @@ def gram_sparse(ends: Bools, ptr: Ints, idx: Ints, val: Floats, out: Floats) -> 
         for p in range(ptr[i], ptr[i + 1]):
             for q in range(ptr[i], ptr[i + 1]):
                 out[idx[p], idx[q]] += val[p] * val[q]
+
+
+@njit(cache=True, nogil=True)
+def add_diagonal(low: int, high: int, diagonal: Floats, out: Floats) -> None:
+    """out_jj += diagonal_j for low ≤ j < high."""
+    for j in range(low, high):
+        out[j, j] += diagonal[j]
 
 
 # --- scores of episodes -----------------------------------------------------------------------------

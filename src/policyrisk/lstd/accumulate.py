@@ -11,14 +11,14 @@ backwards in time. Summation by parts turns A into one product instead of two,
 
 where γ(1−λ) becomes γ for the last state of an episode that was cut off, and C likewise with γ²; D has the
 same form with weights 2γ r_{s−1}; and b = Σ_t φ_t Σ_{s≥t} (λγ)^{s−t} r_s needs no trace at all. See
-:class:`policyrisk.lstd.products.Lagged` for the product that A, C and D share.
+:mod:`policyrisk.lstd.lagged` for the product that A, C and D share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -27,17 +27,9 @@ from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.lstd import _kernels
-from policyrisk.lstd.products import (
-    DENSE_BLOCK,
-    DENSE_CHUNK,
-    SPARSE_CHUNK,
-    Chunk,
-    Lagged,
-    Memory,
-    chunks,
-    in_order,
-)
-from policyrisk.lstd.rows import Evaluator, Rows, SparseRows
+from policyrisk.lstd.lagged import Lagged, Total
+from policyrisk.lstd.products import DENSE_BLOCK, DENSE_CHUNK, SPARSE_CHUNK, Chunk, chunks, in_order
+from policyrisk.lstd.rows import DenseRows, Evaluator, Memory, Rows, SparseRows
 from policyrisk.trajectories import Source, Trajectories, batches
 
 _PROBE = 64  # states that decide whether features are sparse
@@ -88,7 +80,7 @@ class Plan:
     shared: bool  # φ_M is φ_J
     lam: float
     discount: float
-    memory: Memory = field(default_factory=Memory)
+    memory: Memory
 
     @classmethod
     def of(
@@ -101,8 +93,10 @@ class Plan:
             return None, batches_left
         states = first.states[first.visited_rows[:_PROBE]]
         shared = second == features
-        mean = Evaluator.of(features, states)
-        plan = cls(mean, mean if shared else Evaluator.of(second, states), shared, lam, discount)
+        memory = Memory()
+        mean = Evaluator.of(features, states, memory)
+        other = mean if shared else Evaluator.of(second, states, memory)
+        plan = cls(mean, other, shared, lam, discount, memory)
         return plan, chunks(chain([first], batches_left), DENSE_CHUNK if plan.dense else plan.block_size)
 
     def blocks(self, chunk: Chunk) -> Iterator[tuple[slice, Rows, Rows]]:
@@ -134,21 +128,23 @@ class Plan:
         kappa_J, kappa_M = self.lam * self.discount, self.lam * self.discount**2
         outside = chunk.outside(self.mean.features, self.second.features)
         products = self._products(chunk, kappa_J, kappa_M)
-        part = _Part(data, _Counts(l_J), _Counts(l_M), np.zeros(l_J), np.zeros(l_M), outside, *products)
-        G, H = np.empty(len(chunk.ends)), np.empty(len(chunk.ends))
-        _kernels.to_go(data.rewards, data.lengths, kappa_J, G)
-        _kernels.to_go(data.rewards**2, data.lengths, kappa_M, H)
+        b_and_e = np.empty((2, len(chunk.ends)))  # weights of the rows in b and in e
+        _kernels.to_go(data.rewards, data.lengths, kappa_J, b_and_e[0])
+        _kernels.to_go(data.rewards**2, data.lengths, kappa_M, b_and_e[1])
+        own = b_and_e if self.shared else b_and_e[:1]
+        part = _Part(data, _Counts(l_J, len(own)), _Counts(l_M, 1), outside, *products)
         for at, phi_J, phi_M in self.blocks(chunk):
-            part.b += phi_J.weighted_sum(G[at])
-            part.e += phi_M.weighted_sum(H[at])
-            part.counts.block(phi_J)
+            part.counts.block(phi_J, own[:, at])
             part.A.block(at, phi_J, phi_J)
             if not self.shared:
-                part.second_counts.block(phi_M)
+                part.second_counts.block(phi_M, b_and_e[1:, at])
             if part.C is not None:
                 part.C.block(at, phi_M, phi_M)
             if part.D is not None:
                 part.D.block(at, phi_M, phi_J)
+            for phi in (phi_J, phi_M):
+                if isinstance(phi, DenseRows):
+                    phi.release()
         part.counts.finish()
         part.second_counts.finish()
         return part
@@ -164,7 +160,7 @@ class Plan:
         def bootstrap(discount: float, kappa: float, size: int, channels: int) -> Lagged:
             g, h = np.zeros((rows, channels)), np.zeros((rows, channels))
             _kernels.bootstrap_weights(lengths, terminated, self.lam, discount, g[:, 0], h[:, 0])
-            return Lagged(g, h, kappa, size, size, self.memory)
+            return Lagged(g, h, kappa, size, self.memory)
 
         def rewards(g: Floats) -> None:
             _kernels.arrival_weights(data.rewards, lengths, terminated, 2.0 * gamma, g)
@@ -177,7 +173,7 @@ class Plan:
         if self.shared:
             rewards(C.g[:, 1])
             return A, C, None
-        D = Lagged(np.zeros((rows, 1)), np.zeros((rows, 1)), kappa_M, l_M, l_J, self.memory)
+        D = Lagged(np.zeros((rows, 1)), np.zeros((rows, 1)), kappa_M, l_J, self.memory)
         rewards(D.g[:, 0])
         return A, C, D
 
@@ -185,16 +181,17 @@ class Plan:
 class _Counts:
     """What one map's features met in a chunk, and what its Gram matrix is made of."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, sums: int) -> None:
         self.visits, self.episodes = np.zeros(size), np.zeros(size)
+        self.sums = np.zeros((sums, size))  # Σ_i weight_i φ_i
         self._sparse: list[SparseRows] = []  # their Gram matrix is summed where it ends up
         self.diagonal = np.zeros(size)  # of the Gram matrix of rows with one entry each
         self._dense: Floats | None = None  # the Gram matrix of dense rows, (l, l)
         self._last, self._mark = np.full(size, -1), 0
         self._seen = np.zeros(size)
 
-    def block(self, phi: Rows) -> None:
-        """Put in a block; the last one comes first."""
+    def block(self, phi: Rows, weights: Floats) -> None:
+        """Put in a block and its weights (sums, rows), 0 where episodes end; the last one comes first."""
         if isinstance(phi, SparseRows):
             squares = self.diagonal if phi.one_hot else np.zeros(phi.size)
             self._mark = _kernels.tally_sparse(
@@ -207,12 +204,15 @@ class _Counts:
                 self.visits,
                 self.episodes,
                 squares,
+                weights,
+                self.sums,
             )
             if not phi.one_hot:
                 self._sparse.append(phi)
         else:
             gram = phi.visited.T @ phi.visited
             self._dense = gram if self._dense is None else np.add(self._dense, gram, out=self._dense)
+            self.sums += weights @ phi.phi
             _kernels.tally_dense(phi.ends, phi.phi, self._seen, self.visits, self.episodes)
 
     def finish(self) -> None:
@@ -235,8 +235,6 @@ class _Part:
     data: Trajectories
     counts: _Counts
     second_counts: _Counts
-    b: Floats
-    e: Floats
     outside: int
     A: Lagged
     C: Lagged | None
@@ -250,9 +248,9 @@ class _Sums:
         self.plan = plan
         l_J, l_M = plan.mean.features.size, plan.second.features.size
         # D is the second channel of A or of C where it can be, see Plan._products.
-        self.A = np.zeros((2 if plan.one_matrix else 1, l_J, l_J))
-        self.C = self.A if plan.one_matrix else np.zeros((2 if plan.shared else 1, l_M, l_M))
-        self.D = self.C[1:] if plan.shared else np.zeros((1, l_M, l_J))
+        self.A = Total(2 if plan.one_matrix else 1, l_J, l_J)
+        self.C = None if plan.one_matrix else Total(2 if plan.shared else 1, l_M, l_M)
+        self.D = None if plan.shared else Total(1, l_M, l_J)
         self.b, self.e = np.zeros(l_J), np.zeros(l_M)
         self.visits, self.episodes, self.mean_gram = np.zeros(l_J), np.zeros(l_J), np.zeros((l_J, l_J))
         self.second_visits, self.second_episodes, self.gram = self.visits, self.episodes, self.mean_gram
@@ -268,8 +266,8 @@ class _Sums:
         self.terminated += int(part.data.terminated.sum())
         self.transitions += part.data.transitions
         self.outside += part.outside
-        self.b += part.b
-        self.e += part.e
+        self.b += part.counts.sums[0]
+        self.e += part.counts.sums[1] if self.plan.shared else part.second_counts.sums[0]
         self.visits += part.counts.visits
         self.episodes += part.counts.episodes
         self.diagonal += part.counts.diagonal
@@ -280,8 +278,8 @@ class _Sums:
             self.second_diagonal += part.second_counts.diagonal
             part.second_counts.add_gram(self.gram)
         for product, total in ((part.A, self.A), (part.C, self.C), (part.D, self.D)):
-            if product is not None:
-                product.add_to(total)
+            if product is not None and total is not None:
+                total.add(product)
 
     def equations(self) -> MomentEquations:
         """The finished record."""
@@ -290,15 +288,17 @@ class _Sums:
                 "rewards must stay finite when squared, weighted with features and summed, got a sum that "
                 "does not; look for huge rewards or features"
             )
-        plan, A = self.plan, self.A[0]
-        self.mean_gram.ravel()[:: len(self.mean_gram) + 1] += self.diagonal
+        plan, first = self.plan, self.A.finish()
+        second = first if self.C is None else self.C.finish()
+        A = first[0]
+        _add_diagonal(self.diagonal, self.mean_gram)
         if not plan.shared:
-            self.gram.ravel()[:: len(self.gram) + 1] += self.second_diagonal
+            _add_diagonal(self.second_diagonal, self.gram)
         return MomentEquations(
             A=A,
             b=self.b,
-            C=A if plan.one_matrix else self.C[0],
-            D=self.D[0],
+            C=A if plan.one_matrix else second[0],
+            D=second[1] if self.D is None else self.D.finish()[0],
             e=self.e,
             gram=self.gram,
             mean_gram=self.mean_gram,
@@ -315,3 +315,13 @@ class _Sums:
             features=plan.mean.features,
             second_features=plan.second.features,
         )
+
+
+def _add_diagonal(diagonal: Floats, out: Floats) -> None:
+    """Add to the diagonal of out (l, l), on all threads: most of the time goes to fresh pages of memory."""
+    bounds = np.linspace(0, len(out), 9).astype(int).tolist()
+    if diagonal.any():
+        for _ in in_order(
+            lambda rows: _kernels.add_diagonal(*rows, diagonal, out), pairwise(bounds), uses_blas=False
+        ):
+            pass

@@ -108,11 +108,14 @@ class LSTD:
         """The sums A, b, C, D and e over recorded episodes, in one pass; they add."""
         return accumulate(data, self.features, self.second_features, lam=self.lam, discount=self.discount)
 
-    def fit(self, data: Source, *, bootstrap: int = 0, seed: Seed = None) -> RiskFunction:
-        """The risk function of recorded episodes, with error bars.
+    def fit(
+        self, data: Source, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
+    ) -> RiskFunction:
+        """The risk function of recorded episodes, with error bars unless ``error_bars`` is False.
 
         ``data`` is one Trajectories or a re-iterable stream of them; memory does not depend on its length.
-        The equations take one pass and the error bars another; the direct variance, the constraint at
+        The equations take one pass and the error bars another, which takes most of the time where there are
+        many features, and no estimate needs it; the direct variance, the constraint at
         "visited" states and cut-off episodes that end in unvisited states take more. ``bootstrap``
         draws of the weights are kept for ``risk.interval(method="bootstrap")`` (``seed`` is theirs).
 
@@ -124,6 +127,10 @@ class LSTD:
         True
         """
         check_reiterable(data)
+        if bootstrap and not error_bars:
+            raise InvalidInputError(
+                f"bootstrap={bootstrap} draws need the error bars' pass, got error_bars=False; leave one out"
+            )
         observed = Observed(data, self.discount)
         equations = self.equations(observed)
         source, given_up = data, 0
@@ -149,6 +156,8 @@ class LSTD:
                 constraint.at_visited(source) if isinstance(demanded, str) else constraint.at(demanded)
             )
         risk = self._answer(equations, weights, d, supports, constrained, estimator="LSTD", given_up=given_up)
+        if not error_bars:
+            return replace(risk, returns=observed.returns)
         moved = influence(
             source,
             equations,

@@ -51,6 +51,7 @@ from policyrisk.equations import MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.lstd import _kernels
 from policyrisk.lstd.accumulate import Plan
+from policyrisk.lstd.lagged import Total
 from policyrisk.lstd.products import in_order
 from policyrisk.lstd.scores import Scores, chunk_scores, squared_errors
 from policyrisk.risk import ErrorBars, VarianceMethod
@@ -109,21 +110,21 @@ def influence(
     plan, parts = _plan(source, equations)
     direct = method == "direct"
     totals = _Totals(equations, weights, replicates, seed)
-    D = np.zeros((1, *equations.D.shape)) if direct else equations.D[None]
+    D = Total(1, *equations.D.shape) if direct else None
     episodes = 0
     for scores, derivative in in_order(
         lambda data: chunk_scores(plan, data, weights, direct), parts, uses_blas=plan.dense
     ):
         episodes += scores.shape[0]
         totals.add(scores)
-        if derivative is not None:
-            derivative.add_to(D)
+        if D is not None and derivative is not None:
+            D.add(derivative)
     if episodes != equations.episodes:
         raise MismatchError(
             f"data must be those of the equations, with {equations.episodes} episodes, got {episodes}; "
             "pass the source that the equations were made from"
         )
-    return totals.finish(_solver(weights, D[0], face))
+    return totals.finish(_solver(weights, equations.D if D is None else D.finish()[0], face))
 
 
 def second_moment_of_direct(source: Source, equations: MomentEquations, w_mean: Floats) -> Floats:
@@ -154,22 +155,26 @@ def _plan(source: Source, equations: MomentEquations) -> tuple[Plan, Any]:
 
 
 def _solver(weights: Weights, D: Floats, face: Face | None) -> Solver:
-    """The map from scores (l_J, n), (l_M, n) to ψ_J (l_J, n), ψ_M (l_M, n)."""
+    """The map from scores (k_J, n), (k_M, n) of the visited features, used up, to their ψ_J and ψ_M."""
     mean, second = weights.mean_system, weights.second_system
+    if mean.kept.size < D.shape[1] or second.kept.size < D.shape[0]:
+        D = D[np.ix_(second.kept, mean.kept)]
 
     def plain(s_J: Floats, s_M: Floats) -> tuple[Floats, Floats]:
-        psi_J = mean.solve(s_J, refine=False)
-        return psi_J, second.solve(s_M + D @ psi_J, refine=False)
+        psi_J = mean.solve_kept(s_J)
+        s_M += D @ psi_J
+        return psi_J, second.solve_kept(s_M)
 
     if face is None or len(face.H) == 0:
         return plain
-    W = second.solve(np.ascontiguousarray(face.H.T))  # C⁻¹Hᵀ
-    schur = face.H @ W
+    H, G = face.H[:, second.kept], face.G[:, mean.kept]
+    W = second.solve_kept(H.T.copy(), refine=True)  # C⁻¹Hᵀ
+    schur = H @ W
 
     def constrained(s_J: Floats, s_M: Floats) -> tuple[Floats, Floats]:
         psi_J, psi_M = plain(s_J, s_M)
         # Several active states may share features: then H has redundant rows, and any ψ_μ will do.
-        psi_mu = np.linalg.lstsq(schur, face.H @ psi_M - face.G @ psi_J, rcond=None)[0]
+        psi_mu = np.linalg.lstsq(schur, H @ psi_M - G @ psi_J, rcond=None)[0]
         return psi_J, psi_M - W @ psi_mu
 
     return constrained
@@ -242,45 +247,47 @@ class _Totals:
         if self.replicates == 0:
             none = (np.zeros((0, size)) for size in self.sizes)
             return Influence(ErrorBars(*self.kept, mean, cross, second), *none)
-        drawn = self.drawn - np.outer(mean_score, self.drawn_sum)
-        moves = [psi.T * np.sqrt(K / max(K - 1, 1)) for psi in self._solve(solver, drawn)]
-        visited = [move[:, kept] for move, kept in zip(moves, self.kept, strict=True)]
+        drawn = self.drawn.T - np.outer(self.drawn_sum, mean_score)
+        visited = [psi.T * np.sqrt(K / max(K - 1, 1)) for psi in self._solve(solver, drawn)]
+        moves = [np.zeros((self.replicates, size)) for size in self.sizes]
+        for move, kept, psi in zip(moves, self.kept, visited, strict=True):
+            move[:, kept] = psi
         replicates = np.hstack(visited).astype(self._dtype)
         bars = ErrorBars(*self.kept, mean, cross, second, replicates)
         return Influence(bars, *moves)
 
     def _from_influences(self, solver: Solver, mean_score: Floats) -> list[npt.NDArray[Any]]:
         K = self.count
-        stacked = np.vstack([part.toarray() if sp.issparse(part) else part for part in self.waiting])
-        stacked -= mean_score
+        s_J, s_M = np.empty((K, self.k_J)), np.empty((K, self.size - self.k_J))
+        first = 0
+        for part in self.waiting:
+            at = slice(first, first + part.shape[0])
+            for scores, columns in ((s_J, slice(0, self.k_J)), (s_M, slice(self.k_J, self.size))):
+                few = part[:, columns]
+                scores[at] = few.toarray() if sp.issparse(few) else few
+                scores[at] -= mean_score[columns]
+            first = at.stop
         self.waiting = []
-        psi_J, psi_M = (
-            np.ascontiguousarray(psi[kept] * np.sqrt(K / (K - 1)), dtype=self._dtype)
-            for psi, kept in zip(self._solve(solver, stacked.T), self.kept, strict=True)
-        )
-        return [psi_J @ psi_J.T, psi_J @ psi_M.T, psi_M @ psi_M.T]
+        P_J, P_M = (psi.T.astype(self._dtype) for psi in solver(s_J.T, s_M.T))
+        covariance = [P_J.T @ P_J, P_J.T @ P_M, P_M.T @ P_M]
+        for block in covariance:
+            block *= K / (K - 1)
+        return covariance
 
     def _from_meat(self, solver: Solver, mean_score: Floats) -> list[npt.NDArray[Any]]:
         K = self.count
         assert self.meat is not None
         meat = (self.meat - K * np.outer(mean_score, mean_score)) * (K / (K - 1))
-        half = self._solve_kept(solver, meat)
-        full = self._solve_kept(solver, half.T)
+        half = np.vstack(self._solve(solver, meat))
+        full = np.vstack(self._solve(solver, half))
         full = (full + full.T) / 2  # symmetric but for rounding
         k = self.k_J
         return [block.astype(self._dtype) for block in (full[:k, :k], full[:k, k:], full[k:, k:])]
 
     def _solve(self, solver: Solver, scores: Floats) -> tuple[Floats, Floats]:
-        """ψ_J (l_J, n) and ψ_M (l_M, n) of scores (size, n) over the visited features."""
-        s_J, s_M = (np.zeros((size, scores.shape[1])) for size in self.sizes)
-        s_J[self.kept[0]], s_M[self.kept[1]] = scores[: self.k_J], scores[self.k_J :]
-        return solver(s_J, s_M)
-
-    def _solve_kept(self, solver: Solver, scores: Floats) -> Floats:
-        """ψ of the visited features, stacked, of shape (size, n)."""
-        return np.vstack(
-            [psi[kept] for psi, kept in zip(self._solve(solver, scores), self.kept, strict=True)]
-        )
+        """ψ_J (k_J, n) and ψ_M (k_M, n) of n scores (n, size) over the visited features."""
+        # Copies whose transposes are stored column by column, as LAPACK wants them.
+        return solver(scores[:, : self.k_J].copy().T, scores[:, self.k_J :].copy().T)
 
     def _shapes(self) -> list[tuple[int, int]]:
         k_J, k_M = self.k_J, self.size - self.k_J

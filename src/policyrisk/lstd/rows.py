@@ -6,6 +6,7 @@ enter only as what visited rows lead to.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -21,6 +22,28 @@ from policyrisk.lstd import _kernels
 
 # From this share of non-zeros on, dense products are faster than sparse ones.
 DENSE_SHARE = 1 / 8
+
+
+class Memory:
+    """Arrays to be used again: fresh memory costs more, page by page, than what is written to it.
+
+    Threads share it; a deque is safe for that.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: deque[Floats] = deque()
+
+    def take(self, size: int) -> Floats:
+        """An array of at least this size that is not in use."""
+        try:
+            buffer = self._buffers.pop()
+        except IndexError:
+            buffer = np.empty(0)
+        return buffer if buffer.size >= size else np.empty(size)
+
+    def give(self, buffer: Floats) -> None:
+        """What is not in use any more."""
+        self._buffers.append(buffer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +74,12 @@ class SparseRows:
         """Whether every row has one entry."""
         return self.idx.size == len(self.ends) and bool((np.diff(self.ptr) == 1).all())
 
+    @property
+    def visited(self) -> sp.csr_array[Any, tuple[int, int]]:
+        """φ of the visited rows alone, of shape (visited, size)."""
+        phi = sp.csr_array((self.val, self.idx, self.ptr), shape=(len(self.ends), self.size))
+        return sp.csr_array(phi[np.flatnonzero(~self.ends)])
+
     def dot(self, w: Floats) -> Floats:
         """φ w, of shape (rows,)."""
         out = np.empty(self.ptr.size - 1)
@@ -70,12 +99,24 @@ class DenseRows:
 
     ends: Bools  # (rows,)
     phi: Floats  # (rows, size)
+    memory: Memory
+
+    @cached_property
+    def _space(self) -> Floats:
+        return self.memory.take(self.phi.size)
 
     @cached_property
     def visited(self) -> Floats:
-        """φ of the visited rows alone, of shape (visited, size)."""
-        visited: Floats = self.phi[np.flatnonzero(~self.ends)]
-        return visited
+        """φ of the visited rows alone, of shape (visited, size), until they are released."""
+        where = np.flatnonzero(~self.ends)
+        out = self._space[: where.size * self.size].reshape(where.size, self.size)
+        return np.take(self.phi, where, axis=0, out=out, mode="clip")
+
+    def release(self) -> None:
+        """Give back the memory of ``visited``."""
+        if "visited" in self.__dict__:
+            self.memory.give(self._space)
+            del self.__dict__["visited"], self.__dict__["_space"]
 
     @property
     def size(self) -> int:
@@ -107,17 +148,18 @@ class Evaluator:
     features: Features
     dense: bool
     nonzeros: int  # of a row, about, where rows are sparse
+    memory: Memory
 
     @classmethod
-    def of(cls, features: Features, states: npt.NDArray[Any]) -> Evaluator:
+    def of(cls, features: Features, states: npt.NDArray[Any], memory: Memory) -> Evaluator:
         """Decided by the share of non-zeros at a few states."""
         active = getattr(features, "active", None)
         if active is not None:
-            return cls(features, dense=False, nonzeros=max(np.size(active(states[:1])), 1))
+            return cls(features, dense=False, nonzeros=max(np.size(active(states[:1])), 1), memory=memory)
         phi = features(states)
         if not sp.issparse(phi) or phi.nnz > DENSE_SHARE * phi.shape[0] * phi.shape[1]:
-            return cls(features, dense=True, nonzeros=1)
-        return cls(features, dense=False, nonzeros=1 + phi.nnz // phi.shape[0])
+            return cls(features, dense=True, nonzeros=1, memory=memory)
+        return cls(features, dense=False, nonzeros=1 + phi.nnz // phi.shape[0], memory=memory)
 
     def __call__(self, states: npt.NDArray[Any], ends: Bools) -> Rows:
         """φ(states), of rows that end episodes where ``ends`` says so."""
@@ -132,7 +174,8 @@ class Evaluator:
             )
         if self.dense:
             array = phi.toarray() if sp.issparse(phi) else np.asarray(phi)
-            return DenseRows(ends, readonly(np.ascontiguousarray(array, dtype=np.float64).view()))
+            phi = readonly(np.ascontiguousarray(array, dtype=np.float64).view())
+            return DenseRows(ends, phi, self.memory)
         csr = sp.csr_array(phi)
         if not csr.has_canonical_format:
             csr = csr.copy()

@@ -18,7 +18,8 @@ from policyrisk._arrays import Floats
 from policyrisk.equations import Weights
 from policyrisk.lstd import _kernels
 from policyrisk.lstd.accumulate import Plan
-from policyrisk.lstd.products import Chunk, Lagged
+from policyrisk.lstd.lagged import Lagged
+from policyrisk.lstd.products import Chunk
 from policyrisk.lstd.rows import DenseRows, Rows
 from policyrisk.trajectories import Trajectories
 
@@ -94,7 +95,7 @@ def chunk_scores(
         visited = ~chunk.ends
         g[visited, 0] -= 2.0 * kappa_M * delta
         h[visited, 0] = -2.0 * delta
-        derivative = Lagged(g, h, kappa_M, weights.second.size, weights.mean.size, plan.memory)
+        derivative = Lagged(g, h, kappa_M, weights.mean.size, plan.memory)
         for at, phi_J, phi_M in blocks:
             derivative.block(at, phi_M, phi_J)
     if sp.issparse(scores[0]) and sp.issparse(scores[1]):

@@ -1,0 +1,281 @@
+"""Compiled loops of the product that A, C and D are made of: pure functions of arrays.
+
+For rows ρ_i, columns σ_i, weights g and h, and a decay κ,
+
+    P_c = Σ_s (g_sc z_{s−1} + h_sc ρ_s) σ_sᵀ,        z_s = κ z_{s−1} + ρ_s, z = 0 before an episode,
+
+for every channel c. Of sparse features the product is made row by row: row a needs the trace of feature a
+alone, which is one number, from the feature's first visit in an episode on. So a row is summed in a buffer
+that stays in a cache, and added to the large matrix once.
+
+A *position* is a row of features, or a *run* of rows with one and the same single feature. After position s
+a trace z has become d_s z, plus u_s times the feature's value there. What a position has is kept together,
+
+    step[s] = d, g of both channels, the run's column        visit[s] = u, h of both channels, ``last``
+
+with g and h 0 for a channel that is not there. ``column`` and ``last`` are the whole numbers in step[:, 3]
+and visit[:, 3], in views as int64 of the same memory. Sparse features come as ``ptr``, ``idx``, ``val``: row
+i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1].
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from policyrisk._arrays import Bools, Floats, Ints
+
+# What a visit adds to the rest of its episode is dropped from where on nothing is larger than this beside
+# the largest that the same visit adds: 1e-9 of its last bit.
+NEGLIGIBLE = 1e-25
+END = -1  # ``last`` of a position that ends an episode, and is not visited
+GROUP = 8  # neighbouring columns of a row's buffer that are added to the large matrix together
+
+
+@njit(cache=True, nogil=True)
+def append_runs(
+    ends: Bools,
+    idx: Ints,
+    val: Floats,
+    g: Floats,  # (rows, channels)
+    h: Floats,
+    decay: float,
+    n: int,
+    step: Floats,
+    visit: Floats,
+    column: Ints,
+    last: Ints,
+) -> int:
+    """Put rows with one entry each, which are their own columns, after the first n positions, as runs.
+
+    A run of values v_j adds z Σ_j κ^j g_j v_j to its column where it found a trace z; it leaves κ^m z + u,
+    with u = Σ_j κ^{m−1−j} v_j. Returns the number of positions.
+    """
+    two = g.shape[1] == 2
+    i = 0
+    while i < ends.size:
+        j, end = idx[i], ends[i]
+        power, z = 1.0, 0.0
+        g_0, g_1, h_0, h_1 = 0.0, 0.0, 0.0, 0.0
+        while True:
+            v = val[i]
+            g_0 += power * g[i, 0] * v
+            h_0 += (z * g[i, 0] + h[i, 0] * v) * v
+            if two:
+                g_1 += power * g[i, 1] * v
+                h_1 += (z * g[i, 1] + h[i, 1] * v) * v
+            z = decay * z + v
+            power *= decay
+            i += 1
+            if end or i == ends.size or ends[i] or idx[i] != j:
+                break
+        step[n, 0], step[n, 1], step[n, 2], column[n] = power, g_0, g_1, j
+        visit[n, 0], visit[n, 1], visit[n, 2], last[n] = z, h_0, h_1, END if end else n
+        n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def append_rows(
+    ends: Bools, g: Floats, h: Floats, decay: float, n: int, step: Floats, visit: Floats, last: Ints
+) -> int:
+    """As append_runs, every row being a position; its entries are kept elsewhere."""
+    for i in range(ends.size):
+        step[n, 0], step[n, 2], visit[n, 0], visit[n, 2] = decay, 0.0, 1.0, 0.0
+        for c in range(g.shape[1]):
+            step[n, 1 + c], visit[n, 1 + c] = g[i, c], h[i, c]
+        last[n] = END if ends[i] else n
+        n += 1
+    return n
+
+
+@njit(cache=True)
+def _reach(size: Floats, d: Floats, last: Ints, first: int) -> None:
+    """Raise ``last`` to where what a visit adds becomes NEGLIGIBLE; the arrays are those of an episode.
+
+    With top_s = max_{k≥s} size_k Π_{s≤j<k} d_j, a visit at i adds at most ρ top_{i+1}, and from s on at most
+    ρ top_s Π_{i<j<s} d_j. The s where that is negligible moves on with i.
+    """
+    count = size.size
+    top = np.zeros(count + 1)
+    for s in range(count - 1, -1, -1):
+        top[s] = max(size[s], d[s] * top[s + 1])
+    s, left = 1, 1.0  # left = Π_{i<j<s} d_j
+    for i in range(count - 1):
+        if s <= i + 1:
+            s, left = i + 1, 1.0
+        elif left > 1e-290 and d[i] > 0.0:
+            left /= d[i]
+        else:  # beyond the range of division
+            left = 1.0
+            for j in range(i + 1, s):
+                left *= d[j]
+        while s < count and top[s] * left > NEGLIGIBLE * top[i + 1]:
+            left *= d[s]
+            s += 1
+        last[i] = max(last[i], first + s - 1)
+
+
+@njit(cache=True, nogil=True)
+def reach(n: int, step: Floats, last: Ints, runs: bool, col_ptr: Ints, col_val: Floats) -> None:
+    """Find ``last`` of n positions: the last one that a visit there adds anything to."""
+    begin = 0
+    for end in range(n):
+        if last[end] != END:
+            continue
+        stop = end + 1 if step[end, 1] != 0.0 or step[end, 2] != 0.0 else end
+        left = 1.0
+        for s in range(begin, end):
+            left *= step[s, 0]
+        if left >= NEGLIGIBLE:
+            for s in range(begin, end):
+                last[s] = stop - 1
+        else:
+            size = np.zeros(stop - begin)
+            for c in range(2):
+                for s in range(begin, stop):
+                    top = 1.0
+                    if not runs:
+                        top = 0.0
+                        for q in range(col_ptr[s], col_ptr[s + 1]):
+                            top = max(top, abs(col_val[q]))
+                    size[s - begin] = abs(step[s, 1 + c]) * top
+                _reach(size, step[begin:stop, 0], last[begin:stop], begin)
+        begin = end + 1
+
+
+@njit(cache=True, nogil=True)
+def index_runs(n: int, column: Ints, last: Ints, size: int) -> tuple[Ints, Ints]:
+    """The visited positions of every feature in turn, and where each one's begin (size + 1,)."""
+    begin = np.zeros(size + 1, np.int64)
+    for s in range(n):
+        if last[s] != END:
+            begin[column[s] + 1] += 1
+    begin = np.cumsum(begin)
+    put, where = begin.copy(), np.empty(begin[-1], np.int64)
+    for s in range(n):
+        if last[s] != END:
+            where[put[column[s]]] = s
+            put[column[s]] += 1
+    return begin, where
+
+
+@njit(cache=True, nogil=True)
+def index_rows(n: int, ptr: Ints, idx: Ints, val: Floats, last: Ints, size: int) -> tuple[Ints, Ints, Floats]:
+    """As index_runs, with the values, for rows with any number of entries."""
+    begin = np.zeros(size + 1, np.int64)
+    for s in range(n):
+        if last[s] != END:
+            for p in range(ptr[s], ptr[s + 1]):
+                begin[idx[p] + 1] += 1
+    begin = np.cumsum(begin)
+    put, where, value = begin.copy(), np.empty(begin[-1], np.int64), np.empty(begin[-1])
+    for s in range(n):
+        if last[s] != END:
+            for p in range(ptr[s], ptr[s + 1]):
+                at = put[idx[p]]
+                where[at], value[at] = s, val[p]
+                put[idx[p]] += 1
+    return begin, where, value
+
+
+@njit(cache=True, nogil=True)
+def sweep(
+    low: int,
+    high: int,
+    begin: Ints,  # (rows of P + 1,)
+    where: Ints,  # positions of the visits, feature by feature
+    value: Floats,  # ρ there; empty for runs, where it is in u and h
+    step: Floats,
+    visit: Floats,
+    column: Ints,
+    last: Ints,
+    runs: bool,
+    col_ptr: Ints,
+    col_idx: Ints,
+    col_val: Floats,
+    out: Floats,
+) -> tuple[int, int]:
+    """Add rows low, …, high − 1 of P to out (channels, rows, columns).
+
+    Returns how many additions to buffers that took, and how many entries of a channel were touched in out.
+    """
+    columns = out.shape[2]
+    buffer = np.zeros((columns, 2))
+    touched = np.zeros(columns // GROUP + 1, np.uint8)
+    one, group = np.uint64(1), np.uint64(GROUP)  # unsigned, since no one asks of those whether they are < 0
+    additions, entries = 0, 0
+    for a in range(low, high):
+        z, reached = 0.0, -1
+        for p in range(begin[a], begin[a + 1]):
+            i = where[p]
+            rho = 1.0 if runs else value[p]
+            if i > reached:
+                z = 0.0
+            x, y = z * step[i, 1] + rho * visit[i, 1], z * step[i, 2] + rho * visit[i, 2]
+            z = step[i, 0] * z + rho * visit[i, 0]
+            reached = last[i]
+            stop = reached + 1
+            if p + 1 < begin[a + 1]:
+                stop = min(stop, where[p + 1])
+            additions += stop - i
+            if runs:
+                buffer[a, 0] += x
+                buffer[a, 1] += y
+                touched[a // GROUP] = 1
+                for s in range(np.uint64(i + 1), np.uint64(stop)):
+                    j = np.uint64(column[s])
+                    buffer[j, 0] += z * step[s, 1]
+                    buffer[j, 1] += z * step[s, 2]
+                    touched[j // group] = 1
+                    z *= step[s, 0]
+                continue
+            for s in range(np.uint64(i), np.uint64(stop)):
+                if s > np.uint64(i):
+                    x, y = z * step[s, 1], z * step[s, 2]
+                    z *= step[s, 0]
+                for q in range(np.uint64(col_ptr[s]), np.uint64(col_ptr[s + one])):
+                    j = np.uint64(col_idx[q])
+                    buffer[j, 0] += x * col_val[q]
+                    buffer[j, 1] += y * col_val[q]
+                    touched[j // group] = 1
+        for k in range(touched.size):
+            if touched[k]:
+                touched[k] = 0
+                entries += GROUP
+                for c in range(len(out)):
+                    for at in range(k * GROUP, min((k + 1) * GROUP, columns)):
+                        out[c, a, at] += buffer[at, c]
+                        buffer[at, c] = 0.0
+    return additions, entries
+
+
+# --- the product, dense -----------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def _step(sigma: Floats, tau: Floats, out: Floats, g: float, h: float, decay: float) -> None:
+    for j in range(sigma.size):
+        before = tau[j]
+        out[j] = before + h * sigma[j]
+        tau[j] = g * sigma[j] + decay * before
+
+
+@njit(cache=True, nogil=True)
+def lagged_dense(
+    ends: Bools, columns: Floats, g: Floats, h: Floats, decay: float, carry: Floats, out: Floats
+) -> None:
+    """h_i σ_i + τ_i at the visited rows, into out (visited, channels, l); P_c is then (visited ρ)ᵀ out_c.
+
+    τ_i = g_{i+1} σ_{i+1} + κ τ_{i+1}, the trace of what is to come: the same sum, backwards in time.
+    """
+    at = len(out)
+    for i in range(ends.size - 1, -1, -1):
+        if ends[i]:
+            for c in range(len(carry)):
+                for j in range(carry.shape[1]):
+                    carry[c, j] = g[i, c] * columns[i, j]
+        else:
+            at -= 1
+            for c in range(len(carry)):
+                _step(columns[i], carry[c], out[at, c], g[i, c], h[i, c], decay)
