@@ -33,6 +33,7 @@ NOT_RUN = (
 class Block(NamedTuple):
     language: str
     run: bool
+    fails: bool  # the commands end with an error, which is what is shown
     title: str | None  # the name of the file that the block shows
     text: str
     line: int
@@ -51,7 +52,8 @@ def blocks(page):
         language = re.match(r"[{.]*(\w*)", opening[2])[1]
         title = re.search(r'title="(.*)"', opening[2])
         text = "\n".join(lines[i + 1 : end])
-        found.append(Block(language, ".no-run" not in opening[2], title and title[1], text, i + 1))
+        run, fails = ".no-run" not in opening[2], ".fails" in opening[2]
+        found.append(Block(language, run, fails, title and title[1], text, i + 1))
         i = end + 1
     return found
 
@@ -79,8 +81,20 @@ def run_shell(block, capsys):
         words = shlex.split(command, comments=True)
         if words:
             assert words[0] == "policyrisk", f"{command!r} is not run: mark the block {{.sh .no-run}}"
-            assert run(words[1:]) == 0, f"{command}: {capsys.readouterr().err}"
-    return capsys.readouterr().out
+            code = run(words[1:])
+            assert (code != 0) == block.fails, f"{command}: {code} {capsys.readouterr().err}"
+    printed = capsys.readouterr()
+    return printed.err if block.fails else printed.out
+
+
+def show_file(block, where):
+    """Write the file that a block shows; an excerpt of one of the examples stands for all of it."""
+    text, example = block.text + "\n", ROOT / "examples" / block.title
+    if example.exists():
+        whole = example.read_text()
+        assert text in whole, f"{where}: this is not in examples/{block.title}"
+        text = whole
+    Path(block.title).write_text(text)
 
 
 def check_printed(expected, printed, where):
@@ -101,7 +115,7 @@ def test_blocks_run(page, tmp_path, monkeypatch, capsys):
             assert block.language == "sh", where
             assert all(line.startswith(NOT_RUN) for line in block.text.splitlines() if line), where
         elif block.title:
-            Path(block.title).write_text(block.text + "\n")
+            show_file(block, where)
         elif block.language in ("python", "pycon"):
             run_python(block, where, names)
         elif block.language == "text" and printed is not None:

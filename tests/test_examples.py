@@ -1,0 +1,164 @@
+"""The examples run as scripts, and what they find is compared with the truth."""
+
+import contextlib
+import io
+import runpy
+import warnings
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import policyrisk as pr
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Run an example in a folder of its own, once: its names, what it printed, and the folder."""
+    done = {}
+
+    def run_once(name, main=True):
+        if (name, main) not in done:
+            folder, printed = tmp_path_factory.mktemp(name), io.StringIO()
+            with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+                patch.chdir(folder)
+                # What it registers there is forgotten again: twice would be a warning.
+                patch.delitem(gymnasium.registry, "Savings-v0", raising=False)
+                names = runpy.run_path(
+                    str(EXAMPLES / f"{name}.py"), run_name="__main__" if main else "example"
+                )
+                gymnasium.registry.pop("Savings-v0", None)
+            done[name, main] = names, printed.getvalue(), folder
+        return done[name, main]
+
+    return run_once
+
+
+def z_scores(risk, x, of, truth):
+    return (getattr(risk, of)(x) - truth) / risk.standard_error(x, of=of)
+
+
+def test_every_example_is_tested():
+    tested = Path(__file__).read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f'run("{path.stem}"' in tested, path
+
+
+def test_exact_chain(run):
+    names, printed, folder = run("exact_chain")
+    # Careful steps are geometric: (1 - 0.9) / 0.9² of variance each, and 1/0.9 of mean.
+    near = np.arange(10)
+    np.testing.assert_allclose(names["mean"][near], -(near + 1) / 0.9)
+    np.testing.assert_allclose(names["std"][near] ** 2, (near + 1) * 0.1 / 0.81)
+    far = np.array([5, 12, 20, 29])
+    for of in ("mean", "std"):
+        assert np.abs(z_scores(names["risk"], far, of, names[of][far])).max() < 4
+    assert (folder / "walker.png").read_bytes().startswith(PNG)
+    assert printed.count("\n") == 8
+
+
+def test_cartpole(run):
+    names, printed, _ = run("cartpole")
+    # The truth for the clumsy policy: fresh episodes without the time limit.
+    fresh = pr.rollout(
+        "CartPole-v1", names["Clumsy"](seed=1), 300, seed=1, env_kwargs={"max_episode_steps": 10_000}
+    )
+    assert fresh.terminated.all()
+    returns = fresh.returns()
+    summary = names["risks"]["clumsy"].summary(fresh.starts())
+    error = np.hypot(summary.mean.standard_error, returns.std() / np.sqrt(300))
+    assert abs(summary.mean_value - returns.mean()) < 4 * error
+    assert summary.std.value == pytest.approx(returns.std(), rel=0.25)
+    # Falls after some 40 steps: the Sharpe ratio likes that, and the mean less the deviation does not.
+    assert "careless leads clumsy" in printed
+    assert "clumsy leads careless" in printed
+
+
+def test_cartpole_policies_choose_as_they_say(run):
+    names, _, _ = run("cartpole", main=False)
+    states = np.array([[0, 0, 0.1, 0], [0, 0, 0.1, -0.5], [0, 0, -0.1, 0], [0, 0, -0.1, 0.5]])
+    assert names["upright"](states).tolist() == [1, 0, 0, 1]
+    assert names["careless"](states).tolist() == [1, 1, 0, 0]
+    actions, state = names["Clumsy"](slips=0.0).predict(states)
+    assert actions.tolist() == [1, 0, 0, 1]
+    assert state is None
+    often = names["Clumsy"]().predict(np.repeat(states[:1], 10_000, axis=0))[0]
+    assert abs(often.mean() - 0.85) < 4 * np.sqrt(0.85 * 0.15 / 10_000)
+
+
+def test_logged_parquet(run):
+    names, _, folder = run("logged_parquet")
+    chain, at = names["chain"], np.array([1, 2, 4, 6, 8])
+    for of in ("mean", "std"):
+        assert np.abs(z_scores(names["risk"], at, of, getattr(chain, of)()[at])).max() < 4
+    counts = names["log"].counts
+    assert counts.episodes == 1500
+    assert counts.cut_off > 0
+    assert counts.given_up == 0
+    page = (folder / "report.html").read_text()
+    assert "<title>help desk" in page
+    assert "Episodes were cut off before their end" in page
+
+
+def test_pinball(run):
+    names, _, folder = run("pinball")
+    # The tiles do not see the velocity: J from rest is right to a few percent, not more.
+    at_rest, truth = names["at_rest"], names["truth"]
+    np.testing.assert_allclose(names["risk"].mean(at_rest), truth.mean, rtol=0.06)
+    assert (folder / "pinball.png").read_bytes().startswith(PNG)
+
+
+# The savings plan
+
+
+PLANS = ("all_stocks", "glide_path", "half_and_half")
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(("year", "wealth"), [(0, 5.0), (12, 30.0), (19, 10.0)])
+def test_savings_moments_are_those_of_a_simulation(run, plan, year, wealth):
+    names, _, _ = run("savings", main=False)
+    policy, n, rng = names[plan], 100_000, np.random.default_rng(0)
+    now, gains = np.full(n, wealth), np.zeros(n)
+    for t in range(year, names["YEARS"]):
+        share = policy(np.array([[t, 0.0]]))[0]
+        rate = share * rng.normal(*names["STOCKS"], n) + (1 - share) * rng.normal(*names["BONDS"], n)
+        gain = (now + names["PAID_IN"]) * rate
+        now, gains = now + names["PAID_IN"] + gain, gains + gain
+    (J,), (S,) = names["exact"](policy, [[year, wealth]])
+    squares = (gains - J) ** 2
+    assert abs(gains.mean() - J) < 4 * S / np.sqrt(n)
+    assert abs(squares.mean() - S**2) < 4 * squares.std() / np.sqrt(n)
+
+
+def test_savings_is_a_gymnasium_environment(run):
+    from gymnasium.utils.env_checker import check_env
+
+    names, _, _ = run("savings", main=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the checker, about infinite bounds and the like
+        check_env(names["Savings"](), skip_render_check=True)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_savings_intervals_hold_the_truth(run, plan):
+    """Features that can express it have no bias: the errors are as large as the error bars say."""
+    names, _, _ = run("savings")
+    x = np.array([[0, 5], [0, 10], [0, 15], [5, 15], [10, 20]])
+    risk, truth = names["risks"][plan], names["exact"](names[plan], x)
+    for of, exact in zip(("mean", "std"), truth, strict=True):
+        assert np.abs(z_scores(risk, x, of, exact)).max() < 3.5, of
+        low, high = risk.interval(x, of=of, level=0.999).T
+        assert ((low < exact) & (exact < high)).all(), of
+
+
+def test_savings_prefers_half_and_half(run):
+    names, printed, _ = run("savings")
+    x = np.array([[0, 10]])
+    J, S = np.array([names["exact"](names[plan], x) for plan in PLANS])[:, :, 0].T
+    assert PLANS[np.argmax(J - S)] == "half_and_half"
+    assert "half_and_half leads glide_path" in printed
