@@ -11,9 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import policyrisk as pr
-from policyrisk.evaluation import Evaluation
-from policyrisk.report import write_report
-from policyrisk.survey import Survey
 
 MOST, SOLVED = 12, 0.6
 
@@ -61,5 +58,6 @@ if __name__ == "__main__":
             f"std {risk.std(at)[i]:.1f}, {low[i]:.1f} to {high[i]:.1f} (exact {chain.std()[tickets]:.1f})"
         )
 
-    write_report(Evaluation("help desk", ("tickets",), risk, Survey.of(log, seed=0)), "report.html")
+    evaluation = pr.Evaluation.of(risk, log, name="help desk", names=["tickets"])
+    pr.write_report(evaluation, "report.html")
     print("written: report.html")

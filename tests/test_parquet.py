@@ -524,3 +524,18 @@ def test_seen_ids_against_a_set():
                 break
             truth |= set(keys.tolist())
             assert len(seen) == len(truth)
+
+
+def test_the_states_columns_can_be_named(tmp_path):
+    data = pr.Trajectories([[0.0, 1.0], [2.0, 3.0]], [1.0], [1], [True])
+    pr.write_parquet(data, tmp_path / "log.parquet", state=["x", "y"])
+    assert pr.read_parquet(tmp_path / "log.parquet", state=["y"]).load().states.tolist() == [[1.0], [3.0]]
+    for names, message in (
+        (["x"], "must name 2 columns, one for each coordinate, got 1: x"),
+        (["x", "x"], "each column once"),
+        (["x", "reward"], "must not name a column 'reward', which another has"),
+        (["x", ""], "must not name a column ''"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            pr.write_parquet(data, tmp_path / "other.parquet", state=names)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.parquet"]

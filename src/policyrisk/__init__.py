@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from policyrisk import readers as readers
     from policyrisk.comparison import compare as compare
     from policyrisk.equations import MomentEquations as MomentEquations
+    from policyrisk.evaluation import Evaluation as Evaluation
     from policyrisk.features import Fourier as Fourier
     from policyrisk.features import FunctionFeatures as FunctionFeatures
     from policyrisk.features import Polynomial as Polynomial
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from policyrisk.readers import read_parquet as read_parquet
     from policyrisk.readers import rollout as rollout
     from policyrisk.readers import write_parquet as write_parquet
+    from policyrisk.report import write_report as write_report
     from policyrisk.risk import RiskFunction as RiskFunction
     from policyrisk.td import TD as TD
     from policyrisk.td import StepSize as StepSize
@@ -45,6 +47,7 @@ register_when_imported()
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Evaluation": "policyrisk.evaluation",
     "Fourier": "policyrisk.features",
     "FunctionFeatures": "policyrisk.features",
     "LSTD": "policyrisk.lstd",
@@ -72,6 +75,7 @@ _HOMES = {
     "readers": "",
     "rollout": "policyrisk.readers",
     "write_parquet": "policyrisk.readers",
+    "write_report": "policyrisk.report",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES)
 __all__ = sorted(_HOMES)

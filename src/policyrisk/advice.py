@@ -137,8 +137,7 @@ def _unvisited(evaluation: Evaluation) -> Iterator[Advice]:
             "Part of the state space was never visited",
             f"The data say nothing about {percent(share)} of the box that they span{idle if never else ''}. "
             "Estimates there do not exist and are left blank.",
-            "Nothing, if the policy does not go there. Otherwise start episodes there, or make the box fit "
-            "the data with --box auto.",
+            "Nothing, if the policy does not go there. Otherwise start episodes there.",
         )
 
 
@@ -237,14 +236,15 @@ def _disagreement(evaluation: Evaluation) -> Iterator[Advice]:
         f"the plain sample, {abs(_z(summary, sample, name)):.1f} standard errors apart"
         for name in apart
     )
+    direct = evaluation.risk.variance_method == "direct"
+    mend = "" if direct else " --direct often mends the variance alone."
     yield Advice(
         "serious" if size > _LARGE else "warning",
         "The estimate disagrees with the plain sample",
         f"Over the start states {said}. Both come from the same episodes, so that chance does not explain "
         "it: the features are too coarse to tell apart the states that matter.",
-        "Use richer features (more tiles, bases or coordinates; --features auto chooses by "
-        "cross-validation), or a larger --lam, which leans less on the features. --direct often mends the "
-        "variance alone.",
+        "Use richer features (more tiles, bases or coordinates), or a larger --lam, which leans less on the "
+        f"features.{mend}",
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from policyrisk.risk import RiskFunction
 from policyrisk.storage import read_record, write_record
 from policyrisk.summary import PolicySummary
 from policyrisk.survey import Survey
+from policyrisk.trajectories import Source
 
 RISK, SURVEY = "risk.npz", "survey.npz"
 _POINTS = 10_000  # of the box, to tell how much of it the data speak of
@@ -57,6 +58,22 @@ class Evaluation:
                 f"names must be {self.survey.dim}, one per coordinate of the state, got "
                 f"{len(self.names)}: {', '.join(self.names)}; name each once"
             )
+
+    @classmethod
+    def of(
+        cls, risk: RiskFunction, data: Source, *, name: str = "policy", names: Sequence[str] | None = None
+    ) -> Evaluation:
+        """An estimate beside a survey of the data that it came from, in one more pass over them.
+
+        >>> import policyrisk as pr
+        >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1)
+        >>> evaluation = pr.Evaluation.of(pr.LSTD(pr.Tabular(5)).fit(data), data, names=["place"])
+        >>> evaluation.survey.episodes
+        500
+        """
+        survey = Survey.of(data, seed=0)
+        called = [f"state_{i}" for i in range(survey.dim)] if names is None else names
+        return cls(name, tuple(called), risk, survey)
 
     @cached_property
     def summary(self) -> PolicySummary:

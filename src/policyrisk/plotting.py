@@ -103,6 +103,7 @@ def plot_map(
     quantity's standard error instead. ``names`` (dim) are the coordinates' names, ``obstacles`` polygons of
     shape (k, 2) in the two coordinates, drawn on top, and ``background`` an image, its first row on
     top, which is stretched over the box and seen where the map is blank. Where V < 0 the std is blank too.
+    Colours run from the 1st to the 99th percentile of the values, which the colour bar's ends show.
 
     >>> import policyrisk as pr
     >>> data = pr.domains.walk(n=6, p=0.7).sample(0, episodes=500, seed=1)
@@ -129,8 +130,15 @@ def plot_map(
     axes.set_facecolor(BLANK)
     if background is not None:
         axes.imshow(np.asarray(background), extent=extent, aspect="auto", zorder=0)
+    # A few outliers, where hardly any data are, would leave one colour for all the rest.
+    known = values[np.isfinite(values)]
+    least, most = np.quantile(known, [0.01, 0.99]) if known.size else (0.0, 1.0)
+    below, above = bool((known < least).any()), bool((known > most).any())
+    beyond = ("both" if above else "min") if below else ("max" if above else "neither")
     image = axes.imshow(
         np.ma.masked_invalid(values),
+        vmin=least,
+        vmax=most,
         origin="lower",
         extent=extent,
         aspect="auto",
@@ -143,7 +151,8 @@ def plot_map(
     labels = [f"coordinate {i}" for i in range(box_low.size)] if names is None else names
     axes.set_xlabel(_literal(labels[across]))
     axes.set_ylabel(_literal(labels[up]))
-    axes.figure.colorbar(image, ax=axes, label=f"standard error of the {LABELS[of]}" if error else LABELS[of])
+    label = f"standard error of the {LABELS[of]}" if error else LABELS[of]
+    axes.figure.colorbar(image, ax=axes, label=label, extend=beyond)
     return axes
 
 

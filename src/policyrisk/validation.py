@@ -160,7 +160,13 @@ class CrossValidation:
             lines.append(f"note: {plural(self.cut_off, 'episode')} cut off: fitted, but never scored")
         if len(scored) > 1:
             lines.append("note: standard errors are over held-out episodes, the fits being given")
-        lines += [f"failed: {c.name}: {c.reason}" for c in self.ranking if c.score is None]
+        if any(s.calibration >= _ASTRONOMIC for s in scored):
+            lines.append("note: a calibration above 1e6 comes from steps where V > 0 is nearly 0")
+        reasons: dict[str, list[str]] = {}
+        for c in self.ranking:
+            if c.score is None:
+                reasons.setdefault(c.reason, []).append(c.name)
+        lines += [f"failed: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -330,8 +336,8 @@ class _Tally:
     def result(self, folds: int) -> CrossValidation:
         if self.steps == 0:
             raise InvalidInputError(
-                f"data must hold terminated episodes to score, got {self.cut_off}, all cut off; "
-                "gather episodes that end"
+                f"data must hold terminated episodes to score, got {self.cut_off}, all cut off; gather "
+                "episodes that end, or name the features yourself (with a discount below 1 none has to end)"
             )
         scored = [name for name in self.names if name not in self.failed]
         order = sorted(scored, key=lambda name: self.floored[name].mean())

@@ -12,6 +12,7 @@ import numpy as np
 import typer
 
 import policyrisk
+from policyrisk._arrays import Floats
 from policyrisk._text import number, percent, plural
 from policyrisk.advice import advise
 from policyrisk.choice import data_box
@@ -24,6 +25,7 @@ from policyrisk.storage import write_atomically
 
 SUMMARY, REPORT = "summary.json", "report.html"
 _LINE = 400  # states along a line
+_CELLS = 100  # of a map along each coordinate
 MAPS: tuple[Quantity, ...] = ("mean", "std", "sharpe")
 
 
@@ -135,12 +137,27 @@ def _write_map(evaluation: Evaluation, of: Quantity, path: Path) -> None:
             axes = plot_line(risk, line, of, level=evaluation.level, axis=d)
             axes.set_xlabel(names[d])
         else:
-            low, high, _ = data_box(survey)
-            axes = plot_map(risk, of, low=low, high=high, dims=(dims[0], dims[1]), at=middle, names=names)
-    axes.set_title(evaluation.name)
+            low, high, shape = _cells(evaluation, dims[0], dims[1])
+            axes = plot_map(
+                risk, of, low=low, high=high, dims=(dims[0], dims[1]), at=middle, shape=shape, names=names
+            )
+    axes.set_title(evaluation.name.replace("$", r"\$"))  # no mathematics
     figure = axes.get_figure(root=True)
     assert figure is not None
     write_figure(figure, path)
+
+
+def _cells(evaluation: Evaluation, across: int, up: int) -> tuple[Floats, Floats, tuple[int, int]]:
+    """The map's box and its numbers of cells: of whole numbers, a cell is centred on each."""
+    survey = evaluation.survey
+    low, high = (end.copy() for end in data_box(survey)[:2])
+    shape = []
+    for d in (across, up):
+        count = survey.high[d] - survey.low[d] + 1
+        if survey.whole[d] and count <= _CELLS:
+            low[d], high[d] = survey.low[d] - 0.5, survey.high[d] + 0.5
+        shape.append(int(count) if survey.whole[d] and count <= _CELLS else _CELLS)
+    return low, high, (shape[0], shape[1])
 
 
 def _mapped(evaluation: Evaluation) -> list[int]:

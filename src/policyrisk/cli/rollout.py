@@ -42,6 +42,9 @@ def rollout(
     env_args: Annotated[
         str | None, typer.Option(help="The environment's arguments, as in '{\"gravity\": 9.8}' (JSON).")
     ] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Names for the state's columns, as in x,y; state_0, … otherwise.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Record episodes of a policy in a Gymnasium environment.
@@ -52,6 +55,11 @@ def rollout(
         raise typer.BadParameter(f"{str(out)!r} must end in {' or '.join(_SUFFIXES)}", param_hint="--out")
     if out.is_dir():
         raise typer.BadParameter(f"{str(out)!r} is a folder; name a file in it", param_hint="--out")
+    if state is not None and out.suffix != ".parquet":
+        raise typer.BadParameter(
+            f"{str(out)!r} has no columns to name; write .parquet, or name them in `evaluate --state`",
+            param_hint="--state",
+        )
     check_folder(out.parent)
     arguments = _env_arguments(env_args)
     look_here()  # for module:id as well
@@ -72,7 +80,10 @@ def rollout(
         env_kwargs=arguments,
     )
     make_folder(out.parent)
-    (readers.write_parquet if out.suffix == ".parquet" else readers.write_npz)(data, out)
+    if out.suffix == ".parquet":
+        readers.write_parquet(data, out, state=None if state is None else state.split(","))
+    else:
+        readers.write_npz(data, out)
     returns, terminated = data.returns(), int(data.terminated.sum())
     numbers = {
         "env": env,
@@ -89,9 +100,10 @@ def rollout(
     if as_json:
         print_json(numbers)
         return
+    returns_of = "recorded return, up to the cut," if terminated < len(data) else "return"
     typer.echo(
         f"{len(data)} episodes, {data.transitions} transitions, {len(data) - terminated} cut off; "
-        f"return {numbers['mean_return']:.5g} on average, std {numbers['std_return']:.5g}"
+        f"{returns_of} {numbers['mean_return']:.5g} on average, std {numbers['std_return']:.5g}"
     )
     typer.echo(f"written: {out}")
 

@@ -373,6 +373,11 @@ def _rewards_by_action(r: Any, n: int, actions: int) -> list[Floats | Sparse]:
             f"r of shape ({n}, {n}) is ambiguous with {actions} actions: r(x, a) or r(x, y); "
             "pass r(x, y) as (actions, n, n)"
         )
+    if shape not in ((n,), (n, n)):
+        raise InvalidInputError(
+            f"r must have shape ({n},), ({n}, {actions}), ({actions}, {n}, {n}) or ({n}, {n}), got {shape}; "
+            "put states first and actions second in r(x, a)"
+        )
     return [_as_rewards(r, n)] * actions
 
 

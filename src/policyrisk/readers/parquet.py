@@ -100,12 +100,13 @@ def _open(path: Path) -> Iterator[Table]:
         yield _ParquetTable(file)
 
 
-def write_parquet(data: Source, path: str | os.PathLike[str]) -> None:
+def write_parquet(data: Source, path: str | os.PathLike[str], *, state: Sequence[str] | None = None) -> None:
     """Write Trajectories, or a stream of them, to a file that :func:`read_parquet` reads back exactly.
 
     The columns are ``episode`` (from 0), ``step``, ``state_0``, ``state_1``, … (float64 or int64), ``reward``
     (null in each episode's last row, its end state), ``terminated`` and ``truncated`` (true in the row of the
-    last reward). The file is written under a temporary name and renamed when it is complete.
+    last reward). ``state`` names the state's columns otherwise. The file is written under a temporary name
+    and renamed when it is complete.
 
     >>> import tempfile; folder = tempfile.TemporaryDirectory()
     >>> write_parquet(Trajectories([[3], [1]], [1.0], [1], [False]), f"{folder.name}/log.parquet")
@@ -115,13 +116,19 @@ def write_parquet(data: Source, path: str | os.PathLike[str]) -> None:
     """
     check_installed("pyarrow", "writing Parquet")
     check_target(path, "data.parquet")
-    write_atomically(path, lambda file: _write(data, file))
+    names = None if state is None else as_layout(state, EPISODE, REWARD, TERMINATED, TRUNCATED, STEP).state
+    for name in names or ():
+        if not name or name in (EPISODE, REWARD, TERMINATED, TRUNCATED, STEP):
+            raise InvalidInputError(
+                f"state must not name a column {name!r}, which another has; choose another name"
+            )
+    write_atomically(path, lambda file: _write(data, file, names))
 
 
-def _write(data: Source, file: IO[bytes]) -> None:
+def _write(data: Source, file: IO[bytes], names: Sequence[str] | None) -> None:
     from pyarrow import parquet as pq
 
-    tables = _groups(_tables(data))
+    tables = _groups(_tables(data, names))
     first = next(tables, None)
     if first is None:
         raise InvalidInputError("data must hold at least one episode, got none; pass episodes to write")
@@ -145,7 +152,7 @@ def _groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(pending)
 
 
-def _tables(data: Source) -> Iterator[pa.Table]:
+def _tables(data: Source, names: Sequence[str] | None) -> Iterator[pa.Table]:
     import pyarrow as pa
 
     written = 0
@@ -160,14 +167,20 @@ def _tables(data: Source) -> Iterator[pa.Table]:
                 f"then {this[0]} of {this[1]}; write them to different files"
             )
         kind = this
-        yield pa.table(_columns(batch, written))
+        if names is not None and len(names) != batch.dim:
+            raise InvalidInputError(
+                f"state must name {batch.dim} columns, one for each coordinate, got {len(names)}: "
+                f"{', '.join(names)}; name each once"
+            )
+        yield pa.table(_columns(batch, written, names))
         written += len(batch)
 
 
-def _columns(data: Trajectories, first: int) -> dict[str, Any]:
+def _columns(data: Trajectories, first: int, names: Sequence[str] | None) -> dict[str, Any]:
     """The columns of a table; its episodes are numbered from ``first``."""
     import pyarrow as pa
 
+    called = [f"{STATE}_{i}" for i in range(data.dim)] if names is None else names
     rows = len(data.states)
     counts = data.lengths + 1
     begins = data.offsets[:-1] + np.arange(len(data))
@@ -182,7 +195,7 @@ def _columns(data: Trajectories, first: int) -> dict[str, Any]:
     return {
         EPISODE: np.repeat(np.arange(first, first + len(data)), counts),
         STEP: np.arange(rows) - np.repeat(begins, counts),
-        **{f"{STATE}_{i}": np.ascontiguousarray(data.states[:, i]) for i in range(data.dim)},
+        **{name: np.ascontiguousarray(column) for name, column in zip(called, data.states.T, strict=True)},
         REWARD: pa.array(rewards, mask=ends),
         **flags,
     }

@@ -26,10 +26,9 @@ def write_report(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
 
     >>> import pathlib, tempfile
     >>> import policyrisk as pr
-    >>> from policyrisk.evaluation import Evaluation
-    >>> from policyrisk.survey import Survey
     >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1)
-    >>> evaluation = Evaluation("walk", ("place",), pr.LSTD(pr.Tabular(5)).fit(data), Survey.of(data, seed=0))
+    >>> risk = pr.LSTD(pr.Tabular(5)).fit(data)
+    >>> evaluation = pr.Evaluation.of(risk, data, name="walk", names=["place"])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_report(evaluation, pathlib.Path(folder) / "report.html")
     ...     "<title>walk" in (pathlib.Path(folder) / "report.html").read_text()

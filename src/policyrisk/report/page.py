@@ -131,8 +131,17 @@ def _caveat(evaluation: Evaluation) -> str:
     if summary.known:
         text += (
             " Intervals say how much chance there is in the estimate; they do not cover what the features "
-            "cannot express. The plain sample needs no features: where the two differ by more than their "
-            "intervals, believe the sample here."
+            "cannot express."
+        )
+    if summary.returns is not None and summary.cut_off:
+        text += (
+            " The plain sample knows only the episodes that terminated, which are not like the others: where "
+            "the two differ, that is one reason."
+        )
+    elif summary.returns is not None:
+        text += (
+            " The plain sample needs no features: where the two differ by more than their intervals, believe "
+            "the sample here."
         )
     return escape(text)
 
