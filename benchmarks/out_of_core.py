@@ -15,7 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +25,7 @@ import policyrisk as pr
 from policyrisk.readers import write_parquet
 
 _EPISODES = 4_000  # in a file
+FEATURES = ("tiles:25x25,dims=state_0+state_1", "auto")
 
 
 def episodes(seed: int) -> pr.Trajectories:
@@ -47,37 +50,56 @@ def write_folder(folder: Path, gigabytes: float) -> tuple[int, float]:
     return files, size / 1e9
 
 
+def evaluate(folder: Path, features: str) -> dict[str, Any]:
+    """What ``policyrisk evaluate`` says of a folder, with its seconds and its peak resident size in MB."""
+    with tempfile.TemporaryDirectory() as temporary:
+        out = Path(temporary) / "out"
+        command = [sys.executable, "-m", "policyrisk.cli", "evaluate", str(folder), "--out", str(out)]
+        began = time.monotonic()
+        child = subprocess.Popen(
+            [*command, "--features", features, "--seed", "0", "--json"], stdout=subprocess.PIPE
+        )
+        assert child.stdout is not None
+        printed = child.stdout.read()
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            raise SystemExit(f"evaluate failed with {child.returncode}")
+        return {
+            **json.loads(printed),
+            "taken": time.monotonic() - began,
+            "peak": used.ru_maxrss / 1e3,
+            "stored": (out / "risk.npz").stat().st_size / 1e6,
+        }
+
+
+def rows(gigabytes: float = 2.0, features: Sequence[str] = FEATURES) -> list[dict[str, Any]]:
+    """A row for each choice of features."""
+    table = []
+    with tempfile.TemporaryDirectory() as temporary:
+        _, size = write_folder(Path(temporary), gigabytes)
+        for spelling in features:
+            found = evaluate(Path(temporary), spelling)
+            table.append(
+                {
+                    "work": f"{size:.2f} GB of Parquet evaluated with {spelling}: peak resident size",
+                    "ours": f"{found['peak']:.0f} MB, {found['taken']:.0f} s",
+                    "peer": "bar 600 MB",
+                    "ratio": 600 / found["peak"],
+                    "note": f"{found['features']}, variance {found['variance_method']}, "
+                    f"{found['transitions']:,} transitions, risk.npz {found['stored']:.1f} MB",
+                }
+            )
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=2.0)
     parser.add_argument("--features", action="append")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "data"
-        folder.mkdir()
-        files, size = write_folder(folder, arguments.gigabytes)
-        print(f"{files} files, {size:.2f} GB", flush=True)
-        for features in arguments.features or ["tiles:25x25,dims=state_0+state_1", "auto"]:
-            out = Path(temporary) / "out"
-            command = [sys.executable, "-m", "policyrisk.cli", "evaluate", str(folder), "--out", str(out)]
-            began = time.monotonic()
-            child = subprocess.Popen(
-                [*command, "--features", features, "--seed", "0", "--json"], stdout=subprocess.PIPE
-            )
-            assert child.stdout is not None
-            printed = child.stdout.read()
-            _, status, used = os.wait4(child.pid, 0)
-            child.returncode = os.waitstatus_to_exitcode(status)
-            if child.returncode:
-                raise SystemExit(f"evaluate failed with {child.returncode}")
-            summary = json.loads(printed)
-            print(
-                f"{features} -> {summary['features']} ({summary['variance_method']}): peak "
-                f"{used.ru_maxrss / 1e3:.0f} MB resident, {time.monotonic() - began:.0f} s, "
-                f"{summary['transitions']:,} transitions, risk.npz "
-                f"{(out / 'risk.npz').stat().st_size / 1e6:.1f} MB; seconds {summary['seconds']}",
-                flush=True,
-            )
+    for row in rows(arguments.gigabytes, arguments.features or FEATURES):
+        print(f"{row['work']}: {row['ours']} ({row['note']})")
 
 
 if __name__ == "__main__":
