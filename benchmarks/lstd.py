@@ -161,10 +161,10 @@ def peak_megabytes(transitions: int) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def in_child(what: str, environment: dict[str, str]) -> Any:
-    """The result of ``python lstd.py what`` in a process of its own."""
+def in_child(what: str, environment: dict[str, str], script: str = __file__) -> Any:
+    """The result of ``python lstd.py what``, or of another script, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, __file__, *what.split()],
+        [sys.executable, script, *what.split()],
         env={**os.environ, **environment},
         check=True,
         capture_output=True,

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 import policyrisk as pr
 from policyrisk.lstd.cutoffs import trim
+from policyrisk.lstd.passes import here
+from policyrisk.trajectories import batches
 
 
 def visits_of(source, size):
@@ -24,9 +26,9 @@ def build(episodes):
 
 def test_last_transition_is_given_up_where_its_end_is_unvisited():
     data = build([([0, 1, 2], True), ([0, 1, 3], False), ([1, 0], False)])
-    trimmed = trim(data, [(pr.Tabular(4), visits_of([data], 4))])
-    assert trimmed.transitions == 1
-    (kept,) = list(trimmed)
+    cut = trim(here(data), [(pr.Tabular(4), visits_of([data], 4))])
+    assert cut.transitions == 1
+    (kept,) = list(cut(data))
     assert kept.lengths.tolist() == [2, 1, 1]
     assert kept.states[:, 0].tolist() == [0, 1, 2, 0, 1, 1, 0]
     assert kept.terminated.tolist() == [True, False, False]
@@ -36,11 +38,12 @@ def test_giving_up_goes_on_until_the_end_is_known():
     """3 is seen only from 2, and 2 only on the way to 3: both transitions go, and a lone episode vanishes."""
     data = build([([0, 1], True), ([0, 2, 3], False), ([2, 3], False), ([3, 0], True)])
     without_last = data[:3]
-    trimmed = trim(without_last, [(pr.Tabular(4), visits_of([without_last], 4))])
-    (kept,) = list(trimmed)
-    assert trimmed.given_up == {1: 2, 2: 1}
+    cut = trim(here(without_last), [(pr.Tabular(4), visits_of([without_last], 4))])
+    (kept,) = list(cut(without_last))
+    assert cut.transitions == 3
     assert len(kept) == 1
-    assert trim(data, [(pr.Tabular(4), visits_of([data], 4))]).transitions == 0
+    assert kept.states[:, 0].tolist() == [0, 1]
+    assert trim(here(data), [(pr.Tabular(4), visits_of([data], 4))]).transitions == 0
 
 
 @given(seed=st.integers(0, 1000), cut=st.integers(1, 5))
@@ -53,12 +56,13 @@ def test_no_bootstrapping_from_unvisited_states_is_left_and_nothing_is_given_up_
         episodes.append((x, bool(rng.random() < 0.4)))
     data = build(episodes)
     source = [data[:cut], data[cut:]]
-    trimmed = trim(source, [(pr.Tabular(8), visits_of(source, 8))])
+    cut = trim(here(source), [(pr.Tabular(8), visits_of(source, 8))])
+    trimmed = list(batches(cut(source)))
     left = visits_of(trimmed, 8)
     for batch in trimmed:
         ends = batch.states[batch.final_rows[~batch.terminated], 0]
         assert (left[ends] > 0).all()
     total = sum(batch.transitions for batch in trimmed)
-    assert total + trimmed.transitions == data.transitions
-    if trimmed.transitions == 0:
+    assert total + cut.transitions == data.transitions
+    if cut.transitions == 0:
         assert (visits_of(source, 8)[data.states[data.final_rows[~data.terminated], 0]] > 0).all()

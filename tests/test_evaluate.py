@@ -468,6 +468,7 @@ def test_an_interrupt_is_one_line_and_130(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     )
     limit = time.monotonic() + 60
     while not (tmp_path / "ready").exists() and time.monotonic() < limit:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from itertools import pairwise
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -10,13 +13,16 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
+from policyrisk._random import keys, stream, uniform
 from policyrisk.equations import Weights
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Polynomial, Tabular, TileCoding
-from policyrisk.lstd import products
+from policyrisk.lstd import _kernels, products
 from policyrisk.lstd._blas import single_threaded
 from policyrisk.lstd.accumulate import accumulate
-from policyrisk.lstd.influence import Face, influence, second_moment_of_direct
+from policyrisk.lstd.influence import Face, influence, influence_by
+from policyrisk.lstd.passes import here
+from policyrisk.lstd.score_sums import second_moment_of_direct
 from policyrisk.trajectories import Trajectories
 
 N = 5
@@ -262,6 +268,37 @@ def test_bootstrap_deviations_have_the_covariance_and_the_skewness() -> None:
         assert np.abs(z).max() < 4, power
     again = influence(data, equations, weights, replicates=B, seed=3)
     np.testing.assert_array_equal(again.second_deviations, found.second_deviations)
+
+
+def test_multipliers_come_from_the_seed_and_the_number_of_the_episode() -> None:
+    key, root = keys(7), np.sqrt(5.0)
+    whole, rest = np.empty((6, 4)), np.empty((4, 4))
+    _kernels.mammen(*key, 0, whole)
+    _kernels.mammen(*key, 2, rest)
+    np.testing.assert_array_equal(rest, whole[2:])
+    for k in range(6):
+        state = stream(*key, k)
+        for b in range(4):
+            u, *state = uniform(*map(np.uint64, state))
+            assert whole[k, b] == ((1 - root) / 2 if u < (root + 1) / (2 * root) else (1 + root) / 2)
+
+
+@pytest.mark.parametrize("name", ["table", "polynomial"])
+def test_sums_of_parts_add_up(name: str) -> None:
+    """Few episodes are kept, many summed: any split gives the sums of the whole, multipliers included."""
+    data, pair = walks(40, seed=5), MAPS[name]
+    equations, weights = fitted(data, pair, 0.9, 0.9, 0.0, True)
+    options: Any = {"method": "direct", "face": None, "replicates": 3, "seed": 1}
+    whole = influence_by(here(data), equations, weights, **options)
+    for cuts in ([3], [1, 2], [20], [5, 15, 38]):
+        parts = [data[a:b] for a, b in pairwise([0, *cuts, 40])]
+
+        def fold(work: Any, parts: Any = parts) -> Any:
+            return reduce(add, [work(part, i) for i, part in enumerate(parts)])
+
+        got = influence_by(fold, equations, weights, episodes=[len(part) for part in parts], **options)
+        for block in ("mean", "cross", "second", "replicates"):
+            np.testing.assert_allclose(getattr(got.bars, block), getattr(whole.bars, block), rtol=1e-9)
 
 
 @pytest.mark.parametrize("method", ["second-moment", "direct"])

@@ -13,6 +13,7 @@ from policyrisk._lazy import lazy
 
 if TYPE_CHECKING:
     from policyrisk import criteria as criteria
+    from policyrisk import distributed as distributed
     from policyrisk import domains as domains
     from policyrisk import errors as errors
     from policyrisk import plotting as plotting
@@ -65,6 +66,7 @@ _HOMES = {
     "compare": "policyrisk.comparison",
     "criteria": "",
     "cross_validate": "policyrisk.validation",
+    "distributed": "",
     "domains": "",
     "errors": "",
     "monte_carlo": "policyrisk.montecarlo",

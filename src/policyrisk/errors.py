@@ -11,6 +11,7 @@ features, 4 all states visited, 11 feasible constraint.
 __all__ = [
     "BadRowError",
     "CutOffWarning",
+    "EmptyDataError",
     "FewEpisodesWarning",
     "ImproperPolicyError",
     "InfeasibleConstraintError",
@@ -18,13 +19,16 @@ __all__ = [
     "MismatchError",
     "MissingPackageError",
     "NegativeVarianceWarning",
+    "NoErrorBarsWarning",
     "NotUniqueWarning",
     "PolicyRiskError",
     "PolicyRiskWarning",
     "SingularSystemError",
+    "SkippedShardsWarning",
     "SolverError",
     "UnrecordedEndWarning",
     "UnvisitedError",
+    "WorkerError",
 ]
 
 
@@ -42,6 +46,10 @@ class MismatchError(InvalidInputError):
 
 class BadRowError(InvalidInputError):
     """A row of a file breaks the layout; the message names both."""
+
+
+class EmptyDataError(InvalidInputError):
+    """A file, folder or dataset holds no episode."""
 
 
 class ImproperPolicyError(InvalidInputError):
@@ -68,6 +76,10 @@ class MissingPackageError(PolicyRiskError, ImportError):
     """What was asked for needs a package that is not installed."""
 
 
+class WorkerError(PolicyRiskError):
+    """The workers of a cluster died again and again over the same piece of work."""
+
+
 class PolicyRiskWarning(UserWarning):
     """Base of every warning that policyrisk gives."""
 
@@ -84,9 +96,17 @@ class NotUniqueWarning(PolicyRiskWarning):
     """The constrained equations may have more than one solution."""
 
 
+class NoErrorBarsWarning(PolicyRiskWarning):
+    """There are so many features that the estimate comes without error bars."""
+
+
 class CutOffWarning(PolicyRiskWarning):
     """Some simulated episodes were cut off; the moments are those of the return up to the cut."""
 
 
 class UnrecordedEndWarning(PolicyRiskWarning):
     """Cut-off episodes whose end state was not recorded gave up their last transition."""
+
+
+class SkippedShardsWarning(PolicyRiskWarning):
+    """Some shards could not be read; the estimate rests on the others."""

@@ -28,6 +28,12 @@ class Facts:
     condition: float = float("nan")  # 1-norm condition number of the scaled equations, the larger of the two
     constrained: int = 0  # states where the positive-variance constraint is active
     constraint_residual: float = 0.0
+    trace_cut: float = 0.0  # share to which traces decayed before they were cut off, where sums are sparse
+    residual: float = 0.0  # of equations that were solved by iteration: ‖S(b − A w)‖ / ‖S b‖, the larger one
+    skipped: tuple[str, ...] = ()  # shards that could not be read and were left out
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "skipped", tuple(self.skipped))  # a file gives a list
 
     @property
     def settings(self) -> str:
@@ -45,5 +51,8 @@ class Facts:
             (self.given_up, f"{plural(self.given_up, 'last transition')} given up: cut off where unvisited"),
             (self.redundant, f"{plural(self.redundant, 'redundant direction')}, which change no estimate"),
             (self.constrained, f"{plural(self.constrained, 'state')} where the constraint V >= 0 is active"),
+            (self.trace_cut, f"many features: traces cut off at {self.trace_cut:g}, no error bars"),
+            (self.residual, f"equations solved to a relative residual of {self.residual:.0e}"),
+            (len(self.skipped), f"{plural(len(self.skipped), 'shard')} left out: {', '.join(self.skipped)}"),
         ]
         return tuple(text for count, text in said if count)

@@ -41,12 +41,13 @@ class LinearSystem:
     kept: Ints
     rank: int
     condition: float
+    residual = 0.0  # that of an iterative solve: none here
 
     def __init__(self, A: Floats, gram: Floats, visits: npt.NDArray[Any], *, ridge: float, name: str) -> None:
         self.name = name
         self.size = len(A)
         self.kept = np.flatnonzero(visits > 0)
-        self._refuse_unvisited(A)
+        refuse_unvisited(A, self.kept, name)
         kept = np.ix_(self.kept, self.kept)
         diagonal = gram[self.kept, self.kept]
         self._scale: Floats = 1.0 / np.sqrt(diagonal)
@@ -169,12 +170,14 @@ class LinearSystem:
         self._null = np.linalg.qr(null * self._scale[:, None])[0]
         self._factor(basis.T @ scaled @ basis)
 
-    def _refuse_unvisited(self, A: Floats) -> None:
-        unvisited = np.setdiff1d(np.arange(self.size), self.kept)
-        bootstrapped = unvisited[np.abs(A[:, unvisited]).sum(axis=0) > 0.0]
-        if bootstrapped.size:
-            raise UnvisitedError(
-                f"{self.name} bootstraps from features that no transition started in (a cut-off episode "
-                f"ended there): {name_some(bootstrapped)} (Assumption 4: all states visited). Use `fit`, "
-                "which gives up those last transitions and counts them, or gather more episodes"
-            )
+
+def refuse_unvisited(A: Matrix, kept: Ints, name: str) -> None:
+    """An error where A (l, l) has columns of features that no transition started in: all but ``kept``."""
+    unvisited = np.setdiff1d(np.arange(A.shape[0]), kept)
+    bootstrapped = unvisited[np.asarray(abs(A[:, unvisited]).sum(axis=0)).ravel() > 0.0]
+    if bootstrapped.size:
+        raise UnvisitedError(
+            f"{name} bootstraps from features that no transition started in (a cut-off episode "
+            f"ended there): {name_some(bootstrapped)} (Assumption 4: all states visited). Use `fit`, "
+            "which gives up those last transitions and counts them, or gather more episodes"
+        )

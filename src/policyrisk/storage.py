@@ -6,6 +6,7 @@ under a temporary name and renamed, so that a reader sees the old one or the new
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ import numpy.typing as npt
 from policyrisk.errors import InvalidInputError
 
 FORMAT = 1
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, for anybody or for this user or file
 _HEADER, _CHECKSUM = "header", "checksum"
 # What NumPy, zipfile, zlib and the reader of an array's header raise on bytes that are not what they were.
 _DAMAGE = (
@@ -55,8 +57,13 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], 
         with file:
             write(file)
         part.replace(target)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise InvalidInputError(
+                f"path must be on a disk with room for it, got {target}: {error.strerror}; free some "
+                "space or choose another place"
+            ) from error
         raise
 
 

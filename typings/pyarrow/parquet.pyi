@@ -6,13 +6,17 @@ from pyarrow import RecordBatch, Schema, Table
 
 class ParquetFile:
     schema_arrow: Schema
+    num_row_groups: int
     def __init__(self, source: str, *, buffer_size: int = ..., pre_buffer: bool = ...) -> None: ...
     def __enter__(self) -> ParquetFile: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def iter_batches(
-        self, batch_size: int = ..., *, columns: Sequence[str] | None = ...
+        self,
+        batch_size: int = ...,
+        row_groups: Sequence[int] | None = ...,
+        columns: Sequence[str] | None = ...,
     ) -> Iterator[RecordBatch]: ...
 
 class ParquetWriter:

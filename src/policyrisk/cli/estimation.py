@@ -1,24 +1,30 @@
 """The work of ``policyrisk evaluate``: survey the data, settle the features, fit.
 
 The data are read as a stream: one pass for the survey (and a sample of episodes to choose features on), then
-those that the estimator takes.
+those that the estimator takes, whose sums are kept in a checkpoint every few seconds.
 """
 
 from __future__ import annotations
 
+import json
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import typer
 
+from policyrisk import distributed
 from policyrisk._text import plural
 from policyrisk.choice import Choice, Spelling, choose, data_box
 from policyrisk.choice.automatic import EPISODES, TRANSITIONS
 from policyrisk.cli.shared import box, usage
+from policyrisk.errors import PolicyRiskError
 from policyrisk.evaluation import Evaluation
 from policyrisk.experiments.output import Clock
 from policyrisk.lstd import LSTD
+from policyrisk.lstd.durable import DurableFold, stored_problem
 from policyrisk.quantities import VarianceMethod
 from policyrisk.readers import read
 from policyrisk.survey import EpisodeSample, Survey
@@ -49,15 +55,24 @@ def estimate(
     name: str,
     clock: Clock,
     say: Callable[[str], object],
+    checkpoint: Path,
+    resume: bool = False,
+    on_cluster: bool = False,
 ) -> Evaluation:
-    """Evaluate the data at a path; ``columns`` are options of the reader, ``say`` prints on the way."""
+    """Evaluate the data at a path; ``columns`` are options of the reader, ``say`` prints on the way.
+
+    The fit's sums so far are in ``checkpoint`` once it has taken some seconds, and ``resume`` goes on from
+    there. On a cluster, each of several files is a shard that any worker may read; the survey is taken here.
+    """
+    settings = replace(settings, seed=_seed(settings.seed, checkpoint, resume))
     spelling = None
     if settings.features != AUTO:
         with usage("--features"):
             spelling = Spelling.parse(settings.features)
     # These have no columns: --state names the coordinates.
     nameless = data.startswith("minari:") or data.lower().endswith(".npz")
-    source = read(data, **{key: value for key, value in columns.items() if not (nameless and key == "state")})
+    options = {key: value for key, value in columns.items() if not (nameless and key == "state")}
+    source = read(data, **options)
     sampled = EpisodeSample(source, EPISODES, TRANSITIONS, settings.seed)
     with clock("survey"):
         survey = Survey.of(source if spelling else sampled, settings.seed)
@@ -93,7 +108,7 @@ def estimate(
         features = spelling.build(names, survey, low, high)
         second = None if spelling.second is None else spelling.second.build(names, survey, low, high)
     with clock("fit"):
-        risk = LSTD(
+        lstd = LSTD(
             features,
             second,
             lam=settings.lam,
@@ -101,7 +116,23 @@ def estimate(
             ridge=settings.ridge,
             variance=variance,
             nonnegative_at="visited" if settings.nonnegative else None,
-        ).fit(source)
+        )
+        if on_cluster:
+            risk = distributed.fit(lstd, distributed.shards(data, **options))
+        else:
+            problem = {
+                "data": [data, *_fingerprint(data)],
+                "columns": dict(columns),
+                "settings": asdict(settings),
+                "features": str(spelling),
+                "variance": variance,
+            }
+            fold = DurableFold(source, checkpoint, json.loads(json.dumps(problem)), resume=resume)
+            try:
+                risk = lstd.fit_by(fold)
+            except PolicyRiskError:
+                checkpoint.unlink(missing_ok=True)  # it would come to the same end
+                raise
     notes = {
         "data": data,
         "columns": dict(columns),
@@ -115,6 +146,22 @@ def estimate(
         "choice": None if choice is None else choice.to_dict(),
     }
     return Evaluation(name, names, risk, survey, settings.level, notes)
+
+
+def _seed(given: int | None, checkpoint: Path, resume: bool) -> int:
+    """The seed, or that of the run that goes on, or a fresh one: a run that was killed must find it again."""
+    if given is not None:
+        return given
+    if resume and checkpoint.exists():
+        return int(stored_problem(checkpoint)["settings"]["seed"])
+    return secrets.randbelow(2**32)
+
+
+def _fingerprint(data: str) -> list[list[Any]]:
+    """Name, size and time of each file that the data are in."""
+    place = Path(data)
+    files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
+    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.exists()]
 
 
 def coordinate_names(columns: Sequence[str] | None, dim: int) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from policyrisk.cli.shared import AsJson, Level, Seed, names, print_json
+from policyrisk.cli.shared import AsJson, Level, Ray, RayAddress, Seed, cluster, names, print_json, saying_why
 
 _COLUMNS = "Columns of the data"
 _ESTIMATOR = "Estimator"
@@ -90,6 +90,11 @@ def evaluate(
     name: Annotated[str | None, typer.Option(help="The policy's name, else that of --out.")] = None,
     level: Level = 0.95,
     seed: Seed = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the same evaluation where it was killed or stopped.")
+    ] = False,
+    ray: Ray = False,
+    ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Mean, variance, std and Sharpe ratio of a recorded policy, with error bars, maps and a report.
@@ -127,17 +132,23 @@ def evaluate(
     )
     check_folder(out)
     clock = Clock()
-    evaluation = estimate(
-        data,
-        {key: value for key, value in columns.items() if value is not None},
-        settings,
-        name=out.absolute().name if name is None else name,
-        clock=clock,
-        say=(lambda text: None) if as_json else typer.echo,
-    )
+    checkpoint = out.absolute().parent / f".{out.absolute().name}.checkpoint.npz"
+    with saying_why(), cluster(ray, ray_address) as on_cluster:
+        evaluation = estimate(
+            data,
+            {key: value for key, value in columns.items() if value is not None},
+            settings,
+            name=out.absolute().name if name is None else name,
+            clock=clock,
+            say=(lambda text: None) if as_json else typer.echo,
+            checkpoint=checkpoint,
+            resume=resume,
+            on_cluster=on_cluster,
+        )
     with complete_folder(out, last=SUMMARY) as folder:
         write(evaluation, folder, clock)
         written = [out / path.name for path in sorted(folder.iterdir())]
+    checkpoint.unlink(missing_ok=True)
     if as_json:
         print_json(numbers(evaluation, clock))
         return

@@ -2,11 +2,14 @@
 
 Files are written to a hidden folder beside it. Once all of them are there, that folder becomes the new one;
 where one exists already, each file replaces its namesake in it by a rename, the last one the file that says
-that the result is complete, and other files there stay. A run that fails leaves everything as it was.
+that the result is complete, and other files there stay. A run that fails leaves everything as it was;
+what one that was killed left is removed by the next.
 """
 
 from __future__ import annotations
 
+import glob
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -36,13 +39,32 @@ def _check_no_folders(part: Path, target: Path) -> None:
             raise InvalidInputError(f"out must have no folder named {file.name}, got {target}; {_REMEDY}")
 
 
+def _remove_remains(target: Path) -> None:
+    """Remove what runs that were killed left beside the folder."""
+    for remains in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+        pid = remains.name.removeprefix(f".{target.name}.").split(".")[0]
+        if pid.isdecimal() and not _alive(int(pid)):
+            shutil.rmtree(remains, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
 @contextmanager
 def complete_folder(folder: Path, last: str) -> Iterator[Path]:
     """A place to write to, whose files are in ``folder`` after all went well, ``last`` being the last."""
     check_folder(folder)
     target = folder.absolute()
     made = [parent for parent in target.parents if not parent.exists()]
-    part = target.parent / f".{target.name}.{secrets.token_hex(6)}.part"
+    part = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(6)}.part"
+    _remove_remains(target)
     try:
         part.mkdir(parents=True)
         yield part

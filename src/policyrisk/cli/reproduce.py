@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from policyrisk.cli.shared import Ray, RayAddress, cluster, saying_why
+
 app = typer.Typer(help="Redraw the paper's experiments.", no_args_is_help=True)
 
 
@@ -96,6 +98,8 @@ def reproduce_pinball(
     seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 0,
     extended: Annotated[bool, typer.Option("--extended", help="Go beyond the paper (some minutes).")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a Monte-Carlo map in --out.")] = False,
+    ray: Ray = False,
+    ray_address: RayAddress = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
 ) -> None:
     """The paper's Figures 3 and 4: the risk map of a pinball maze, and the naive map beside it."""
@@ -107,7 +111,14 @@ def reproduce_pinball(
         maze=maze, trajectories=trajectories, mc_episodes=mc_episodes, lam=lam, tiles=tiles, seed=seed
     )
     output.make_folder(out)
-    result = pinball.run(parameters, policy=chosen, checkpoint=out / "monte_carlo.npz", resume=resume)
+    with saying_why(), cluster(ray, ray_address) as on_cluster:
+        result = pinball.run(
+            parameters,
+            policy=chosen,
+            checkpoint=out / "monte_carlo.npz",
+            resume=resume,
+            on_cluster=on_cluster,
+        )
     paths = pinball.write(result, out)
     numbers = result.to_dict()
     if extended:

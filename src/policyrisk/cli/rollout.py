@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from policyrisk.cli.folder import check_folder
-from policyrisk.cli.shared import AsJson, Seed, imported, look_here, print_json
+from policyrisk.cli.shared import AsJson, Ray, RayAddress, Seed, cluster, imported, look_here, print_json
 
 _SUFFIXES = (".parquet", ".npz")
 RANDOM = "random"
@@ -45,6 +45,8 @@ def rollout(
     state: Annotated[
         str | None, typer.Option(help="Names for the state's columns, as in x,y; state_0, … otherwise.")
     ] = None,
+    ray: Ray = False,
+    ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Record episodes of a policy in a Gymnasium environment.
@@ -69,16 +71,22 @@ def rollout(
     from policyrisk import readers
     from policyrisk.experiments.output import make_folder
 
-    data = readers.rollout(
-        env,
-        _random(env, arguments, seed) if chosen is None else chosen,
-        episodes=episodes,
-        seed=seed,
-        num_envs=num_envs,
-        max_steps=max_steps,
-        project=projection,
-        env_kwargs=arguments,
-    )
+    options: dict[str, Any] = {
+        "episodes": episodes,
+        "seed": seed,
+        "num_envs": num_envs,
+        "max_steps": max_steps,
+        "project": projection,
+        "env_kwargs": arguments,
+    }
+    acting = RandomActions.of(env, arguments, seed) if chosen is None else chosen
+    with cluster(ray, ray_address) as on_cluster:
+        if on_cluster:
+            from policyrisk import distributed
+
+            data = distributed.rollout(env, acting, **options).load()
+        else:
+            data = readers.rollout(env, acting, **options)
     make_folder(out.parent)
     if out.suffix == ".parquet":
         readers.write_parquet(data, out, state=None if state is None else state.split(","))
@@ -120,36 +128,49 @@ def _env_arguments(text: str | None) -> dict[str, Any]:
     return arguments
 
 
-def _random(env: str, arguments: dict[str, Any], seed: int | None) -> Callable[[Any], Any]:
-    """A policy that samples from the action space of an environment."""
-    from policyrisk.readers._optional import check_installed
+class RandomActions:
+    """A policy that samples from an action space."""
 
-    check_installed("gymnasium", "rollout")
-    import gymnasium as gym
-    import numpy as np
+    def __init__(self, space: Any, entropy: Any, *key: int) -> None:
+        import numpy as np
 
-    from policyrisk.errors import InvalidInputError
+        self.space, self.entropy = copy.deepcopy(space), entropy
+        # Not the word that the environments' own seeds come from.
+        self.space.seed(int(np.random.SeedSequence(entropy, spawn_key=(1, *key)).generate_state(1)[0]))
 
-    try:
-        made = gym.make(env, **arguments)
-    except (gym.error.Error, ImportError, TypeError) as error:
-        raise InvalidInputError(
-            f"env must be what gymnasium.make can make, got {env!r} with {arguments} ({error}); check the id "
-            "and --env-args"
-        ) from error
-    space = made.action_space
-    made.close()
-    # Not the word that the environments' own seeds come from.
-    space.seed(int(np.random.SeedSequence(seed, spawn_key=(1,)).generate_state(1)[0]))
+    @classmethod
+    def of(cls, env: str, arguments: dict[str, Any], seed: int | None) -> RandomActions:
+        """The one for an environment."""
+        from policyrisk.readers._optional import check_installed
 
-    def act(observations: Any) -> Any:
+        check_installed("gymnasium", "rollout")
+        import gymnasium as gym
+        import numpy as np
+
+        from policyrisk.errors import InvalidInputError
+
+        try:
+            made = gym.make(env, **arguments)
+        except (gym.error.Error, ImportError, TypeError) as error:
+            raise InvalidInputError(
+                f"env must be what gymnasium.make can make, got {env!r} with {arguments} ({error}); check "
+                "the id and --env-args"
+            ) from error
+        space = made.action_space
+        made.close()
+        return cls(space, np.random.SeedSequence(seed).entropy)
+
+    def spawn(self, first: int) -> RandomActions:
+        """Fresh chance for the episodes from number ``first`` on, where others run those before."""
+        return RandomActions(self.space, self.entropy, first)
+
+    def __call__(self, observations: Any) -> Any:
+        """An action for each of the observations."""
         while isinstance(observations, dict | tuple):
             observations = next(
                 iter(observations.values() if isinstance(observations, dict) else observations)
             )
-        return [space.sample() for _ in range(len(observations))]
-
-    return act
+        return [self.space.sample() for _ in range(len(observations))]
 
 
 def _policy(found: Any, text: str) -> Any:

@@ -21,6 +21,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 Seed = Annotated[int | None, typer.Option(min=0, help="The seed of everything random, else fresh.")]
 Level = Annotated[float, typer.Option(help="The intervals' level.", callback=lambda value: _level(value))]
 
+Ray = Annotated[
+    bool,
+    typer.Option("--ray", help="Work on a Ray cluster: this machine's cores, or that of --ray-address."),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(help="An existing Ray cluster, as in auto or HOST:6379; implies --ray."),
+]
+
 CRITERIA = ("sharpe", "mean-std:1", "mean:variance<=10", "variance:mean>=5")
 
 
@@ -29,6 +38,18 @@ def print_json(value: Any) -> None:
     from policyrisk.experiments.output import plain
 
     typer.echo(json.dumps(plain(value), indent=1, allow_nan=False))
+
+
+@contextmanager
+def cluster(ray: bool, address: str | None) -> Iterator[bool]:
+    """Whether the work is to be done on a Ray cluster, which is there as long as the block lasts."""
+    if not (ray or address):
+        yield False
+        return
+    from policyrisk import distributed
+
+    with distributed.cluster(address):
+        yield True
 
 
 @contextmanager
@@ -156,3 +177,14 @@ def _level(value: float) -> float:
     if not 0 < value < 1:
         raise typer.BadParameter(f"{value:g} must be between 0 and 1, as in 0.95")
     return value
+
+
+@contextmanager
+def saying_why() -> Iterator[None]:
+    """Print what an interrupt has to say, such as where the work so far was saved."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        if str(stopped):
+            typer.echo(f"policyrisk: {stopped}", err=True)
+        raise

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from policyrisk import distributed
 from policyrisk._arrays import Floats, Seed, as_count
 from policyrisk._compiled import CompiledPolicy
 from policyrisk._progress import ProgressBar
@@ -114,11 +115,12 @@ def run(
     policy: CompiledPolicy | None = None,
     checkpoint: Path | None = None,
     resume: bool = False,
+    on_cluster: bool = False,
 ) -> PinballResult:
     """Simulate, estimate and compare.
 
     ``policy`` is the one that ships for the maze unless another is given. The Monte-Carlo map is saved in
-    ``checkpoint`` every few seconds, and ``resume`` goes on from there.
+    ``checkpoint`` every few seconds, and ``resume`` goes on from there; ``on_cluster`` simulates it by Ray.
     """
     given = PinballParameters() if parameters is None else parameters
     for name, least in (("trajectories", 1), ("mc_episodes", 2), ("tiles", 2), ("fresh", 1)):
@@ -143,7 +145,7 @@ def run(
     with clock("monte_carlo"), warnings.catch_warnings():
         # They are counted in the result, mc_cut_off.
         warnings.simplefilter("ignore", CutOffWarning)
-        rest = monte_carlo(
+        rest = (distributed.monte_carlo if on_cluster else monte_carlo)(
             pinball, policy, grid.states, given.mc_episodes, seeds[2], checkpoint=checkpoint, resume=resume
         )
     with clock("as_visited"):

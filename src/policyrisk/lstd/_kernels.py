@@ -7,10 +7,13 @@ row i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1].
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
 
 from policyrisk._arrays import Bools, Floats, Ints
+from policyrisk._random import stream, uniform
 
 # --- weights of the rows ----------------------------------------------------------------------------
 
@@ -244,3 +247,14 @@ def outer_sparse(ptr: Ints, idx: Ints, val: Floats, out: Floats) -> None:
         for p in range(ptr[k], ptr[k + 1]):
             for q in range(ptr[k], ptr[k + 1]):
                 out[idx[p], idx[q]] += val[p] * val[q]
+
+
+@njit(cache=True, nogil=True)
+def mammen(key0: np.uint64, key1: np.uint64, first: int, out: Floats) -> None:
+    """Draws of mean 0, variance 1 and third moment 1: row i of out (n, B) is episode first + i's own."""
+    root = math.sqrt(5.0)
+    for i in range(out.shape[0]):
+        s0, s1 = stream(key0, key1, first + i)
+        for b in range(out.shape[1]):
+            u, s0, s1 = uniform(s0, s1)
+            out[i, b] = (1.0 - root) / 2.0 if u < (root + 1.0) / (2.0 * root) else (1.0 + root) / 2.0

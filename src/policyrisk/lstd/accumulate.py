@@ -12,6 +12,9 @@ backwards in time. Summation by parts turns A into one product instead of two,
 where γ(1−λ) becomes γ for the last state of an episode that was cut off, and C likewise with γ²; D has the
 same form with weights 2γ r_{s−1}; and b = Σ_t φ_t Σ_{s≥t} (λγ)^{s−t} r_s needs no trace at all. See
 :mod:`policyrisk.lstd.lagged` for the product that A, C and D share.
+
+Of more than DENSE_MOST sparse features the sums stay sparse, and traces are cut off: see
+:mod:`policyrisk.lstd.sparse_total`.
 """
 
 from __future__ import annotations
@@ -22,17 +25,19 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from policyrisk._arrays import Floats, as_number
-from policyrisk.equations import MomentEquations
+from policyrisk._arrays import Floats, Matrix, as_number
+from policyrisk.equations import MomentEquations, diagonal_matrix, many
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
-from policyrisk.lstd import _kernels
+from policyrisk.lstd import _kernels, _sparse_kernels, sparse_total
 from policyrisk.lstd.lagged import Lagged, Total
 from policyrisk.lstd.products import DENSE_BLOCK, DENSE_CHUNK, SPARSE_CHUNK, Chunk, chunks, in_order
 from policyrisk.lstd.rows import DenseRows, Evaluator, Memory, Rows, SparseRows
+from policyrisk.lstd.sparse_total import SparseTotal, steps_of
 from policyrisk.trajectories import Source, Trajectories, batches
 
 _PROBE = 64  # states that decide whether features are sparse
+_PAGES = 1 << 16  # entries of a matrix from which on its fresh memory is worth several threads
 
 
 def accumulate(
@@ -114,7 +119,34 @@ class Plan:
     def block_size(self) -> int:
         """How many rows to work on at a time, about: fewer where each has many entries, to bound memory."""
         nonzeros = max(self.mean.nonzeros, self.second.nonzeros)
+        if self.sparse_sums:
+            return SPARSE_CHUNK // 4
         return DENSE_BLOCK if self.dense else max(SPARSE_CHUNK // nonzeros**2, 256)
+
+    @property
+    def sparse_sums(self) -> bool:
+        """Whether the sums stay sparse."""
+        return not self.dense and many(self.mean.features, self.second.features)
+
+    @property
+    def trace_cut(self) -> float:
+        """What is left of a trace where it is cut off, 0 where it lasts."""
+        return sparse_total.TRACE_CUT if self.sparse_sums else 0.0
+
+    def to_go(self, x: Floats, chunk: Chunk, decay: float) -> Floats:
+        """Σ_{s≥t} κ^{s−t} x_s at the rows (rows,), as far as the traces last, 0 where episodes end."""
+        out, lengths = np.empty(len(chunk.ends)), chunk.data.lengths
+        if self.sparse_sums:
+            _sparse_kernels.to_go_within(x, lengths, decay, steps_of(decay, self.trace_cut), out)
+        else:
+            _kernels.to_go(x, lengths, decay, out)
+        return out
+
+    def total(self, channels: int, rows: int, columns: int, decay: float) -> Total | SparseTotal:
+        """An empty sum of products of the given decay."""
+        if self.sparse_sums:
+            return SparseTotal(channels, rows, columns, steps_of(decay, self.trace_cut))
+        return Total(channels, rows, columns)
 
     @property
     def one_matrix(self) -> bool:
@@ -128,11 +160,14 @@ class Plan:
         kappa_J, kappa_M = self.lam * self.discount, self.lam * self.discount**2
         outside = chunk.outside(self.mean.features, self.second.features)
         products = self._products(chunk, kappa_J, kappa_M)
-        b_and_e = np.empty((2, len(chunk.ends)))  # weights of the rows in b and in e
-        _kernels.to_go(data.rewards, data.lengths, kappa_J, b_and_e[0])
-        _kernels.to_go(data.rewards**2, data.lengths, kappa_M, b_and_e[1])
+        # weights of the rows in b and in e
+        b_and_e = np.stack(
+            [self.to_go(data.rewards, chunk, kappa_J), self.to_go(data.rewards**2, chunk, kappa_M)]
+        )
         own = b_and_e if self.shared else b_and_e[:1]
-        part = _Part(data, _Counts(l_J, len(own)), _Counts(l_M, 1), outside, *products)
+        counts = _Counts(l_J, len(own), self.sparse_sums)
+        second = counts if self.shared else _Counts(l_M, 1, self.sparse_sums)
+        part = _Part(data, counts, second, outside, *products)
         for at, phi_J, phi_M in self.blocks(chunk):
             part.counts.block(phi_J, own[:, at])
             part.A.block(at, phi_J, phi_J)
@@ -146,7 +181,8 @@ class Plan:
                 if isinstance(phi, DenseRows):
                     phi.release()
         part.counts.finish()
-        part.second_counts.finish()
+        if not self.shared:
+            part.second_counts.finish()
         return part
 
     def _products(
@@ -181,11 +217,12 @@ class Plan:
 class _Counts:
     """What one map's features met in a chunk, and what its Gram matrix is made of."""
 
-    def __init__(self, size: int, sums: int) -> None:
+    def __init__(self, size: int, sums: int, diagonal: bool) -> None:
+        self._diagonal_alone = diagonal  # all that is wanted of the Gram matrix
         self.visits, self.episodes = np.zeros(size), np.zeros(size)
         self.sums = np.zeros((sums, size))  # Σ_i weight_i φ_i
         self._sparse: list[SparseRows] = []  # their Gram matrix is summed where it ends up
-        self.diagonal = np.zeros(size)  # of the Gram matrix of rows with one entry each
+        self.diagonal = np.zeros(size)  # of the Gram matrix of rows with one entry each, or of all
         self._dense: Floats | None = None  # the Gram matrix of dense rows, (l, l)
         self._last, self._mark = np.full(size, -1), 0
         self._seen = np.zeros(size)
@@ -193,7 +230,8 @@ class _Counts:
     def block(self, phi: Rows, weights: Floats) -> None:
         """Put in a block and its weights (sums, rows), 0 where episodes end; the last one comes first."""
         if isinstance(phi, SparseRows):
-            squares = self.diagonal if phi.one_hot else np.zeros(phi.size)
+            diagonal = self._diagonal_alone or phi.one_hot
+            squares = self.diagonal if diagonal else np.zeros(phi.size)
             self._mark = _kernels.tally_sparse(
                 phi.ends,
                 phi.ptr,
@@ -207,7 +245,7 @@ class _Counts:
                 weights,
                 self.sums,
             )
-            if not phi.one_hot:
+            if not diagonal:
                 self._sparse.append(phi)
         else:
             gram = phi.visited.T @ phi.visited
@@ -247,17 +285,22 @@ class _Sums:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         l_J, l_M = plan.mean.features.size, plan.second.features.size
+        kappa_J, kappa_M = plan.lam * plan.discount, plan.lam * plan.discount**2
         # D is the second channel of A or of C where it can be, see Plan._products.
-        self.A = Total(2 if plan.one_matrix else 1, l_J, l_J)
-        self.C = None if plan.one_matrix else Total(2 if plan.shared else 1, l_M, l_M)
-        self.D = None if plan.shared else Total(1, l_M, l_J)
+        self.A = plan.total(2 if plan.one_matrix else 1, l_J, l_J, kappa_J)
+        self.C = None if plan.one_matrix else plan.total(2 if plan.shared else 1, l_M, l_M, kappa_M)
+        self.D = None if plan.shared else plan.total(1, l_M, l_J, kappa_M)
         self.b, self.e = np.zeros(l_J), np.zeros(l_M)
-        self.visits, self.episodes, self.mean_gram = np.zeros(l_J), np.zeros(l_J), np.zeros((l_J, l_J))
-        self.second_visits, self.second_episodes, self.gram = self.visits, self.episodes, self.mean_gram
-        self.diagonal = self.second_diagonal = np.zeros(l_J)  # what the Gram matrices get at the end
+        self.visits, self.episodes = np.zeros(l_J), np.zeros(l_J)
+        self.second_visits, self.second_episodes = self.visits, self.episodes
+        # of the Gram matrices: what is not in a diagonal that they get at the end
+        self.mean_gram = np.zeros((0, 0) if plan.sparse_sums else (l_J, l_J))
+        self.gram, self.diagonal = self.mean_gram, np.zeros(l_J)
+        self.second_diagonal = self.diagonal
         if not plan.shared:
             self.second_visits, self.second_episodes = np.zeros(l_M), np.zeros(l_M)
-            self.gram, self.second_diagonal = np.zeros((l_M, l_M)), np.zeros(l_M)
+            self.gram = np.zeros((0, 0) if plan.sparse_sums else (l_M, l_M))
+            self.second_diagonal = np.zeros(l_M)
         self.count = self.terminated = self.transitions = self.outside = 0
 
     def add(self, part: _Part) -> None:
@@ -291,17 +334,15 @@ class _Sums:
         plan, first = self.plan, self.A.finish()
         second = first if self.C is None else self.C.finish()
         A = first[0]
-        _add_diagonal(self.diagonal, self.mean_gram)
-        if not plan.shared:
-            _add_diagonal(self.second_diagonal, self.gram)
+        mean_gram = self._gram(self.diagonal, self.mean_gram)
         return MomentEquations(
             A=A,
             b=self.b,
             C=A if plan.one_matrix else second[0],
             D=second[1] if self.D is None else self.D.finish()[0],
             e=self.e,
-            gram=self.gram,
-            mean_gram=self.mean_gram,
+            gram=mean_gram if plan.shared else self._gram(self.second_diagonal, self.gram),
+            mean_gram=mean_gram,
             visits=self.visits,
             second_visits=self.second_visits,
             feature_episodes=self.episodes,
@@ -314,12 +355,21 @@ class _Sums:
             discount=plan.discount,
             features=plan.mean.features,
             second_features=plan.second.features,
+            trace_cut=plan.trace_cut,
         )
+
+    def _gram(self, diagonal: Floats, rest: Floats) -> Matrix:
+        """A Gram matrix, or its diagonal alone where the sums stay sparse."""
+        if self.plan.sparse_sums:
+            return diagonal_matrix(diagonal)
+        _add_diagonal(diagonal, rest)
+        return rest
 
 
 def _add_diagonal(diagonal: Floats, out: Floats) -> None:
     """Add to the diagonal of out (l, l), on all threads: most of the time goes to fresh pages of memory."""
-    bounds = np.linspace(0, len(out), 9).astype(int).tolist()
+    shares = 8 if out.size > _PAGES else 1
+    bounds = np.linspace(0, len(out), shares + 1).astype(int).tolist()
     if diagonal.any():
         for _ in in_order(
             lambda rows: _kernels.add_diagonal(*rows, diagonal, out), pairwise(bounds), uses_blas=False

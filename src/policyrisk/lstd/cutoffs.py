@@ -5,69 +5,116 @@ at any t < T, that state has no equation of its own, and bootstrapping from it i
 gives up its last transition, so that it ends in x_{T−1} instead; since x_{T−1} then no longer counts as
 visited by it, this may go on. Nothing is bootstrapped with 0, and what was given up is counted.
 
+What is given up depends on the visits alone: with v (l,) the visits that are left in the end, an episode ends
+in the last of its states whose features all have v > 0. The more is given up, the fewer visits are left, and
+the more is to be given up, so that v is found from above: start with all visits, see what would be given up,
+take these transitions' visits away, and so on until nothing changes.
+
 Dense features are active everywhere, so that this concerns tables, tiles and truncated bases.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats
+from policyrisk._arrays import Floats, Ints
 from policyrisk.features import Features
+from policyrisk.lstd.passes import Fold
 from policyrisk.trajectories import Source, Trajectories, batches
+
+Visits: TypeAlias = "Sequence[tuple[Features, Floats]]"  # feature maps, each with its visits (l,)
+
+
+@dataclass(frozen=True, eq=False)
+class GivenUp:
+    """What episodes give up; it adds."""
+
+    transitions: int
+    visits: tuple[Floats, ...]  # of each map, (l,): how many of them started with the feature active
+
+    def __add__(self, other: GivenUp) -> GivenUp:
+        visits = tuple(a + b for a, b in zip(self.visits, other.visits, strict=True))
+        return GivenUp(self.transitions + other.transitions, visits)
+
+
+@dataclass(frozen=True, eq=False)
+class Trim:
+    """Which ends are known, and how many transitions are given up so that all episodes have one."""
+
+    left: Visits
+    transitions: int = 0
+
+    def __call__(self, source: Source) -> Source:
+        """The source's episodes without what they give up."""
+        return Trimmed(source, self.left) if self.transitions else source
 
 
 @dataclass(frozen=True, eq=False)
 class Trimmed:
-    """A source whose episode k, counted over all of it, has lost its last ``given_up[k]`` transitions."""
+    """A source whose cut-off episodes end where every feature has visits left."""
 
     source: Source
-    given_up: dict[int, int]
-
-    @property
-    def transitions(self) -> int:
-        """How many transitions were given up in all."""
-        return sum(self.given_up.values())
+    left: Visits
 
     def __iter__(self) -> Iterator[Trajectories]:
-        first = 0
         for batch in batches(self.source):
-            yield _shorten(batch, {k - first: lost for k, lost in self.given_up.items() if k >= first})
-            first += len(batch)
+            lost, _ = _lost(batch, self.left)
+            yield _shorten(batch, lost) if lost.any() else batch
 
 
-def trim(source: Source, seen: Sequence[tuple[Features, Floats]]) -> Trimmed:
+def trim(fold: Fold, seen: Visits) -> Trim:
     """Give up what bootstraps from features that were never active at t < T.
 
-    ``seen`` pairs each feature map with its visits (l,) over the whole source.
+    ``seen`` are the visits of all the data.
     """
-    left = [(features, visits.copy()) for features, visits in seen]
-    given_up: Counter[int] = Counter()
+    found = Trim(seen)
     while True:
-        before = given_up.total()
-        first = 0
+        given = fold(_GiveUp(found.left))
+        if given.transitions == found.transitions:
+            return found
+        left = [(phi, v - gone) for (phi, v), gone in zip(seen, given.visits, strict=True)]
+        found = Trim(left, given.transitions)
+
+
+@dataclass(frozen=True, eq=False)
+class _GiveUp:
+    """The pass that sees what is given up where so many visits are left."""
+
+    left: Visits
+
+    def __call__(self, source: Source, part: int) -> GivenUp:
+        total = GivenUp(0, tuple(np.zeros_like(v) for _, v in self.left))
         for batch in batches(source):
-            cut = np.flatnonzero(~batch.terminated)
-            cut = cut[[given_up[first + k] < batch.lengths[k] for k in cut.tolist()]] if cut.size else cut
-            if cut.size:
-                ends = batch.final_rows[cut] - np.array([given_up[first + k] for k in cut.tolist()])
-                unknown = np.zeros(cut.size, dtype=np.bool_)
-                for features, visits in left:
-                    unknown |= _active(features, batch.states[ends]) @ (visits <= 0).astype(np.float64) > 0
-                for k, end in zip(cut[unknown].tolist(), ends[unknown].tolist(), strict=True):
-                    given_up[first + k] += 1
-                    for features, visits in left:
-                        visits -= _active(features, batch.states[[end - 1]]).sum(axis=0)
-            first += len(batch)
-        if given_up.total() == before:
-            return Trimmed(source, dict(given_up))
+            lost, visits = _lost(batch, self.left)
+            total += GivenUp(int(lost.sum()), visits)
+        return total
+
+
+def _lost(batch: Trajectories, left: Visits) -> tuple[Ints, tuple[Floats, ...]]:
+    """How many transitions each episode gives up, (episodes,), and their visits."""
+    lost = np.zeros(len(batch), dtype=np.int64)
+    gone = tuple(np.zeros_like(v) for _, v in left)
+    ends = np.flatnonzero(~batch.terminated)
+    while ends.size:
+        states = batch.states[batch.final_rows[ends] - lost[ends]]
+        unknown = np.zeros(ends.size, dtype=np.bool_)
+        for phi, v in left:
+            unknown |= _active(phi, states) @ (v <= 0).astype(np.float64) > 0
+        ends = ends[unknown]
+        if not ends.size:
+            break
+        lost[ends] += 1
+        before = batch.states[batch.final_rows[ends] - lost[ends]]
+        for (phi, _), total in zip(left, gone, strict=True):
+            total += np.asarray(_active(phi, before).sum(axis=0)).ravel()
+        ends = ends[lost[ends] < batch.lengths[ends]]
+    return lost, gone
 
 
 def _active(features: Features, states: npt.NDArray[Any]) -> Any:
@@ -75,11 +122,8 @@ def _active(features: Features, states: npt.NDArray[Any]) -> Any:
     return sp.csr_array(features(states)).astype(np.bool_).astype(np.float64)
 
 
-def _shorten(batch: Trajectories, lost: dict[int, int]) -> Trajectories:
-    """The batch without the last ``lost[k]`` transitions of episode k, without episodes that lost all."""
-    drop = np.array([lost.get(k, 0) for k in range(len(batch))], dtype=np.int64)
-    if not drop.any():
-        return batch
+def _shorten(batch: Trajectories, drop: Ints) -> Trajectories:
+    """The batch without the last ``drop[k]`` transitions of episode k, without episodes that lost all."""
     keep_reward = np.ones(batch.transitions, dtype=np.bool_)
     keep_state = np.ones(len(batch.states), dtype=np.bool_)
     for k in np.flatnonzero(drop).tolist():

@@ -10,21 +10,25 @@ of W = {w : φ_M(x_i)ᵀ w ≥ (φ_J(x_i)ᵀ w_J)² for all i} with (C w − d)�
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Seed, as_number, as_states
-from policyrisk.equations import MomentEquations, Weights
-from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk._arrays import Floats, Matrix, Seed, as_number, as_states
+from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
+from policyrisk.errors import InvalidInputError, MismatchError, NoErrorBarsWarning
 from policyrisk.features import BinaryFeatures, Features, as_features
 from policyrisk.lstd.accumulate import accumulate
-from policyrisk.lstd.cutoffs import trim
-from policyrisk.lstd.influence import influence, second_moment_of_direct
+from policyrisk.lstd.cutoffs import Trim, trim
+from policyrisk.lstd.influence import influence_by
+from policyrisk.lstd.passes import FirstPass, Fold, Sum, here
 from policyrisk.lstd.positive import Constrained, Constraint
+from policyrisk.lstd.score_sums import second_moment_of_direct
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.risk import Facts, RiskFunction, SampleReturns, VarianceMethod
@@ -127,47 +131,73 @@ class LSTD:
         True
         """
         check_reiterable(data)
+        return self.fit_by(here(data), error_bars=error_bars, bootstrap=bootstrap, seed=seed)
+
+    def fit_by(
+        self, fold: Fold, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
+    ) -> RiskFunction:
+        """As ``fit``, for data that a fold goes over, wherever they are (see :mod:`policyrisk.lstd.passes`).
+
+        >>> import policyrisk as pr
+        >>> from policyrisk.lstd.passes import here
+        >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=50, seed=1)
+        >>> lstd = pr.LSTD(pr.Tabular(10))
+        >>> bool(lstd.fit_by(here(data)).mean([0]) == lstd.fit(data).mean([0]))
+        True
+        """
         if bootstrap and not error_bars:
             raise InvalidInputError(
                 f"bootstrap={bootstrap} draws need the error bars' pass, got error_bars=False; leave one out"
             )
-        observed = Observed(data, self.discount)
-        equations = self.equations(observed)
-        source, given_up = data, 0
+        first = fold(self._first_pass)
+        returns, equations = first.returns, first.equations
+        if equations.sparse:
+            self._refuse_where_sparse(bootstrap)
+            if error_bars:
+                _warn_no_error_bars(equations)
+            error_bars = False
+        trimmed = fold
+        given_up = 0
         if equations.terminated < equations.episodes:
             seen = [(self.features, equations.visits), (self.second_features, equations.second_visits)]
-            trimmed = trim(data, seen[:1] if self.second_features == self.features else seen)
-            if trimmed.transitions:
-                source, given_up = trimmed, trimmed.transitions
-                equations = self.equations(source)
+            cut = trim(fold, seen[:1] if self.second_features == self.features else seen)
+            if cut.transitions:
+                trimmed, given_up = _through(fold, cut), cut.transitions
+                del first, equations  # large, and no longer true
+                first = trimmed(self._first_pass)
+                equations = first.equations
         weights = equations.solve(self.ridge)
-        direct = self.variance == "direct"
-        d = (
-            second_moment_of_direct(source, equations, weights.mean)
-            if direct
-            else equations.second_rhs(weights.mean)
-        )
+        d = equations.second_rhs(weights.mean)
+        if self.variance == "direct":
+            w_mean = weights.mean
+            d = trimmed(lambda source, _: second_moment_of_direct(source, self, w_mean))
         supports = _supports(equations, exact=False)
         constrained = None
         if self.nonnegative_at is not None:
             constraint = self._constraint(equations, weights, d, supports)
             demanded = self.nonnegative_at
             constrained = (
-                constraint.at_visited(source) if isinstance(demanded, str) else constraint.at(demanded)
+                constraint.at_visited(trimmed) if isinstance(demanded, str) else constraint.at(demanded)
             )
         risk = self._answer(equations, weights, d, supports, constrained, estimator="LSTD", given_up=given_up)
         if not error_bars:
-            return replace(risk, returns=observed.returns)
-        moved = influence(
-            source,
+            return replace(risk, returns=returns)
+        moved = influence_by(
+            trimmed,
             equations,
             replace(weights, second=risk.w_second),
             method=self.variance,
             face=None if constrained is None else constrained.face,
             replicates=bootstrap,
             seed=seed,
+            episodes=first.episodes,
         )
-        return replace(risk, error_bars=moved.bars, returns=observed.returns)
+        return replace(risk, error_bars=moved.bars, returns=returns)
+
+    def _first_pass(self, source: Source, part: int) -> FirstPass:
+        observed = Observed(source, self.discount)
+        equations = self.equations(observed)
+        return FirstPass(equations, observed.returns, (equations.episodes,))
 
     def solve(self, equations: MomentEquations) -> RiskFunction:
         """The risk function of summed equations, without error bars.
@@ -192,6 +222,8 @@ class LSTD:
                     f"equations must agree with the estimator on {name}={mine!r}, got {theirs!r}; "
                     "solve them with the estimator that made them"
                 )
+        if equations.sparse:
+            self._refuse_where_sparse(0)
         weights = equations.solve(self.ridge)
         d = equations.second_rhs(weights.mean)
         supports = _supports(equations, exact=False)
@@ -199,6 +231,15 @@ class LSTD:
         if self.nonnegative_at is not None:
             constrained = self._constraint(equations, weights, d, supports).at(self.nonnegative_at)
         return self._answer(equations, weights, d, supports, constrained, estimator="LSTD.solve")
+
+    def _refuse_where_sparse(self, bootstrap: int) -> None:
+        """An error where something was asked for that sums that stay sparse cannot give."""
+        asked = f"bootstrap={bootstrap}" if bootstrap else "nonnegative_at"
+        if bootstrap or self.nonnegative_at is not None:
+            raise InvalidInputError(
+                f"{asked} needs dense sums, got {max(self.features.size, self.second_features.size)} sparse "
+                f"features, whose sums stay sparse; leave it out, or use at most {DENSE_MOST} features"
+            )
 
     def _project(self, chain: MarkovChain, start: npt.ArrayLike) -> ProjectedChain:
         if not isinstance(chain, MarkovChain):
@@ -241,11 +282,16 @@ class LSTD:
     ) -> RiskFunction:
         """The second equation solved, and everything put into one record."""
         systems = (weights.mean_system, weights.second_system)
+        w_second = weights.second
+        if constrained is not None:
+            w_second = constrained.w_second
+        elif self.variance == "direct":
+            w_second = weights.second_system.solve(d)
         return RiskFunction(
             features=self.features,
             second_features=self.second_features,
             w_mean=weights.mean,
-            w_second=weights.second_system.solve(d) if constrained is None else constrained.w_second,
+            w_second=w_second,
             variance_method=self.variance,
             support=supports[0],
             second_support=supports[1],
@@ -263,6 +309,8 @@ class LSTD:
                 condition=max(system.condition for system in systems),
                 constrained=0 if constrained is None else len(constrained.face.H),
                 constraint_residual=0.0 if constrained is None else constrained.residual,
+                trace_cut=equations.trace_cut,
+                residual=max(system.residual for system in systems),
             ),
         )
 
@@ -280,15 +328,33 @@ class Observed:
             yield batch
 
 
+def _through(fold: Fold, view: Trim) -> Fold:
+    """A fold over what is left of the data."""
+
+    def through(work: Callable[[Source, int], Sum]) -> Sum:
+        return fold(lambda source, part: work(view(source), part))
+
+    return through
+
+
+def _warn_no_error_bars(equations: MomentEquations) -> None:
+    warnings.warn(
+        f"no error bars: with {len(equations.b)} sparse features their covariance would not fit; pass "
+        f"error_bars=False to say that this is meant, or use at most {DENSE_MOST} features",
+        NoErrorBarsWarning,
+        stacklevel=4,
+    )
+
+
 def _supports(equations: MomentEquations, *, exact: bool) -> tuple[Support, Support]:
     """What the equations say about φ_J and about φ_M."""
 
-    def support(features: Features, visits: Floats, episodes: Floats, gram: Floats) -> Support:
+    def support(features: Features, visits: Floats, episodes: Floats, gram: Matrix) -> Support:
         return Support(
             visits=visits,
             feature_episodes=episodes,
             episodes=equations.episodes,
-            gram=None if isinstance(features, BinaryFeatures) else gram,
+            gram=None if isinstance(features, BinaryFeatures) or sp.issparse(gram) else gram,
             limit=np.inf if exact else 1.0,
         )
 

@@ -32,28 +32,25 @@ bars are too small.
 
 The multiplier bootstrap draws ξ_kb of mean 0, variance 1 and third moment 1 (Mammen's two points) and moves
 the weights by Σ_k ξ_kb (ψ_k − ψ̄): the spread of any quantity over b is then its sampling distribution,
-skewness included.
+skewness included. All of it follows from sums over the scores, see :mod:`policyrisk.lstd.score_sums`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Ints, Seed, as_count
-from policyrisk._random import generator
+from policyrisk._arrays import Floats, Matrix, Seed, as_count
+from policyrisk._random import keys
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.lstd import _kernels
-from policyrisk.lstd.accumulate import Plan
-from policyrisk.lstd.lagged import Total
-from policyrisk.lstd.products import in_order
-from policyrisk.lstd.scores import Scores, chunk_scores, squared_errors
+from policyrisk.lstd.passes import Fold, here
+from policyrisk.lstd.score_sums import ScorePass, ScoreSums
 from policyrisk.risk import ErrorBars, VarianceMethod
 from policyrisk.trajectories import Source, check_reiterable
 
@@ -106,57 +103,51 @@ def influence(
     (array([[1.]]), array([[4.]]))
     """
     check_reiterable(source)
-    replicates = as_count(replicates, "replicates")
-    plan, parts = _plan(source, equations)
-    direct = method == "direct"
-    totals = _Totals(equations, weights, replicates, seed)
-    D = Total(1, *equations.D.shape) if direct else None
-    episodes = 0
-    for scores, derivative in in_order(
-        lambda data: chunk_scores(plan, data, weights, direct), parts, uses_blas=plan.dense
-    ):
-        episodes += scores.shape[0]
-        totals.add(scores)
-        if D is not None and derivative is not None:
-            D.add(derivative)
-    if episodes != equations.episodes:
+    return influence_by(
+        here(source), equations, weights, method=method, face=face, replicates=replicates, seed=seed
+    )
+
+
+def influence_by(
+    fold: Fold,
+    equations: MomentEquations,
+    weights: Weights,
+    *,
+    method: VarianceMethod,
+    face: Face | None,
+    replicates: int,
+    seed: Seed,
+    episodes: Sequence[int] = (),
+) -> Influence:
+    """As :func:`influence`, by a fold; ``episodes`` are those of each part, to number them by."""
+    work = ScorePass(
+        features=equations.features,
+        second_features=equations.second_features,
+        lam=equations.lam,
+        discount=equations.discount,
+        w_mean=weights.mean,
+        w_second=weights.second,
+        kept=(weights.mean_system.kept, weights.second_system.kept),
+        direct=method == "direct",
+        replicates=as_count(replicates, "replicates"),
+        key=keys(seed),
+        first=[0, *np.cumsum(episodes, dtype=np.int64).tolist()],
+    )
+    finish = _Finish(fold(work), work)
+    count, D = finish.sums.count, finish.sums.D
+    if count == 0:
+        raise InvalidInputError("data must hold at least one episode, got none; pass what was fitted")
+    if count != equations.episodes:
         raise MismatchError(
-            f"data must be those of the equations, with {equations.episodes} episodes, got {episodes}; "
+            f"data must be those of the equations, with {equations.episodes} episodes, got {count}; "
             "pass the source that the equations were made from"
         )
-    return totals.finish(_solver(weights, equations.D if D is None else D.finish()[0], face))
+    return finish.influence(_solver(weights, equations.D if D is None else D, face))
 
 
-def second_moment_of_direct(source: Source, equations: MomentEquations, w_mean: Floats) -> Floats:
-    """Σ y_t δ_t², the right-hand side of C w_V = … for the direct variance, of shape (l_M,).
-
-    >>> from policyrisk.features import Tabular
-    >>> from policyrisk.lstd.accumulate import accumulate
-    >>> from policyrisk.trajectories import Trajectories
-    >>> data = Trajectories([[0], [1], [0], [1]], [1.0, 3.0], [1, 1], [True, True])
-    >>> equations = accumulate(data, Tabular(1), lam=0.0, discount=1.0)
-    >>> second_moment_of_direct(data, equations, equations.solve().mean)
-    array([2.])
-    """
-    plan, parts = _plan(source, equations)
-    total = np.zeros(equations.second_features.size)
-    for part in in_order(lambda data: squared_errors(plan, data, w_mean), parts, uses_blas=plan.dense):
-        total += part
-    return total
-
-
-def _plan(source: Source, equations: MomentEquations) -> tuple[Plan, Any]:
-    plan, parts = Plan.of(
-        source, equations.features, equations.second_features, equations.lam, equations.discount
-    )
-    if plan is None:
-        raise InvalidInputError("data must hold at least one episode, got none; pass what was fitted")
-    return plan, parts
-
-
-def _solver(weights: Weights, D: Floats, face: Face | None) -> Solver:
+def _solver(weights: Weights, D: Matrix, face: Face | None) -> Solver:
     """The map from scores (k_J, n), (k_M, n) of the visited features, used up, to their ψ_J and ψ_M."""
-    mean, second = weights.mean_system, weights.second_system
+    mean, second = weights.dense_systems
     if mean.kept.size < D.shape[1] or second.kept.size < D.shape[0]:
         D = D[np.ix_(second.kept, mean.kept)]
 
@@ -180,76 +171,31 @@ def _solver(weights: Weights, D: Floats, face: Face | None) -> Solver:
     return constrained
 
 
-class _Totals:
-    """Scores under way, over the visited features.
+class _Finish:
+    """From sums over the scores to the covariance of the weights."""
 
-    Few episodes are kept as they are, and their influences computed one by one. From as many on as
-    there are weights it is cheaper to sum s_k s_kᵀ, and to solve with that sum from both sides.
-    """
+    def __init__(self, sums: ScoreSums, work: ScorePass) -> None:
+        self.sums, self.kept = sums, work.kept
+        self.lengths = (work.w_mean.size, work.w_second.size)
+        self.k_J, self.size = self.kept[0].size, sums.sum.size
 
-    def __init__(self, equations: MomentEquations, weights: Weights, replicates: int, seed: Seed) -> None:
-        self.kept: tuple[Ints, Ints] = (weights.mean_system.kept, weights.second_system.kept)
-        self.sizes = (equations.b.size, equations.e.size)
-        self.k_J, self.size = self.kept[0].size, self.kept[0].size + self.kept[1].size
-        self.columns = np.concatenate([self.kept[0], self.sizes[0] + self.kept[1]])
-        self.place = np.full(sum(self.sizes), -1)
-        self.place[self.columns] = np.arange(self.size)
-        self.count = 0
-        self.sum = np.zeros(self.size)
-        self.waiting: list[Scores] = []
-        self.waiting_count = 0
-        self.meat: Floats | None = None
-        self.replicates, self.rng = replicates, generator(seed)
-        self.drawn = np.zeros((self.size, replicates))  # Σ_k ξ_kb s_k
-        self.drawn_sum = np.zeros(replicates)  # Σ_k ξ_kb
-
-    def add(self, scores: Scores) -> None:
-        """Add some episodes' scores."""
-        if sp.issparse(scores):
-            ptr, idx = scores.indptr.astype(np.int64), self.place[scores.indices]
-            kept: Scores = sp.csr_array((scores.data, idx, ptr), shape=(scores.shape[0], self.size))
-        else:
-            kept = np.asarray(scores)[:, self.columns]
-        self.count += kept.shape[0]
-        self.sum += np.asarray(kept.sum(axis=0)).ravel()
-        if self.replicates:
-            xi = _mammen(self.rng, (kept.shape[0], self.replicates))
-            self.drawn += kept.T @ xi
-            self.drawn_sum += xi.sum(axis=0)
-        self.waiting.append(kept)
-        self.waiting_count += kept.shape[0]
-        if self.waiting_count > self.size:
-            self._fold()
-
-    def _fold(self) -> None:
-        """Put the waiting scores into the sum of s_k s_kᵀ."""
-        if self.meat is None:
-            self.meat = np.zeros((self.size, self.size))
-        for part in self.waiting:
-            if sp.issparse(part):
-                _kernels.outer_sparse(part.indptr, part.indices, part.data, self.meat)
-            else:
-                self.meat += part.T @ part
-        self.waiting, self.waiting_count = [], 0
-
-    def finish(self, solver: Solver) -> Influence:
+    def influence(self, solver: Solver) -> Influence:
         """The covariance of the weights, and the bootstrap's deviations of the weights."""
-        K = self.count
-        mean_score = self.sum / K
+        K = self.sums.count
+        mean_score = self.sums.sum / K
         if K == 1:
             covariance = [np.full((a, b), np.nan) for a, b in self._shapes()]
-        elif self.meat is None:
+        elif self.sums.meat is None:
             covariance = self._from_influences(solver, mean_score)
         else:
-            self._fold()
             covariance = self._from_meat(solver, mean_score)
         mean, cross, second = covariance
-        if self.replicates == 0:
-            none = (np.zeros((0, size)) for size in self.sizes)
+        if self.sums.drawn_sum.size == 0:
+            none = (np.zeros((0, size)) for size in self.lengths)
             return Influence(ErrorBars(*self.kept, mean, cross, second), *none)
-        drawn = self.drawn.T - np.outer(self.drawn_sum, mean_score)
+        drawn = self.sums.drawn.T - np.outer(self.sums.drawn_sum, mean_score)
         visited = [psi.T * np.sqrt(K / max(K - 1, 1)) for psi in self._solve(solver, drawn)]
-        moves = [np.zeros((self.replicates, size)) for size in self.sizes]
+        moves = [np.zeros((len(drawn), size)) for size in self.lengths]
         for move, kept, psi in zip(moves, self.kept, visited, strict=True):
             move[:, kept] = psi
         replicates = np.hstack(visited).astype(self._dtype)
@@ -257,17 +203,17 @@ class _Totals:
         return Influence(bars, *moves)
 
     def _from_influences(self, solver: Solver, mean_score: Floats) -> list[npt.NDArray[Any]]:
-        K = self.count
+        K = self.sums.count
         s_J, s_M = np.empty((K, self.k_J)), np.empty((K, self.size - self.k_J))
         first = 0
-        for part in self.waiting:
+        for part in self.sums.waiting:
             at = slice(first, first + part.shape[0])
             for scores, columns in ((s_J, slice(0, self.k_J)), (s_M, slice(self.k_J, self.size))):
                 few = part[:, columns]
                 scores[at] = few.toarray() if sp.issparse(few) else few
                 scores[at] -= mean_score[columns]
             first = at.stop
-        self.waiting = []
+        self.sums = replace(self.sums, waiting=())  # they may be large
         P_J, P_M = (psi.T.astype(self._dtype) for psi in solver(s_J.T, s_M.T))
         covariance = [P_J.T @ P_J, P_J.T @ P_M, P_M.T @ P_M]
         for block in covariance:
@@ -275,9 +221,9 @@ class _Totals:
         return covariance
 
     def _from_meat(self, solver: Solver, mean_score: Floats) -> list[npt.NDArray[Any]]:
-        K = self.count
-        assert self.meat is not None
-        meat = (self.meat - K * np.outer(mean_score, mean_score)) * (K / (K - 1))
+        K = self.sums.count
+        assert self.sums.meat is not None
+        meat = (self.sums.meat - K * np.outer(mean_score, mean_score)) * (K / (K - 1))
         half = np.vstack(self._solve(solver, meat))
         full = np.vstack(self._solve(solver, half))
         full = (full + full.T) / 2  # symmetric but for rounding
@@ -296,11 +242,3 @@ class _Totals:
     @property
     def _dtype(self) -> type[np.floating[Any]]:
         return np.float64 if self.size <= SINGLE_FROM else np.float32
-
-
-def _mammen(rng: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    """Draws of mean 0, variance 1 and third moment 1."""
-    root = np.sqrt(5.0)
-    low = rng.random(shape) < (root + 1) / (2 * root)
-    draws: Floats = np.where(low, (1 - root) / 2, (1 + root) / 2)
-    return draws

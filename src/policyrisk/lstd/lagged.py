@@ -13,6 +13,7 @@ does not depend on the number of threads.
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +29,7 @@ from policyrisk.lstd.rows import DenseRows, Memory, Rows, SparseRows
 # Sums of rows are added to P when so many visits were noted: FEWEST at first, and twice as many after every
 # time that a touched entry of P had fewer than WORTHWHILE additions behind it, up to MOST.
 FEWEST, MOST, WORTHWHILE = 1 << 16, 1 << 18, 8
+FEW = 1 << 12  # visits that one thread adds up sooner than others are woken
 
 
 class Lagged:
@@ -37,8 +39,13 @@ class Lagged:
         self.g, self.h, self.decay = g, h, decay  # g and h: (rows, channels)
         self.sparse: list[tuple[slice, SparseRows, SparseRows]] = []
         self.dense: Any = None  # (row_size, channels · col_size), not added up yet
-        self._carry = np.zeros((g.shape[1], col_size))  # the trace of the block that comes after, in time
+        self._shape = (g.shape[1], col_size)
         self._memory = memory
+
+    @cached_property
+    def _carry(self) -> Floats:
+        """The trace of the block that comes after, in time, of dense columns."""
+        return np.zeros(self._shape)
 
     def block(self, at: slice, rows: Rows, columns: Rows) -> None:
         """Put in the rows ``at``: ρ and σ."""
@@ -133,13 +140,13 @@ class Total:
         n, x, rows = self._count, self._positions, self._sums.shape[1]
         if n == 0:
             return
-        col_ptr, col_idx, col_val = _joined(self._columns)  # nothing, if these are runs
+        col_ptr, col_idx, col_val = joined(self._columns)  # nothing, if these are runs
         _sweep_kernels.reach(n, x.step, x.last, self._runs, col_ptr, col_val)
         if self._runs:
             begin, where = _sweep_kernels.index_runs(n, x.column, x.last, rows)
             value = np.zeros(0)
         else:
-            begin, where, value = _sweep_kernels.index_rows(n, *_joined(self._rows), x.last, rows)
+            begin, where, value = _sweep_kernels.index_rows(n, *joined(self._rows), x.last, rows)
 
         def some_rows(bounds: tuple[int, int]) -> tuple[int, int]:
             return _sweep_kernels.sweep(
@@ -157,14 +164,14 @@ class Total:
 
 def _shares(begin: Ints) -> list[tuple[int, int]]:
     """Rows low, …, high − 1 with about equally many visits, several shares for each thread."""
-    threads = get_num_threads()
+    threads = get_num_threads() if begin[-1] > FEW else 1
     count = 8 * threads if threads > 1 else 1
     cuts = np.searchsorted(begin, np.linspace(0, begin[-1], count + 1)[1:-1])
     bounds = [0, *cuts.tolist(), len(begin) - 1]
     return [(low, high) for low, high in pairwise(bounds) if low < high]
 
 
-def _joined(parts: list[SparseRows]) -> tuple[Ints, Ints, Floats]:
+def joined(parts: list[SparseRows]) -> tuple[Ints, Ints, Floats]:
     """ptr, idx and val of rows below each other."""
     if not parts:
         return np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0)

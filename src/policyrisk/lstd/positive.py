@@ -24,6 +24,7 @@ from policyrisk.equations import MomentEquations, Weights
 from policyrisk.errors import InfeasibleConstraintError, SolverError
 from policyrisk.features import Features
 from policyrisk.lstd.influence import Face
+from policyrisk.lstd.passes import Fold
 from policyrisk.trajectories import Source, batches
 
 OFFENDERS = 500  # states added in one round
@@ -59,7 +60,7 @@ class Constraint:
         phi_J, phi_M = self.features(states), self.second_features(states)
         known = np.flatnonzero(self.visited(phi_J, phi_M))
         phi_J, phi_M = phi_J[known], phi_M[known]
-        system, K = self.weights.second_system, self.equations.episodes
+        system, K = self.weights.dense_systems[1], self.equations.episodes
         J = np.asarray(phi_J @ self.weights.mean)
         least = np.zeros(known.size) if self.direct else J**2
         size = max(float(np.abs(phi_M @ system.solve(self.d)).max(initial=0.0)), least.max(initial=0.0))
@@ -83,45 +84,25 @@ class Constraint:
             system.lift(solution.w), self._face(phi_J, phi_M, J, solution.active), solution.residual
         )
 
-    def at_visited(self, source: Source) -> Constrained:
-        """Ṽ ≥ 0 at every state of the source that a transition started in."""
+    def at_visited(self, fold: Fold) -> Constrained:
+        """Ṽ ≥ 0 at every state of the data that a transition started in."""
         w = self.weights.second_system.solve(self.d)
         answer = Constrained(w, self._face(*self._nothing(), np.arange(0)), 0.0)
         demanded: list[npt.NDArray[Any]] = []
         for _ in range(ROUNDS):
-            worst = self._offenders(source, answer.w_second)
-            if worst is None:
+            found = fold(
+                _Offending(
+                    self.features, self.second_features, self.weights.mean, answer.w_second, self.direct
+                )
+            )
+            if not len(found.V):
                 return answer
-            demanded.append(worst)
+            demanded.append(found.worst(self.second_features))
             answer = self.at(np.concatenate(demanded))
         raise SolverError(
             f'nonnegative_at="visited" left negative variances after {ROUNDS} rounds of up to {OFFENDERS} '
             "states; name the states that matter in nonnegative_at, or use variance='direct'"
         )
-
-    def _offenders(self, source: Source, w: Floats) -> npt.NDArray[Any] | None:
-        """The states with the most negative Ṽ, one for each φ_M, None where no Ṽ is negative."""
-        found: list[tuple[npt.NDArray[Any], Floats]] = []
-        for batch in batches(source):
-            rows = batch.visited_rows
-            for first in range(0, rows.size, _CHUNK):
-                states = batch.states[rows[first : first + _CHUNK]]
-                J = np.asarray(self.features(states) @ self.weights.mean)
-                second = np.asarray(self.second_features(states) @ w)
-                V = second if self.direct else second - J**2
-                least = -1e-9 * float((np.abs(second) + J**2).max(initial=0.0))
-                negative = np.flatnonzero(V < least)
-                if negative.size:
-                    worst = negative[np.argsort(V[negative], kind="stable")[: 4 * OFFENDERS]]
-                    found.append((states[worst], V[worst]))
-        if not found:
-            return None
-        states = np.concatenate([part for part, _ in found])
-        order = np.argsort(np.concatenate([V for _, V in found]), kind="stable")[: 16 * OFFENDERS]
-        phi = self.second_features(states[order])
-        dense = phi if isinstance(phi, np.ndarray) else phi.toarray()
-        distinct = np.sort(np.unique(dense, axis=0, return_index=True)[1])
-        return np.asarray(states[order[distinct[:OFFENDERS]]])
 
     def _face(self, phi_J: Matrix, phi_M: Matrix, J: Floats, active: Ints) -> Face:
         H, G = _dense(-phi_M[active]), _dense(phi_J[active])
@@ -130,6 +111,54 @@ class Constraint:
     def _nothing(self) -> tuple[Floats, Floats, Floats]:
         sizes = len(self.weights.mean), len(self.weights.second)
         return np.zeros((0, sizes[0])), np.zeros((0, sizes[1])), np.zeros(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Offenders:
+    """States with a negative Ṽ, the most negative first; they add, and the worst stay."""
+
+    states: npt.NDArray[Any]  # (n, dim)
+    V: Floats  # (n,)
+
+    def __add__(self, other: Offenders) -> Offenders:
+        if not (len(self.V) and len(other.V)):
+            return self if len(self.V) else other
+        V = np.concatenate([self.V, other.V])
+        order = np.argsort(V, kind="stable")[: 16 * OFFENDERS]
+        return Offenders(np.concatenate([self.states, other.states])[order], V[order])
+
+    def worst(self, second_features: Features) -> npt.NDArray[Any]:
+        """A state for each of the worst φ_M, (n, dim)."""
+        phi = _dense(second_features(self.states))
+        distinct = np.sort(np.unique(phi, axis=0, return_index=True)[1])
+        return np.asarray(self.states[distinct[:OFFENDERS]])
+
+
+@dataclass(frozen=True, eq=False)
+class _Offending:
+    """The pass that looks for states with a negative Ṽ."""
+
+    features: Features
+    second_features: Features
+    w_mean: Floats  # (l_J,)
+    w_second: Floats  # (l_M,)
+    direct: bool
+
+    def __call__(self, source: Source, part: int) -> Offenders:
+        found = Offenders(np.zeros((0, 0)), np.zeros(0))
+        for batch in batches(source):
+            rows = batch.visited_rows
+            for first in range(0, rows.size, _CHUNK):
+                states = batch.states[rows[first : first + _CHUNK]]
+                J = np.asarray(self.features(states) @ self.w_mean)
+                second = np.asarray(self.second_features(states) @ self.w_second)
+                V = second if self.direct else second - J**2
+                least = -1e-9 * float((np.abs(second) + J**2).max(initial=0.0))
+                negative = np.flatnonzero(V < least)
+                if negative.size:
+                    worst = negative[np.argsort(V[negative], kind="stable")[: 4 * OFFENDERS]]
+                    found += Offenders(states[worst], V[worst])
+        return found
 
 
 def _dense(rows: Matrix) -> Floats:

@@ -15,7 +15,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from policyrisk._arrays import Floats
-from policyrisk.equations import Weights
 from policyrisk.lstd import _kernels
 from policyrisk.lstd.accumulate import Plan
 from policyrisk.lstd.lagged import Lagged
@@ -55,37 +54,31 @@ def _errors(plan: Plan, chunk: Chunk, blocks: _Blocks, w_mean: Floats) -> tuple[
     return J, delta
 
 
-def _to_go(x: Floats, chunk: Chunk, decay: float) -> Floats:
-    out = np.empty(len(chunk.ends))
-    _kernels.to_go(x, chunk.data.lengths, decay, out)
-    return out
-
-
 def squared_errors(plan: Plan, data: Trajectories, w_mean: Floats) -> Floats:
     """Σ y_t δ_J(t)² over a chunk's episodes, of shape (l_M,)."""
     chunk = Chunk.of(data)
     blocks = _Blocks(plan, chunk)
     _, delta = _errors(plan, chunk, blocks, w_mean)
-    H = _to_go(delta**2, chunk, plan.lam * plan.discount**2)
+    H = plan.to_go(delta**2, chunk, plan.lam * plan.discount**2)
     total: Floats = np.sum([phi_M.weighted_sum(H[at]) for at, _, phi_M in blocks], axis=0)
     return total
 
 
 def chunk_scores(
-    plan: Plan, data: Trajectories, weights: Weights, direct: bool
+    plan: Plan, data: Trajectories, w_mean: Floats, w_second: Floats, direct: bool
 ) -> tuple[Scores, Lagged | None]:
     """The episodes' scores (episodes, l_J + l_M), and their part of the direct variance's D."""
     chunk = Chunk.of(data)
     blocks = _Blocks(plan, chunk)
     gamma, kappa_M = plan.discount, plan.lam * plan.discount**2
-    J, delta = _errors(plan, chunk, blocks, weights.mean)
-    second = blocks.values(weights.second, 1)
+    J, delta = _errors(plan, chunk, blocks, w_mean)
+    second = blocks.values(w_second, 1)
     delta_M = np.empty(data.transitions)
     if direct:
         _kernels.td_errors(delta**2, second, data.lengths, data.terminated, gamma**2, delta_M)
     else:
         _kernels.second_errors(data.rewards, J, second, data.lengths, data.terminated, gamma, delta_M)
-    to_go = _to_go(delta, chunk, plan.lam * gamma), _to_go(delta_M, chunk, kappa_M)
+    to_go = plan.to_go(delta, chunk, plan.lam * gamma), plan.to_go(delta_M, chunk, kappa_M)
     scores = [_scores(chunk, blocks, weight, which) for which, weight in enumerate(to_go)]
     derivative = None
     if direct:
@@ -95,7 +88,7 @@ def chunk_scores(
         visited = ~chunk.ends
         g[visited, 0] -= 2.0 * kappa_M * delta
         h[visited, 0] = -2.0 * delta
-        derivative = Lagged(g, h, kappa_M, weights.mean.size, plan.memory)
+        derivative = Lagged(g, h, kappa_M, w_mean.size, plan.memory)
         for at, phi_J, phi_M in blocks:
             derivative.block(at, phi_M, phi_J)
     if sp.issparse(scores[0]) and sp.issparse(scores[1]):

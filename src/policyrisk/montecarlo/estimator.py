@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -88,6 +88,45 @@ def monte_carlo(
     >>> bool((abs(z) < 3).all()), result.cut_off.tolist()
     (True, [0, 0])
     """
+    return monte_carlo_by(
+        run_here,
+        simulator,
+        policy,
+        states,
+        episodes,
+        seed,
+        discount=discount,
+        max_steps=max_steps,
+        checkpoint=checkpoint,
+        resume=resume,
+        progress=progress,
+    )
+
+
+Tables: TypeAlias = "Iterator[Floats]"  # (7, states) of each block, in order
+
+
+def run_here(runner: Runner, blocks: Sequence[Block], key: tuple[int, int], discount: float) -> Tables:
+    """The tables of the blocks, one after the other, in this process."""
+    for block in blocks:
+        yield tabulate(runner.run(block.rows, block.episodes, block.seed(key)), discount)
+
+
+def monte_carlo_by(
+    run: Callable[[Runner, Sequence[Block], tuple[int, int], float], Tables],
+    simulator: object,
+    policy: object,
+    states: object,
+    episodes: int,
+    seed: Seed,
+    *,
+    discount: float,
+    max_steps: int,
+    checkpoint: str | os.PathLike[str] | None,
+    resume: bool,
+    progress: Callable[[int, int], None] | None,
+) -> MonteCarlo:
+    """As :func:`monte_carlo`, with blocks run by ``run``, wherever that is."""
     rows = as_states(states)
     count = as_count(episodes, "episodes", 1)
     most = as_count(max_steps, "max_steps", 1)
@@ -107,7 +146,7 @@ def monte_carlo(
         block=runner.most,
         seed=key_text(keys(seed)),
     )
-    table = _simulate(runner, len(rows), problem, checkpoint, resume, seed is None, progress)
+    table = _simulate(run, runner, len(rows), problem, checkpoint, resume, seed is None, progress)
     _warn_of_cut_offs(table, most)
     return MonteCarlo(
         rows.copy(),
@@ -131,6 +170,7 @@ def _blocks(n: int, episodes: int, runner: Runner) -> Iterator[Block]:
 
 
 def _simulate(
+    run: Callable[[Runner, Sequence[Block], tuple[int, int], float], Tables],
     runner: Runner,
     n: int,
     problem: Problem,
@@ -147,23 +187,28 @@ def _simulate(
     table: Floats = np.zeros((ROWS, n)) if stored is None else stored
     total = n * problem.episodes
     blocks = list(_blocks(n, problem.episodes, runner))
+    todo = [block for block in blocks if table[COUNT, block.rows.start] <= block.first]
     try:
         # At once, so that a folder that cannot be written is found out now, and a drawn key is kept.
         if file is not None:
             file.write(table)
         with ProgressBar("Monte Carlo", len(blocks)) as bar:
-            for block in blocks:
-                if table[COUNT, block.rows.start] <= block.first:
-                    batch = runner.run(block.rows, block.episodes, block.seed(problem.key))
-                    found = tabulate(batch, problem.discount)
-                    # One assignment: an interrupt comes before it or after it.
-                    table[:, block.rows] = merge(table[:, block.rows], found)
-                    if file is not None:
-                        file.write_if_due(table)
+
+            def tell() -> None:
                 if progress is None:
                     bar.advance()
                 else:
                     progress(int(table[COUNT].sum()), total)
+
+            for _ in range(len(blocks) - len(todo)):
+                tell()
+            found = run(runner, todo, problem.key, problem.discount)
+            for block, batch in zip(todo, found, strict=True):
+                # One assignment: an interrupt comes before it or after it.
+                table[:, block.rows] = merge(table[:, block.rows], batch)
+                if file is not None:
+                    file.write_if_due(table)
+                tell()
         if file is not None:
             file.write(table)
     except KeyboardInterrupt:
@@ -183,5 +228,5 @@ def _warn_of_cut_offs(table: Floats, max_steps: int) -> None:
             f"{name_some(np.flatnonzero(table[CUT_OFF]))}: the moments there are those of the return up to "
             f"the cut; raise max_steps={max_steps} (or the environment's own limit), or see `cut_off`",
             CutOffWarning,
-            stacklevel=3,
+            stacklevel=4,
         )

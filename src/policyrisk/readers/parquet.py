@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from policyrisk.readers._optional import check_installed
 from policyrisk.readers.columns import EPISODE, REWARD, STATE, STEP, TERMINATED, TRUNCATED, Layout, as_layout
 from policyrisk.readers.files import PathOrPaths, check_target
 from policyrisk.readers.stream import BATCH_ROWS, Stream
-from policyrisk.readers.tables import Table, table_stream
+from policyrisk.readers.tables import Table, damage_named, table_stream
 from policyrisk.storage import write_atomically
 from policyrisk.trajectories import Source, Trajectories, batches
 
@@ -38,6 +39,7 @@ def read_parquet(
     truncated: str | None = TRUNCATED,
     step: str | None = STEP,
     batch_rows: int = BATCH_ROWS,
+    row_groups: tuple[int, int] | None = None,
 ) -> Stream:
     """A stream of the episodes in a Parquet file, a folder of them (to any depth) or a list of files.
 
@@ -69,6 +71,9 @@ def read_parquet(
     Rows that break these rules are errors that name file and row. The files are read in record batches
     of about ``batch_rows`` rows, only the columns needed; memory holds a few of them and the longest episode.
 
+    ``row_groups=(first, end)`` takes the episodes that begin in these row groups of a file alone, so that
+    several readers can share it; rows are then counted from there.
+
     >>> import tempfile; folder = tempfile.TemporaryDirectory()
     >>> data = Trajectories([[0.1], [0.2], [0.3], [0.1], [0.4]], [1.0, 2.0, 3.0], [2, 1], [True, False])
     >>> write_parquet(data, f"{folder.name}/log.parquet")
@@ -80,24 +85,64 @@ def read_parquet(
     >>> folder.cleanup()
     """
     layout = as_layout(state, episode, reward, terminated, truncated, step)
-    return table_stream(path, "a Parquet file", ".parquet", _open, layout, batch_rows)
+    opened = partial(_open, row_groups=row_groups)
+    return table_stream(path, "a Parquet file", ".parquet", opened, layout, batch_rows)
+
+
+def count_row_groups(path: str | os.PathLike[str]) -> int:
+    """How many row groups a file has."""
+    check_installed("pyarrow", "reading a Parquet file")
+    from pyarrow import parquet as pq
+
+    with damage_named(Path(path), "a Parquet file"), pq.ParquetFile(str(path)) as file:
+        return file.num_row_groups
 
 
 class _ParquetTable:
-    def __init__(self, file: pq.ParquetFile) -> None:
+    def __init__(self, file: pq.ParquetFile, row_groups: tuple[int, int] | None) -> None:
         self._file = file
+        self._groups = row_groups
         self.names = file.schema_arrow.names
 
     def batches(self, layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
-        return self._file.iter_batches(rows, columns=layout.used())
+        if self._groups is None:
+            return self._file.iter_batches(rows, columns=layout.used())
+        return self._begun_in(*self._groups, layout, rows)
+
+    def _begun_in(self, first: int, end: int, layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
+        """The rows of the episodes that begin in row groups first, …, end − 1."""
+        last: Any = None  # the id of the row before
+        if first > 0:
+            for batch in self._file.iter_batches(rows, [first - 1], [layout.episode]):
+                last = batch.column(layout.episode)[-1].as_py()
+        begun = first == 0
+        for batch in self._file.iter_batches(rows, range(first, end), layout.used()):
+            others = 0 if begun else _leading(batch, layout.episode, last)
+            if others < batch.num_rows:
+                begun = True
+                yield batch.slice(others)
+                last = batch.column(layout.episode)[-1].as_py()
+        if not begun:
+            return
+        for batch in self._file.iter_batches(rows, range(end, self._file.num_row_groups), layout.used()):
+            more = _leading(batch, layout.episode, last)
+            yield batch.slice(0, more)
+            if more < batch.num_rows:
+                return
+
+
+def _leading(batch: pa.RecordBatch, column: str, value: Any) -> int:
+    """How many rows in front have this value in a column."""
+    same = batch.column(column).to_numpy(zero_copy_only=False) == value
+    return batch.num_rows if same.all() else int(np.argmin(same))
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Table]:
+def _open(path: Path, row_groups: tuple[int, int] | None) -> Iterator[Table]:
     from pyarrow import parquet as pq
 
     with pq.ParquetFile(str(path), buffer_size=_BUFFER, pre_buffer=False) as file:
-        yield _ParquetTable(file)
+        yield _ParquetTable(file, row_groups)
 
 
 def write_parquet(data: Source, path: str | os.PathLike[str], *, state: Sequence[str] | None = None) -> None:

@@ -89,7 +89,7 @@ def rollout(
         if isinstance(env, VectorEnv):
             _check_given(env, env.num_envs, num_envs, env_kwargs)
             return run_vector(env, choose, count, lambda k: episode_seed(key, k), picked, limit, bar.advance)
-        envs, ours = _environments(env, count, num_envs, dict(env_kwargs or {}))
+        envs, ours = make_environments(env, count, num_envs, dict(env_kwargs or {}))
         try:
             return run_episodes(envs, choose, range(count), key, picked, limit, bar.advance)
         finally:
@@ -194,7 +194,7 @@ def _check_given(env: object, has: int, num_envs: int | None, env_kwargs: Mappin
         )
 
 
-def _environments(
+def make_environments(
     env: object, episodes: int, num_envs: int | None, env_kwargs: dict[str, Any]
 ) -> tuple[list[gym.Env[Any, Any]], bool]:
     """The environments to step, and whether we made them and so close them."""

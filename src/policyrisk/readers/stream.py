@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from policyrisk._text import plural
-from policyrisk.errors import InvalidInputError, MismatchError, UnrecordedEndWarning
+from policyrisk.errors import EmptyDataError, InvalidInputError, MismatchError, UnrecordedEndWarning
 from policyrisk.trajectories import Trajectories
 
 BATCH_ROWS = 1 << 17  # states in a batch: some MB, and enough that Python's share of the time is small
@@ -87,7 +87,7 @@ class Stream:
         if pending:
             yield _merge(pending)
         if not episodes:
-            raise InvalidInputError(
+            raise EmptyDataError(
                 f"{self.name} must hold at least one episode with a transition, got none"
                 + (f" ({plural(vanished, 'episode')} without one)" if vanished else "")
                 + "; check that it is the file or folder you meant"

@@ -1,0 +1,186 @@
+"""A fold over shards on a cluster: leaves that sum, and a tree that adds.
+
+    part       0   1   2   3   4            a task each: the pass over the part's shards
+                \\ /     \\ /    |
+    level 1      .       .     |            a task each: the sum of two sums, where they lie
+                  \\     /      |
+    level 2         .         /
+                      \\     /
+    level 3             .                   the driver gets this one
+
+Which sums are added to which is fixed by their number. Tasks are handed out a few for each worker at a time,
+sums before parts, so that at most 2·workers + log₂(parts) sums exist at once, on all machines together.
+After an error those few are left to end by themselves: cancelling tasks that wait for others can crash Ray.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from policyrisk._progress import ProgressBar
+from policyrisk._text import plural
+from policyrisk.distributed import session
+from policyrisk.distributed.shards import Joined, Shard, ShardError
+from policyrisk.errors import InvalidInputError, SkippedShardsWarning
+from policyrisk.lstd.passes import Sum
+from policyrisk.trajectories import Source
+
+# Of a pass, or twice the workers where these are more: each costs a sum that is sent, which for thousands of
+# features takes longer than summing a hundred thousand transitions.
+PARTS = 16
+_ALIKE = 3  # warnings of one kind that are passed on
+
+OnError = Literal["stop", "skip"]
+
+
+class Note(NamedTuple):
+    """What a part has to say besides its sum."""
+
+    failed: dict[int, str]  # shards that could not be read, by their place, and why
+    warned: list[tuple[type[Warning], str]]
+
+
+class ShardFold:
+    """Takes passes over shards; a :class:`policyrisk.lstd.passes.Fold`."""
+
+    def __init__(self, shards: Sequence[Shard], on_error: OnError) -> None:
+        if on_error not in ("stop", "skip"):
+            raise InvalidInputError(f'on_error must be "stop" or "skip", got {on_error!r}; choose one')
+        count = min(len(shards), max(PARTS, 2 * session.workers()))
+        bounds = np.linspace(0, len(shards), count + 1).astype(int).tolist()
+        self.shards = list(shards)
+        self.parts = [dict(enumerate(self.shards[a:b], start=a)) for a, b in itertools.pairwise(bounds)]
+        self.on_error = on_error
+        self.failed: dict[int, str] = {}  # all that were skipped
+        self._passes = 0
+        self._warned: Counter[type[Warning]] = Counter()
+        self._told: set[tuple[type[Warning], str]] = set()
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """The names of the shards that were skipped."""
+        return tuple(self.shards[place].name for place in sorted(self.failed))
+
+    def __call__(self, work: Callable[[Source, int], Sum]) -> Sum:
+        """The sum of ``work(source, part)`` over all parts."""
+        # What a first pass could not read is left out by all; later it would be counted by some only.
+        may_skip = self.on_error == "skip" and self._passes == 0
+        self._passes += 1
+        sent = session.put(work, "the features")
+        parts = [
+            {place: shard for place, shard in part.items() if place not in self.failed} for part in self.parts
+        ]
+        with ProgressBar(f"pass {self._passes}, shards", len(self.shards)) as bar:
+
+            def done(number: int, note: Note) -> None:
+                self._take(note)
+                for _ in self.parts[number]:
+                    bar.advance()
+
+            try:
+                root = _tree(
+                    [(sent, part, number, may_skip) for number, part in enumerate(parts)], _take_part, done
+                )
+                # A copy: what Ray gives out is gone when Ray is.
+                found: Sum = copy.deepcopy(session.get(root, "the sum of all shards"))
+            except ShardError as error:
+                raise self._unreadable(error) from None
+        if may_skip and self.failed:
+            self._warn_of_skipped()
+        return found
+
+    def _take(self, note: Note) -> None:
+        self.failed |= note.failed
+        for kind, text in note.warned:
+            if (kind, text) not in self._told:
+                self._told.add((kind, text))
+                self._warned[kind] += 1
+                if self._warned[kind] <= _ALIKE:
+                    more = "" if self._warned[kind] < _ALIKE else " (and other shards may have more such)"
+                    warnings.warn(text + more, kind, stacklevel=7)
+
+    def _unreadable(self, error: ShardError) -> InvalidInputError:
+        remedy = 'mend it, leave it out, or pass on_error="skip" to go on without'
+        if self.on_error == "skip":
+            remedy = "it could be read in the first pass: keep the shards as they are while they are fitted"
+        return InvalidInputError(
+            f"shard {error.name} must be readable, and is not ({error.reason}); {remedy}"
+        )
+
+    def _warn_of_skipped(self) -> None:
+        names, reason = self.skipped, self.failed[min(self.failed)]
+        if len(names) == len(self.shards):
+            raise InvalidInputError(
+                f"shards must be readable, and none of {plural(len(names), 'shard')} is; {names[0]}: {reason}"
+            )
+        warnings.warn(
+            f"{len(names)} of {plural(len(self.shards), 'shard')} could not be read and were left out: "
+            f"{', '.join(names)} ({names[0]}: {reason})",
+            SkippedShardsWarning,
+            stacklevel=6,
+        )
+
+
+def _take_part(work: Any, shards: dict[int, Shard], number: int, may_skip: bool) -> tuple[Any, Note]:
+    """On a worker: a pass over a part. A shard fails as a whole; then the others are summed again."""
+    failed: dict[int, str] = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        while True:
+            left = {place: shard for place, shard in shards.items() if place not in failed}
+            try:
+                found = work(Joined(left), number)
+            except ShardError as error:
+                if not may_skip:
+                    raise
+                failed[error.place] = error.reason
+            else:
+                return found, Note(failed, [(each.category, str(each.message)) for each in caught])
+
+
+def _add(one: Any, other: Any) -> Any:
+    """On a worker: the sum of two sums."""
+    return one + other
+
+
+def _tree(
+    parts: Sequence[tuple[Any, ...]],
+    function: Callable[..., tuple[Any, Note]],
+    done: Callable[[int, Note], None],
+) -> Any:
+    """A reference to the sum of ``function(*part)`` over the parts; ``done`` hears of each."""
+    ray, leaf, add = session.load(), session.task(function, returns=2), session.task(_add)
+    sizes = [len(parts)]  # of the levels
+    while sizes[-1] > 1:
+        sizes.append((sizes[-1] + 1) // 2)
+    most = 2 * session.workers()
+    waiting = deque(enumerate(parts))
+    running: dict[Any, tuple[int, int, Any]] = {}  # what to wait for, and its level, place and sum
+    ready: dict[tuple[int, int], Any] = {}  # sums whose neighbour is not ready yet
+    while True:
+        while waiting and len(running) < most:
+            number, part = waiting.popleft()
+            found, note = leaf.remote(*part)
+            running[note] = (0, number, found)
+        (over, *_), _ = ray.wait(list(running), num_returns=1, fetch_local=False)
+        level, place, found = running.pop(over)
+        if level == 0:
+            done(place, session.get(over, f"part {place} of the shards"))
+        while place ^ 1 >= sizes[level] > 1:
+            level, place = level + 1, place // 2  # the odd one goes up as it is
+        if sizes[level] == 1:
+            return found
+        neighbour = ready.pop((level, place ^ 1), None)
+        if neighbour is None:
+            ready[level, place] = found
+            continue
+        pair = (found, neighbour) if place % 2 == 0 else (neighbour, found)
+        both = add.remote(*pair)
+        running[both] = (level + 1, place // 2, both)

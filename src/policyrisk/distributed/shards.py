@@ -1,0 +1,161 @@
+"""Shards: the pieces that recorded or simulated episodes come in, each read as a whole by one worker."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from policyrisk.distributed import session
+from policyrisk.errors import EmptyDataError, InvalidInputError
+from policyrisk.readers import Stream, read
+from policyrisk.readers.files import PathOrPaths, find_files
+from policyrisk.readers.minari_datasets import minari_folder
+from policyrisk.readers.parquet import count_row_groups
+from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
+
+_SUFFIXES = (".parquet", ".csv", ".npz")
+FEW = 16  # files from which on each is one shard
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """Some episodes, and the name to speak of them by."""
+
+    name: str
+    source: Any = field(repr=False)  # a source that a worker can iterate over, or a reference to one
+
+    def open(self) -> Source:
+        """The episodes, on the worker."""
+        ray = session.load()
+        source: Source = ray.get(self.source) if isinstance(self.source, ray.ObjectRef) else self.source
+        return source
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file that is opened where it is read."""
+
+    path: str
+    options: Mapping[str, Any]
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        return iter(read(self.path, **self.options))
+
+
+def shards(path: PathOrPaths, **options: Any) -> list[Shard]:
+    """A shard for each file of a folder or list, with the options of :func:`policyrisk.read`.
+
+    Where there are fewer than 16 Parquet files, each is cut into several shards by its row groups. Every
+    worker must see the files under the same path. A Minari dataset is one shard.
+
+    >>> import tempfile, policyrisk as pr
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> for k in range(2):
+    ...     data = pr.domains.walk(n=3, p=0.7).sample(0, episodes=5, seed=k)
+    ...     pr.write_parquet(data, f"{folder.name}/{k}.parquet", state=["place"])
+    >>> [Path(shard.name).name for shard in shards(folder.name, state=["place"])]
+    ['0.parquet', '1.parquet']
+    >>> folder.cleanup()
+    """
+    if _is_minari(path):
+        return [Shard(str(path), _File(str(path), options))]
+    files = find_files(path, "")
+    if isinstance(path, str | os.PathLike) and Path(path).is_dir():
+        files = [file for file in files if file.suffix.lower() in _SUFFIXES]
+    kinds = {file.suffix.lower() for file in files}
+    if len(kinds) != 1 or not kinds <= set(_SUFFIXES):
+        raise InvalidInputError(
+            f"shards must be files of one kind, {', '.join(_SUFFIXES)}, got {path} with "
+            f"{' and '.join(sorted(kinds)) or 'none of these'}; convert them, or pass streams"
+        )
+    pieces = -(-FEW // len(files)) if kinds == {".parquet"} and "row_groups" not in options else 1
+    return [shard for file in files for shard in _pieces(file, pieces, options)]
+
+
+def _pieces(file: Path, most: int, options: Mapping[str, Any]) -> list[Shard]:
+    """A file as a shard, or by row groups as several."""
+    path, groups = str(file.absolute()), 1
+    if most > 1:
+        with suppress(InvalidInputError):  # who reads it says what is wrong
+            groups = count_row_groups(file)
+    if min(most, groups) < 2:
+        return [Shard(str(file), _File(path, options))]
+    bounds = np.linspace(0, groups, min(most, groups) + 1).astype(int).tolist()
+    return [
+        Shard(f"{file}, row groups {a} to {b - 1}", _File(path, {**options, "row_groups": (a, b)}))
+        for a, b in itertools.pairwise(bounds)
+    ]
+
+
+def _is_minari(path: PathOrPaths) -> bool:
+    if isinstance(path, str) and path.startswith("minari:"):
+        return True
+    return isinstance(path, str | os.PathLike) and minari_folder(Path(path)) is not None
+
+
+def as_shards(given: Any) -> list[Shard]:
+    """The shards of a path, or of a list of paths, Trajectories, streams or shards."""
+    if isinstance(given, str | os.PathLike):
+        return shards(given)
+    if isinstance(given, Trajectories | Stream):
+        given = [given]
+    if not isinstance(given, Iterable) or isinstance(given, Iterator):
+        raise InvalidInputError(
+            "shards must be a folder, a list of files, of Trajectories or of streams, or what "
+            f"distributed.rollout returned, got {type(given).__name__}; pass one of these"
+        )
+    found: list[Shard] = []
+    for number, each in enumerate(getattr(given, "shards", given)):
+        if isinstance(each, Shard):
+            found.append(each)
+        elif isinstance(each, str | os.PathLike):
+            found += shards(each)
+        else:
+            check_reiterable(each)
+            name = each.name if isinstance(each, Stream) else f"number {number}"
+            found.append(Shard(name, session.put(each, f"shard {name}")))
+    if not found:
+        raise InvalidInputError("shards must be at least one, got none; pass files, Trajectories or streams")
+    return found
+
+
+class ShardError(Exception):
+    """A shard could not be read: its place, its name, and why."""
+
+    def __init__(self, place: int, name: str, reason: str) -> None:
+        super().__init__(place, name, reason)
+        self.place, self.name, self.reason = place, name, reason
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """The episodes of some shards, one shard after the other; what cannot be read is a ShardError."""
+
+    shards: Mapping[int, Shard]  # by their place
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        for place, shard in self.shards.items():
+            yield from _named(place, shard)
+
+
+def _named(place: int, shard: Shard) -> Iterator[Trajectories]:
+    source: Iterator[Trajectories] | None = None
+    while True:
+        try:
+            source = batches(shard.open()) if source is None else source
+            batch = next(source, None)
+        except EmptyDataError:
+            return  # one among others, as writers leave them
+        except Exception as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise ShardError(place, shard.name, text) from error
+        if batch is None:
+            return
+        yield batch

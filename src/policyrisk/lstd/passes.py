@@ -1,0 +1,59 @@
+"""Passes over the data, and who takes them.
+
+Everything that LSTD learns from its data it learns in passes: the equations and the returns, what cut-off
+episodes give up, the direct variance's right-hand side, states of negative variance, and the scores for the
+error bars. Each pass is a function from a source of episodes to something that adds,
+
+    pass(a and b together) = pass(a) + pass(b)            (up to rounding),
+
+so that it can be taken by many, each over its own *part* of the data. A *fold* takes a pass over all the
+data: :func:`here` in this process, as a single part; :mod:`policyrisk.distributed` on the machines of a
+cluster. Passes are small records or functions, and are sent where the data are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from policyrisk.equations import MomentEquations
+from policyrisk.risk import SampleReturns
+from policyrisk.trajectories import Source
+
+Sum = TypeVar("Sum")
+
+
+class Fold(Protocol):
+    """The data as far as an estimator sees them: it takes passes over them."""
+
+    def __call__(self, work: Callable[[Source, int], Sum], /) -> Sum:
+        """The sum of ``work(source, part)`` over all parts of the data; parts are numbered from 0."""
+
+
+def here(data: Source) -> Fold:
+    """A fold over data in this process, which are one part.
+
+    >>> from policyrisk.trajectories import Trajectories
+    >>> here(Trajectories([[0], [1]], [1.0], [1], [True]))(lambda source, part: len(source))
+    1
+    """
+
+    def fold(work: Callable[[Source, int], Sum]) -> Sum:
+        return work(data, 0)
+
+    return fold
+
+
+@dataclass(frozen=True, eq=False)
+class FirstPass:
+    """What the first pass over the data finds."""
+
+    equations: MomentEquations
+    returns: SampleReturns  # of the terminated episodes
+    episodes: tuple[int, ...]  # of each part, in order
+
+    def __add__(self, other: FirstPass) -> FirstPass:
+        return FirstPass(
+            self.equations + other.equations, self.returns + other.returns, self.episodes + other.episodes
+        )

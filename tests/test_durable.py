@@ -1,0 +1,147 @@
+"""Fits that are interrupted again and again end as if they had not been."""
+
+import numpy as np
+import pytest
+
+import policyrisk as pr
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.lstd import durable
+from policyrisk.lstd.durable import DurableFold
+
+CHAIN = pr.domains.walk(n=8, p=0.7)
+LINE, PARABOLA = (pr.Polynomial(degree, low=[0], high=[7]) for degree in (1, 2))
+TILES = pr.TileCoding(low=[0], high=[8], bins=[8])
+ESTIMATORS = {
+    "tiles": pr.LSTD(TILES),
+    "direct": pr.LSTD(TILES, variance="direct"),
+    "constrained": pr.LSTD(LINE, PARABOLA, nonnegative_at="visited"),
+    "mixed": pr.LSTD(LINE, TILES, discount=0.9),
+}
+
+
+class Mortal:
+    """A stream of batches that dies once, at a given batch counted over all its passes."""
+
+    def __init__(self, data, dies_at=None):
+        self.data, self.left = data, dies_at
+
+    def __iter__(self):
+        for batch in self.data:
+            if self.left is not None:
+                self.left -= 1
+                if self.left < 0:
+                    self.left = None
+                    raise ConnectionAbortedError
+            yield batch
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(durable, "BATCHES", 3)
+    monkeypatch.setattr(durable, "_EVERY", 0.0)
+    monkeypatch.setattr(durable, "_PATIENCE", 0.0)
+
+
+def records(max_steps=None):
+    return [CHAIN.sample(0, episodes=12, seed=k, max_steps=max_steps) for k in range(10)]
+
+
+def weights(risk):
+    bars = risk.error_bars
+    return [risk.w_mean, risk.w_second, bars.mean, bars.cross, bars.second, bars.replicates]
+
+
+@pytest.mark.parametrize(
+    ("name", "max_steps"),
+    [("tiles", None), ("direct", None), ("constrained", None), ("mixed", None), ("tiles", 9), ("direct", 9)],
+)
+def test_a_fit_that_dies_anywhere_goes_on_to_the_same_bits(tmp_path, name, max_steps):
+    lstd, data, path = ESTIMATORS[name], records(max_steps), tmp_path / "checkpoint.npz"
+
+    def fit(source, resume):
+        return lstd.fit_by(DurableFold(source, path, {"data": "walks"}, resume=resume), bootstrap=20, seed=3)
+
+    whole = weights(fit(data, resume=False))
+    path.unlink()
+    near = weights(lstd.fit(data, bootstrap=20, seed=3))
+    for one, other in zip(whole, near, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
+    rng = np.random.default_rng(1)
+    deaths, resume = 0, False
+    while True:
+        source = Mortal(data, int(rng.integers(0, 15)))
+        try:
+            found = weights(fit(source, resume))
+            break
+        except ConnectionAbortedError:
+            deaths, resume = deaths + 1, True
+    assert deaths > 0
+    for one, other in zip(whole, found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_interrupt_saves_and_says_so(tmp_path):
+    class Interrupted(Mortal):
+        def __iter__(self):
+            yield from self.data[:7]
+            raise KeyboardInterrupt
+
+    path = tmp_path / "checkpoint.npz"
+    with pytest.raises(KeyboardInterrupt, match=r"after 2 parts of pass 1, saved in .*go on with --resume"):
+        ESTIMATORS["tiles"].fit_by(DurableFold(Interrupted(records()), path, {}, resume=False))
+    calls = []
+
+    def work(source, part):
+        calls.append(part)
+        return pr.LSTD(TILES).equations(source)
+
+    fold = DurableFold(records(), path, {}, resume=True)
+    assert fold._done == 2
+    fold._sum = pr.LSTD(TILES).equations(records()[:6])
+    assert fold(work).episodes == 120
+    assert calls == [2, 3]
+
+
+def test_only_the_same_evaluation_goes_on(tmp_path):
+    path = tmp_path / "checkpoint.npz"
+    ESTIMATORS["tiles"].fit_by(DurableFold(records(), path, {"data": "a", "lam": 0.9}, resume=False))
+    assert durable.stored_problem(path) == {"data": "a", "lam": 0.9}
+    with pytest.raises(MismatchError, match="lam changed since"):
+        DurableFold(records(), path, {"data": "a", "lam": 0.5}, resume=True)
+    DurableFold(records(), path, {"data": "a", "lam": 0.5}, resume=False)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(InvalidInputError, match="damaged"):
+        DurableFold(records(), path, {"data": "a", "lam": 0.9}, resume=True)
+    # Where there is no file yet, it begins.
+    DurableFold(records(), tmp_path / "none.npz", {}, resume=True)
+
+
+def test_no_episode_at_all_is_said(tmp_path):
+    with pytest.raises(InvalidInputError, match="at least one episode"):
+        ESTIMATORS["tiles"].fit_by(DurableFold([], tmp_path / "c.npz", {}, resume=False))
+
+
+def test_features_that_cannot_be_described_cannot_be_kept(tmp_path):
+    class Own:
+        size = 1
+
+        def __call__(self, x):
+            return np.ones((len(x), 1))
+
+    for features, message in (
+        (Own(), r"spec\(\) to be kept in a checkpoint, got Own"),
+        (lambda x: np.ones((len(x), 1)), "cannot be described in plain values"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            pr.LSTD(features).fit_by(DurableFold(records(), tmp_path / "c.npz", {}, resume=False))
+
+
+def test_what_is_the_same_object_stays_so():
+    equations = pr.LSTD(TILES).equations(records())
+    arrays = {}
+    again = durable.unpack(durable.pack(equations, arrays), arrays)
+    assert again.C is again.A
+    assert again.shared
+    for name in ("A", "b", "D", "e", "gram", "visits"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(equations, name))
+    assert again.features == equations.features
