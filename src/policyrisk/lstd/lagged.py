@@ -28,7 +28,7 @@ from policyrisk.lstd.rows import DenseRows, Memory, Rows, SparseRows
 
 # Sums of rows are added to P when so many visits were noted: FEWEST at first, and twice as many after every
 # time that a touched entry of P had fewer than WORTHWHILE additions behind it, up to MOST.
-FEWEST, MOST, WORTHWHILE = 1 << 16, 1 << 18, 8
+FEWEST, MOST, WORTHWHILE = 1 << 16, 1 << 20, 8
 FEW = 1 << 12  # visits that one thread adds up sooner than others are woken
 
 
