@@ -35,7 +35,7 @@ from policyrisk.risk import SampleReturns
 from policyrisk.storage import read_record, write_record
 from policyrisk.trajectories import Source, Trajectories, batches
 
-BATCHES = 8  # of the source in a part: some 10⁶ transitions of a file
+BATCHES = 1  # of the source in a part: some 1.3·10⁵ transitions of a file
 _KIND = "Checkpoint of LSTD"
 _EVERY = 5.0  # seconds between two checkpoints
 _PATIENCE = 10.0  # of a checkpoint's own time: large ones are written less often
