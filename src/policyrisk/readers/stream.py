@@ -21,7 +21,7 @@ from policyrisk._text import plural
 from policyrisk.errors import EmptyDataError, InvalidInputError, MismatchError, UnrecordedEndWarning
 from policyrisk.trajectories import Trajectories
 
-BATCH_ROWS = 1 << 17  # states in a batch: some MB, and enough that Python's share of the time is small
+BATCH_ROWS = 1 << 16  # states in a batch: some MB, and enough that Python's share of the time is small
 
 
 class Part(NamedTuple):
