@@ -52,7 +52,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; the exit code."""
     debug = "--debug" in arguments
-    # PyArrow's own pool keeps what was freed, some 60 MB; it is chosen when PyArrow is first imported.
+    # PyArrow's own pool may keep what was freed; it is chosen when PyArrow is first imported.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     with _readable_warnings():
         try:
