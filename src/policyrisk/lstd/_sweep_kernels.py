@@ -11,10 +11,11 @@ that stays in a cache, and added to the large matrix once.
 A *position* is a row of features, or a *run* of rows with one and the same single feature. After position s
 a trace z has become d_s z, plus u_s times the feature's value there. What a position has is kept together,
 
-    step[s] = d, g of both channels, the run's column        visit[s] = u, h of both channels, ``last``
+    step[s] = d, g of both channels, the run's column        visit[s] = u, h of both channels, ``ahead``
 
-with g and h 0 for a channel that is not there. ``column`` and ``last`` are the whole numbers in step[:, 3]
-and visit[:, 3], in views as int64 of the same memory. Sparse features come as ``ptr``, ``idx``, ``val``: row
+with g and h 0 for a channel that is not there. A visit at s adds something to the positions up to
+s + ahead[s]. ``column`` and ``ahead`` are the whole numbers in step[:, 3] and visit[:, 3], in views as int64
+of the same memory. Sparse features come as ``ptr``, ``idx``, ``val``: row
 i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1].
 """
 
@@ -28,7 +29,7 @@ from policyrisk._arrays import Bools, Floats, Ints
 # What a visit adds to the rest of its episode is dropped from where on nothing is larger than this beside
 # the largest that the same visit adds: 1e-9 of its last bit.
 NEGLIGIBLE = 1e-25
-END = -1  # ``last`` of a position that ends an episode, and is not visited
+END = -1  # ``ahead`` of a position that ends an episode, and is not visited
 GROUP = 8  # neighbouring columns of a row's buffer that are added to the large matrix together
 
 
@@ -44,7 +45,7 @@ def append_runs(
     step: Floats,
     visit: Floats,
     column: Ints,
-    last: Ints,
+    ahead: Ints,
 ) -> int:
     """Put rows with one entry each, which are their own columns, after the first n positions, as runs.
 
@@ -70,28 +71,28 @@ def append_runs(
             if end or i == ends.size or ends[i] or idx[i] != j:
                 break
         step[n, 0], step[n, 1], step[n, 2], column[n] = power, g_0, g_1, j
-        visit[n, 0], visit[n, 1], visit[n, 2], last[n] = z, h_0, h_1, END if end else n
+        visit[n, 0], visit[n, 1], visit[n, 2], ahead[n] = z, h_0, h_1, END if end else 0
         n += 1
     return n
 
 
 @njit(cache=True, nogil=True)
 def append_rows(
-    ends: Bools, g: Floats, h: Floats, decay: float, n: int, step: Floats, visit: Floats, last: Ints
+    ends: Bools, g: Floats, h: Floats, decay: float, n: int, step: Floats, visit: Floats, ahead: Ints
 ) -> int:
     """As append_runs, every row being a position; its entries are kept elsewhere."""
     for i in range(ends.size):
         step[n, 0], step[n, 2], visit[n, 0], visit[n, 2] = decay, 0.0, 1.0, 0.0
         for c in range(g.shape[1]):
             step[n, 1 + c], visit[n, 1 + c] = g[i, c], h[i, c]
-        last[n] = END if ends[i] else n
+        ahead[n] = END if ends[i] else 0
         n += 1
     return n
 
 
 @njit(cache=True)
-def _reach(size: Floats, d: Floats, last: Ints, first: int) -> None:
-    """Raise ``last`` to where what a visit adds becomes NEGLIGIBLE; the arrays are those of an episode.
+def _reach(size: Floats, d: Floats, ahead: Ints) -> None:
+    """Raise ``ahead`` to where what a visit adds becomes NEGLIGIBLE; the arrays are those of an episode.
 
     With top_s = max_{k≥s} size_k Π_{s≤j<k} d_j, a visit at i adds at most ρ top_{i+1}, and from s on at most
     ρ top_s Π_{i<j<s} d_j. The s where that is negligible moves on with i.
@@ -113,15 +114,15 @@ def _reach(size: Floats, d: Floats, last: Ints, first: int) -> None:
         while s < count and top[s] * left > NEGLIGIBLE * top[i + 1]:
             left *= d[s]
             s += 1
-        last[i] = max(last[i], first + s - 1)
+        ahead[i] = max(ahead[i], s - 1 - i)
 
 
 @njit(cache=True, nogil=True)
-def reach(n: int, step: Floats, last: Ints, runs: bool, col_ptr: Ints, col_val: Floats) -> None:
-    """Find ``last`` of n positions: the last one that a visit there adds anything to."""
+def reach(n: int, step: Floats, ahead: Ints, runs: bool, col_ptr: Ints, col_val: Floats) -> None:
+    """Find ``ahead`` of n positions: how far on the last one is that a visit there adds anything to."""
     begin = 0
     for end in range(n):
-        if last[end] != END:
+        if ahead[end] != END:
             continue
         stop = end + 1 if step[end, 1] != 0.0 or step[end, 2] != 0.0 else end
         left = 1.0
@@ -129,7 +130,7 @@ def reach(n: int, step: Floats, last: Ints, runs: bool, col_ptr: Ints, col_val: 
             left *= step[s, 0]
         if left >= NEGLIGIBLE:
             for s in range(begin, end):
-                last[s] = stop - 1
+                ahead[s] = stop - 1 - s
         else:
             size = np.zeros(stop - begin)
             for c in range(2):
@@ -140,38 +141,40 @@ def reach(n: int, step: Floats, last: Ints, runs: bool, col_ptr: Ints, col_val: 
                         for q in range(col_ptr[s], col_ptr[s + 1]):
                             top = max(top, abs(col_val[q]))
                     size[s - begin] = abs(step[s, 1 + c]) * top
-                _reach(size, step[begin:stop, 0], last[begin:stop], begin)
+                _reach(size, step[begin:stop, 0], ahead[begin:stop])
         begin = end + 1
 
 
 @njit(cache=True, nogil=True)
-def index_runs(n: int, column: Ints, last: Ints, size: int) -> tuple[Ints, Ints]:
+def index_runs(n: int, column: Ints, ahead: Ints, size: int) -> tuple[Ints, Ints]:
     """The visited positions of every feature in turn, and where each one's begin (size + 1,)."""
     begin = np.zeros(size + 1, np.int64)
     for s in range(n):
-        if last[s] != END:
+        if ahead[s] != END:
             begin[column[s] + 1] += 1
     begin = np.cumsum(begin)
     put, where = begin.copy(), np.empty(begin[-1], np.int64)
     for s in range(n):
-        if last[s] != END:
+        if ahead[s] != END:
             where[put[column[s]]] = s
             put[column[s]] += 1
     return begin, where
 
 
 @njit(cache=True, nogil=True)
-def index_rows(n: int, ptr: Ints, idx: Ints, val: Floats, last: Ints, size: int) -> tuple[Ints, Ints, Floats]:
+def index_rows(
+    n: int, ptr: Ints, idx: Ints, val: Floats, ahead: Ints, size: int
+) -> tuple[Ints, Ints, Floats]:
     """As index_runs, with the values, for rows with any number of entries."""
     begin = np.zeros(size + 1, np.int64)
     for s in range(n):
-        if last[s] != END:
+        if ahead[s] != END:
             for p in range(ptr[s], ptr[s + 1]):
                 begin[idx[p] + 1] += 1
     begin = np.cumsum(begin)
     put, where, value = begin.copy(), np.empty(begin[-1], np.int64), np.empty(begin[-1])
     for s in range(n):
-        if last[s] != END:
+        if ahead[s] != END:
             for p in range(ptr[s], ptr[s + 1]):
                 at = put[idx[p]]
                 where[at], value[at] = s, val[p]
@@ -189,7 +192,7 @@ def sweep(
     step: Floats,
     visit: Floats,
     column: Ints,
-    last: Ints,
+    ahead: Ints,
     runs: bool,
     col_ptr: Ints,
     col_idx: Ints,
@@ -214,7 +217,7 @@ def sweep(
                 z = 0.0
             x, y = z * step[i, 1] + rho * visit[i, 1], z * step[i, 2] + rho * visit[i, 2]
             z = step[i, 0] * z + rho * visit[i, 0]
-            reached = last[i]
+            reached = i + ahead[i]
             stop = reached + 1
             if p + 1 < begin[a + 1]:
                 stop = min(stop, where[p + 1])

@@ -183,6 +183,10 @@ class Plan:
         part.counts.finish()
         if not self.shared:
             part.second_counts.finish()
+        if not self.sparse_sums:
+            for product in (part.A, part.C, part.D):
+                if product is not None:
+                    product.finish()
         return part
 
     def _products(

@@ -5,8 +5,8 @@
 ρ and σ are rows of features, z_s = κ z_{s−1} + ρ_s; i runs over the visited rows and s over the later rows
 of the same episode; c numbers the channels, one or two.
 
-Products of dense columns are made chunk by chunk, with BLAS. Of sparse columns a chunk's rows are only noted,
-and when there are enough of them, all threads add them up, each some rows of P (see
+Products of dense columns are made chunk by chunk, with BLAS. Of sparse columns a chunk only notes where its
+rows are, and when there are enough of these notes, all threads add them up, each some rows of P (see
 :mod:`policyrisk.lstd._sweep_kernels`). Every row of P is summed in the order of the data, so that the result
 does not depend on the number of threads.
 """
@@ -32,15 +32,45 @@ FEWEST, MOST, WORTHWHILE = 1 << 16, 1 << 20, 8
 FEW = 1 << 12  # visits that one thread adds up sooner than others are woken
 
 
+class _Positions:
+    """What is noted of sparse rows: ``step`` and ``visit`` (size, 4) of the kernels."""
+
+    def __init__(self, size: int, memory: Memory) -> None:
+        self._memory, self._buffer = memory, memory.take(8 * size)
+        self.step, self.visit = self._buffer[: 8 * size].reshape(2, size, 4)
+        self.column, self.ahead = self.step.view(np.int64)[:, 3], self.visit.view(np.int64)[:, 3]
+        self.count = 0  # positions in use
+
+    def put(self, more: _Positions) -> None:
+        """Put others after these, for which there has to be room."""
+        at = slice(self.count, self.count + more.count)
+        self.step[at], self.visit[at] = more.step[: more.count], more.visit[: more.count]
+        self.count = at.stop
+
+    def with_room(self, more: int) -> _Positions:
+        """These, or a copy with room for more."""
+        size = len(self.step)
+        if self.count + more <= size:
+            return self
+        larger = _Positions(max(2 * size, self.count + more), self._memory)
+        larger.put(self)
+        return larger
+
+    def release(self) -> None:
+        """Give back the memory; the positions are of no use after that."""
+        self._memory.give(self._buffer)
+
+
 class Lagged:
     """P of a chunk's episodes: its blocks are put in one by one, the last one first."""
 
     def __init__(self, g: Floats, h: Floats, decay: float, col_size: int, memory: Memory) -> None:
         self.g, self.h, self.decay = g, h, decay  # g and h: (rows, channels)
-        self.sparse: list[tuple[slice, SparseRows, SparseRows]] = []
+        self.sparse: list[tuple[slice, SparseRows, SparseRows]] = []  # the first one in time last
         self.dense: Any = None  # (row_size, channels · col_size), not added up yet
         self._shape = (g.shape[1], col_size)
         self._memory = memory
+        self._positions: _Positions | None = None
 
     @cached_property
     def _carry(self) -> Floats:
@@ -63,22 +93,31 @@ class Lagged:
         self.dense = product if self.dense is None else np.add(self.dense, product, out=self.dense)
         self._memory.give(buffer)
 
+    @cached_property
+    def runs(self) -> bool:
+        """Whether sparse rows have one entry each, and are their own columns."""
+        return all(rho is sigma and rho.one_hot for _, rho, sigma in self.sparse)
 
-class _Positions:
-    """What is noted of sparse rows: ``step`` and ``visit`` (size, 4) of the kernels."""
+    def finish(self) -> None:
+        """Note where the sparse rows are, after the last block: on the thread that has them at hand."""
+        self._positions = self._noted() if self.sparse else None
 
-    def __init__(self, size: int) -> None:
-        self.step, self.visit = np.empty((size, 4)), np.empty((size, 4))
-        self.column, self.last = self.step.view(np.int64)[:, 3], self.visit.view(np.int64)[:, 3]
+    def take_positions(self) -> _Positions:
+        """Where the sparse rows are; who takes them releases them."""
+        taken, self._positions = self._positions or self._noted(), None
+        return taken
 
-    def with_room(self, used: int, more: int) -> _Positions:
-        """These, or a copy with room for more beyond what is used."""
-        size = len(self.step)
-        if used + more <= size:
-            return self
-        larger = _Positions(max(2 * size, used + more))
-        larger.step[:used], larger.visit[:used] = self.step[:used], self.visit[:used]
-        return larger
+    def _noted(self) -> _Positions:
+        x = _Positions(sum(len(rho.ends) for _, rho, _ in self.sparse), self._memory)
+        for at, rho, _ in reversed(self.sparse):
+            weights = self.g[at], self.h[at], self.decay, x.count, x.step, x.visit
+            if self.runs:
+                x.count = _sweep_kernels.append_runs(rho.ends, rho.idx, rho.val, *weights, x.column, x.ahead)
+            else:
+                x.count = _sweep_kernels.append_rows(rho.ends, *weights, x.ahead)
+        col_ptr, _, col_val = joined([] if self.runs else [sigma for _, _, sigma in reversed(self.sparse)])
+        _sweep_kernels.reach(x.count, x.step, x.ahead, self.runs, col_ptr, col_val)
+        return x
 
 
 class Total:
@@ -87,9 +126,9 @@ class Total:
     def __init__(self, channels: int, rows: int, columns: int) -> None:
         self._sums = np.zeros((channels, rows, columns))
         self._enough = FEWEST
-        self._positions = _Positions(0)
-        self._count = self._visits = 0  # positions in use, and entries of their rows
-        self._runs = True  # rows have one entry each, and are their own columns
+        self._positions = _Positions(0, Memory())
+        self._visits = 0  # entries of the rows at these positions
+        self._runs = True
         self._rows: list[SparseRows] = []  # what the positions are, where they are not runs
         self._columns: list[SparseRows] = []
 
@@ -103,12 +142,8 @@ class Total:
                 )
             channels, rows, columns = self._sums.shape
             self._sums += part.dense.reshape(rows, channels, columns).transpose(1, 0, 2)
-        runs = all(rho is sigma and rho.one_hot for _, rho, sigma in part.sparse)
-        if runs != self._runs:
-            self._sweep()
-            self._runs = runs
-        for at, rho, sigma in reversed(part.sparse):
-            self._note(rho, sigma, part.g[at], part.h[at], part.decay)
+        if part.sparse:
+            self._note(part)
         if self._visits >= self._enough:
             self._sweep()
 
@@ -117,40 +152,37 @@ class Total:
         self._sweep()
         return self._sums
 
-    def _note(self, rho: SparseRows, sigma: SparseRows, g: Floats, h: Floats, decay: float) -> None:
-        x = self._positions = self._positions.with_room(self._count, len(rho.ends))
+    def _note(self, part: Lagged) -> None:
+        if part.runs != self._runs:
+            self._sweep()
+            self._runs = part.runs
+        more = part.take_positions()
+        self._positions = self._positions.with_room(more.count)
+        self._positions.put(more)
+        more.release()
         if self._runs:
-            before, self._count = (
-                self._count,
-                _sweep_kernels.append_runs(
-                    rho.ends, rho.idx, rho.val, g, h, decay, self._count, x.step, x.visit, x.column, x.last
-                ),
-            )
-            self._visits += self._count - before
-        else:
-            self._count = _sweep_kernels.append_rows(
-                rho.ends, g, h, decay, self._count, x.step, x.visit, x.last
-            )
+            self._visits += more.count
+            return
+        for _, rho, sigma in reversed(part.sparse):
             self._visits += rho.idx.size
             self._rows.append(rho)
             self._columns.append(sigma)
 
     def _sweep(self) -> None:
         """Add what was noted to the sums, on all threads, and forget it."""
-        n, x, rows = self._count, self._positions, self._sums.shape[1]
-        if n == 0:
+        x, rows = self._positions, self._sums.shape[1]
+        if x.count == 0:
             return
         col_ptr, col_idx, col_val = joined(self._columns)  # nothing, if these are runs
-        _sweep_kernels.reach(n, x.step, x.last, self._runs, col_ptr, col_val)
         if self._runs:
-            begin, where = _sweep_kernels.index_runs(n, x.column, x.last, rows)
+            begin, where = _sweep_kernels.index_runs(x.count, x.column, x.ahead, rows)
             value = np.zeros(0)
         else:
-            begin, where, value = _sweep_kernels.index_rows(n, *joined(self._rows), x.last, rows)
+            begin, where, value = _sweep_kernels.index_rows(x.count, *joined(self._rows), x.ahead, rows)
 
         def some_rows(bounds: tuple[int, int]) -> tuple[int, int]:
             return _sweep_kernels.sweep(
-                *bounds, begin, where, value, x.step, x.visit, x.column, x.last,
+                *bounds, begin, where, value, x.step, x.visit, x.column, x.ahead,
                 self._runs, col_ptr, col_idx, col_val, self._sums,
             )  # fmt: skip
 
@@ -158,14 +190,14 @@ class Total:
         additions, entries = (sum(each) for each in zip(*done, strict=True))
         if additions < WORTHWHILE * entries:
             self._enough = min(2 * self._enough, MOST)
-        self._count = self._visits = 0
+        x.count = self._visits = 0
         self._rows, self._columns = [], []
 
 
 def _shares(begin: Ints) -> list[tuple[int, int]]:
     """Rows low, …, high − 1 with about equally many visits, several shares for each thread."""
     threads = get_num_threads() if begin[-1] > FEW else 1
-    count = 8 * threads if threads > 1 else 1
+    count = 16 * threads if threads > 1 else 1
     cuts = np.searchsorted(begin, np.linspace(0, begin[-1], count + 1)[1:-1])
     bounds = [0, *cuts.tolist(), len(begin) - 1]
     return [(low, high) for low, high in pairwise(bounds) if low < high]

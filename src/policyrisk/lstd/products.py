@@ -119,7 +119,7 @@ def in_order(function: Callable[[_In], _Out], items: Iterable[_In], *, uses_blas
         try:
             for item in chain(begin, rest):
                 waiting.append(pool.submit(function, item))
-                if len(waiting) > threads:
+                if len(waiting) > 2 * threads:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

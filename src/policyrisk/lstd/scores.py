@@ -91,6 +91,7 @@ def chunk_scores(
         derivative = Lagged(g, h, kappa_M, w_mean.size, plan.memory)
         for at, phi_J, phi_M in blocks:
             derivative.block(at, phi_M, phi_J)
+        derivative.finish()
     if sp.issparse(scores[0]) and sp.issparse(scores[1]):
         return sp.csr_array(sp.hstack(scores, format="csr")), derivative
     return np.hstack([s.toarray() if sp.issparse(s) else s for s in scores]), derivative
