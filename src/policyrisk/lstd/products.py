@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,7 +29,7 @@ from policyrisk.trajectories import Source, Trajectories, batches
 
 SPARSE_CHUNK = 1 << 16  # transitions whose sparse traces and indices are in hand at once
 DENSE_CHUNK = 1 << 12  # the same for dense features
-DENSE_BLOCK = 1 << 10  # rows whose dense features and traces stay in a cache while they are used
+DENSE_BLOCK = 1 << 11  # rows whose dense features and traces stay in a cache while they are used
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -56,11 +56,10 @@ class Chunk:
         return cls(data, states, readonly(ends))
 
     def blocks(self, most: int) -> list[slice]:
-        """The rows in blocks, the last one first: only an episode longer than a chunk makes several."""
+        """The rows in blocks of about the same size, the last one first."""
         rows = len(self.ends)
-        if rows <= 3 * most:
-            return [slice(0, rows)]
-        return [slice(max(end - most, 0), end) for end in range(rows, 0, -most)]
+        cuts = np.linspace(0, rows, max(round(rows / most), 1) + 1).astype(int).tolist()
+        return [slice(begin, end) for begin, end in pairwise(cuts)][::-1]
 
     def outside(self, features: Features, second_features: Features) -> int:
         """How many visited rows lie outside either map's box."""
