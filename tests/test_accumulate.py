@@ -271,8 +271,11 @@ def test_no_episode_gives_the_empty_equations() -> None:
         assert equations.shared
 
 
+@pytest.mark.parametrize("uses_blas", [False, True])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_results_come_in_order_and_do_not_pile_up(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_come_in_order_and_do_not_pile_up(
+    threads: int, uses_blas: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(products, "get_num_threads", lambda: threads)
     read = 0
 
@@ -282,9 +285,11 @@ def test_results_come_in_order_and_do_not_pile_up(threads: int, monkeypatch: pyt
             read += 1
             yield read
 
-    for done, result in enumerate(products.in_order(lambda item: -item, items(), uses_blas=False), start=1):
+    most = (threads if uses_blas else 2 * threads) + 1
+    found = products.in_order(lambda item: -item, items(), uses_blas=uses_blas)
+    for done, result in enumerate(found, start=1):
         assert result == -done
-        assert read <= done + threads + 1
+        assert read <= done + most
 
 
 def test_blas_threads_are_held_and_given_back() -> None:

@@ -105,9 +105,11 @@ def _cut(data: Trajectories, most: int) -> Iterator[Trajectories]:
 def in_order(function: Callable[[_In], _Out], items: Iterable[_In], *, uses_blas: bool) -> Iterator[_Out]:
     """``function`` of every item, on all threads, in the items' order; few results wait at a time.
 
-    A function that ``uses_blas`` runs on one thread where BLAS cannot be told to leave the others to us.
+    A function that ``uses_blas`` runs on one thread where BLAS cannot be told to leave the others to us. Its
+    results are dense matrices, of which fewer may wait.
     """
     threads = get_num_threads() if controllable() or not uses_blas else 1
+    most = threads if uses_blas else 2 * threads
     rest = iter(items)
     begin = list(islice(rest, 2))
     if threads == 1 or len(begin) < 2:
@@ -118,7 +120,7 @@ def in_order(function: Callable[[_In], _Out], items: Iterable[_In], *, uses_blas
         try:
             for item in chain(begin, rest):
                 waiting.append(pool.submit(function, item))
-                if len(waiting) > 2 * threads:
+                if len(waiting) > most:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
