@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from policyrisk.control import pinball_policy
 from policyrisk.domains import Pinball
@@ -75,9 +76,10 @@ def sums(data: Trajectories, features: Any) -> Callable[[], object]:
     return lambda: accumulate(data, features, lam=LAM, discount=1.0)
 
 
-def outer_product_loop(data: Trajectories, features: TileCoding, transitions: int) -> float:
+def outer_product_loop(data: Trajectories, features: Any, transitions: int) -> float:
     """Seconds a transition takes where A, b, D and e are summed by np.outer over all features."""
-    phi = features(data.states[: transitions + 1]).toarray()
+    phi = features(data.states[: transitions + 1])
+    phi = phi.toarray() if sp.issparse(phi) else phi
     A, D = np.zeros((2, features.size, features.size))
     b, e = np.zeros((2, features.size))
     z = np.zeros(features.size)
@@ -92,6 +94,12 @@ def outer_product_loop(data: Trajectories, features: TileCoding, transitions: in
     return (time.perf_counter() - start) / transitions
 
 
+def bandwidth() -> float:
+    """Bytes a second that one thread reads from memory, of an array of 400 MB."""
+    array = np.ones(50_000_000)
+    return array.nbytes / best(array.sum, 5)
+
+
 def measure() -> dict[str, float]:
     """The speeds of this process, with however many threads it has: transitions per second, flop/s."""
     cases: dict[str, tuple[Trajectories, Features, int]] = {  # and how often in a turn
@@ -102,7 +110,7 @@ def measure() -> dict[str, float]:
     }
     for data, features, _ in cases.values():
         accumulate(data[:2], features, lam=LAM, discount=1.0)  # compiled before it is timed
-    found = dict.fromkeys(["dgemm", *cases], 0.0)
+    found = {"bandwidth": bandwidth(), **dict.fromkeys(["dgemm", *cases], 0.0)}
     for _ in range(4):  # in turns, so that all of them meet the same disturbances
         found["dgemm"] = max(found["dgemm"], dgemm_rate())
         for name, (data, features, times) in cases.items():
@@ -177,6 +185,8 @@ def rows(streamed: int = 100_000_000) -> list[dict[str, str]]:
     """The table: what was done, our figure, what it is compared with, and the ratio."""
     one, all_threads = in_child("measure", ONE_THREAD), in_child("measure", {})
     loop = outer_product_loop(walk(1, 60, 0.005), TILES, 60)
+    dense_loop = outer_product_loop(walk(1, 2000, 0.005), DENSE, 2000)
+    bytes_read = 8 * (2 + 1)  # a transition: its state and its reward
     products = 3 * 2 * DENSE.size**2  # flop a transition that DGEMM would need: A, D and gram
     bar = 5e6 * one["dgemm"] / 50e9
     seconds, game = in_child("bars", {}), in_child("pinball", {})
@@ -209,10 +219,17 @@ def rows(streamed: int = 100_000_000) -> list[dict[str, str]]:
             "94% of the steps enter another tile; most of it is the zeroing of 150 MB of sums",
         ),
         row(
-            "the same, beside np.outer per transition",
+            "the same, beside NumPy's np.outer per transition",
             million(one["tiles"] / 1e6),
             f"{1 / loop:.1f} transitions/s",
             one["tiles"] * loop,
+        ),
+        row(
+            "the same, beside the memory's bandwidth",
+            f"{one['tiles'] * bytes_read / 1e6:.0f} MB/s of states and rewards",
+            f"{one['bandwidth'] / 1e9:.1f} GB/s read by one thread",
+            one["tiles"] * bytes_read / one["bandwidth"],
+            "the limit if nothing were computed; a visit is added to every later tile that its trace reaches",
         ),
         row(
             "LSTD(0.9), 256 dense features, one core",
@@ -221,6 +238,12 @@ def rows(streamed: int = 100_000_000) -> list[dict[str, str]]:
             one["dense"] * products / one["dgemm"],
             "features and traces included; of the symmetric gram we compute half: counted so, the ratio is "
             f"{one['dense'] * products / one['dgemm'] * 2.5 / 3:.2f}",
+        ),
+        row(
+            "the same, beside NumPy's np.outer per transition",
+            f"{one['dense'] / 1e6:.3f} M transitions/s",
+            f"{1 / dense_loop:,.0f} transitions/s",
+            one["dense"] * dense_loop,
         ),
         row(
             "all threads, 50×50 tiles",

@@ -33,6 +33,7 @@ NAMES = (
     "pinball",
     "sarsa",
     "large",
+    "distributed",
     "out_of_core",
     "accuracy",
     "growth",

@@ -341,7 +341,7 @@ def test_extended(small, tmp_path):
     extension = pinball_extended.run(small, parameters)
     numbers = extension.numbers
     assert numbers["chosen"] in extension.errors
-    estimators = pinball_extended.candidates(small, parameters)
+    estimators = pinball_extended.candidates(small.parameters, parameters)
     assert set(numbers["maps"]) == {*estimators, "every-visit Monte Carlo"}
     states = small.grid.states
     for name in ("tiles, direct", "bases for J, tiles for V, direct"):

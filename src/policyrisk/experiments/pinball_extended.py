@@ -25,7 +25,7 @@ from policyrisk._arrays import Floats
 from policyrisk._progress import ProgressBar
 from policyrisk.experiments.map_errors import MapError
 from policyrisk.experiments.output import Clock, write_figure, write_json
-from policyrisk.experiments.pinball import PinballResult
+from policyrisk.experiments.pinball import PinballParameters, PinballResult
 from policyrisk.experiments.tile_visits import every_visit, visits_of
 from policyrisk.features import RadialBasis, TileCoding
 from policyrisk.lstd import LSTD
@@ -65,9 +65,9 @@ class ExtendedResult:
     numbers: dict[str, Any] = field(repr=False)
 
 
-def candidates(result: PinballResult, given: ExtendedParameters) -> dict[str, LSTD]:
+def candidates(paper: PinballParameters, given: ExtendedParameters) -> dict[str, LSTD]:
     """The estimators to choose from, by name."""
-    n, lam = result.parameters.tiles, result.parameters.lam
+    n, lam = paper.tiles, paper.lam
     tiles = TileCoding([0, 0], [1, 1], bins=[n, n], dims=[0, 1])
     fine, coarse = (_bases(k, given.velocities) for k in (given.fine, given.coarse))
     direct: dict[str, Any] = {"lam": lam, "ridge": _RIDGE, "variance": "direct"}
@@ -87,7 +87,7 @@ def run(result: PinballResult, parameters: ExtendedParameters | None = None) -> 
     given = ExtendedParameters() if parameters is None else parameters
     clock = Clock()
     chance = np.random.SeedSequence(result.parameters.seed).spawn(9)[7:]
-    estimators = candidates(result, given)
+    estimators = candidates(result.parameters, given)
     with clock("cross_validation"):
         validation = cross_validate(estimators, result.data, folds=given.folds, seed=chance[0])
     with clock("fits"):
