@@ -142,6 +142,3 @@ class Browser:
 
     def screenshot(self, path: Path):
         path.write_bytes(base64.b64decode(self._send("GET", f"{self.session}/screenshot")))
-
-    def pdf(self, path: Path):
-        path.write_bytes(base64.b64decode(self.post("/print", background=True)))

@@ -354,6 +354,12 @@ def test_wrong_features_are_named() -> None:
         def __call__(self, states: npt.ArrayLike) -> Any:
             return super().__call__(states) * np.nan
 
+    class SparseBeyond(Hats):
+        def __call__(self, states: npt.ArrayLike) -> Any:
+            phi = super().__call__(states)
+            phi.indices[-1] = phi.shape[1]
+            return phi
+
     data = episodes("mixed")
     for features, message in [
         (Narrow(), "one row of 5 per state"),
@@ -361,6 +367,7 @@ def test_wrong_features_are_named() -> None:
         (Flat(), "one row of indices per state"),
         (Holes(), "features and their products must be finite"),
         (SparseHoles(), "features must be finite"),
+        (SparseBeyond(), "indices from 0 to"),
     ]:
         with pytest.raises(InvalidInputError, match=message):
             accumulate(data, features, lam=0.9, discount=1.0)

@@ -186,7 +186,7 @@ def test_bash_completes_commands_options_and_values(tmp_path):
     assert replies == ["evaluate", "--criterion", "tabular"]
 
 
-def test_a_reader_that_goes_away_is_no_error_of_ours(tmp_path):
+def test_a_reader_that_goes_away_is_no_error_of_ours():
     code = "import sys; from policyrisk.cli import main; sys.argv[1:] = ['evaluate', '--help']; main()"
     done = subprocess.run(
         f'{sys.executable} -c "{code}" | true',

@@ -129,7 +129,7 @@ def test_box_observations_by_object_id_path_and_door(datasets):
     assert repr(ways[0]) == "Stream(Minari dataset walk/box-v0)"
 
 
-def test_batches(datasets):
+def test_batches():
     record("walk/batches-v0", "box")
     assert [len(batch) for batch in pr.read_minari("walk/batches-v0", batch_rows=8)] == [2, 2]
     assert [len(batch) for batch in pr.read_minari("walk/batches-v0", batch_rows=1)] == [1, 1, 1, 1]

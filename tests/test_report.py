@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
+from policyrisk.cli.results import _mapped
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation import Evaluation
 from policyrisk.report import write_report
@@ -50,6 +51,24 @@ def three():
 def tiled():
     """Two coordinates that count, two that do not, and holes in the map."""
     return evaluate(pr.TileCoding([0, 0], [40, 1], bins=[40, 4], dims=[0, 2]), strip(4))
+
+
+def test_coordinates_that_are_looked_at_and_change(tiled):
+    assert tiled.looked_at == tiled.changing == (0, 2)
+    data = strip(4)
+    still = np.array(data.states)
+    still[:, 2] = 0.5
+    data = pr.Trajectories(still, data.rewards, data.lengths, data.terminated)
+    tiles = pr.TileCoding([0, 0], [40, 1], bins=[40, 4], dims=[2, 0])
+    line = pr.Polynomial(1, low=[0], high=[1], dims=[3])
+    risk = pr.LSTD(tiles, line, lam=0.9).fit(data, error_bars=False)
+    evaluation = Evaluation("policy", tuple("abcd"), risk, Survey.of(data, seed=0))
+    assert evaluation.looked_at == (0, 2, 3), "of either map, in their order"
+    assert evaluation.changing == (0, 3)
+    assert [axis.coordinate for axis in Grid.of(evaluation).axes] == [0, 3]
+    assert _mapped(evaluation) == (0, 3)
+    function = pr.LSTD(lambda x: np.ones((len(x), 1))).fit(data, error_bars=False)
+    assert Evaluation("policy", tuple("abcd"), function, evaluation.survey).looked_at == (0, 1, 2, 3)
 
 
 def written(evaluation, folder):
@@ -162,7 +181,7 @@ def test_a_folder_that_is_not_there_is_named(tiled, tmp_path):
         write_report(tiled, tmp_path / "nowhere" / "report.html")
 
 
-def test_without_plotly_the_extra_is_named(tmp_path):
+def test_without_plotly_the_extra_is_named():
     code = (
         "import sys; sys.modules['plotly'] = None; sys.modules['plotly.offline'] = None\n"
         "from policyrisk.report import _plotly\n"

@@ -4,18 +4,18 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from slow_lstd import SlowLSTD, dense
 
 import policyrisk as pr
-from policyrisk import risk as risk_module
 from policyrisk import storage
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError, NegativeVarianceWarning
 from policyrisk.estimate import Estimate, student_quantile
 from policyrisk.risk import ErrorBars, Facts, RiskFunction, SampleReturns
-from policyrisk.scoring import ClusterSums, step_scores
+from policyrisk.scoring import ClusterSums, Score, ScoreSums, step_scores
 from policyrisk.support import Support
 
 # Hand-made records have few episodes; the warning has a test of its own.
@@ -192,9 +192,86 @@ def test_chunks_change_nothing(maps, monkeypatch):
         return [risk.mean(x), risk.std(x), risk.episodes(x), *values]
 
     whole = everything()
-    monkeypatch.setattr(risk_module, "_CELLS", 1)  # 128 states at a time
+    monkeypatch.setattr("policyrisk.looks._CELLS", 1)  # 128 states at a time
     for a, b in zip(whole, everything(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+class Counted:
+    """A feature map that remembers how many states it was given at a time."""
+
+    def __init__(self, features):
+        self.features, self.size, self.rows = features, features.size, []
+
+    def __call__(self, states):
+        self.rows.append(len(states))
+        return self.features(states)
+
+
+def test_sparse_rows_are_counted_by_their_entries():
+    phi = Counted(pr.TileCoding(low=[0], high=[1], bins=50_000, tilings=2))
+    rng = np.random.default_rng(0)
+    n, size = 10_000, phi.size
+    counts = rng.integers(0, 3, size).astype(float)
+    kept = rng.choice(size, 300, replace=False)
+    factor = rng.standard_normal((300, 300))
+    sigma = factor @ factor.T
+    risk = RiskFunction(
+        phi,
+        phi,
+        rng.standard_normal(size),
+        rng.standard_normal(size),
+        "second-moment",
+        *[Support(counts, counts, 10, None, 1.0)] * 2,
+        Facts("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400),
+        ErrorBars(kept, kept, sigma, sigma, sigma),
+    )
+    x = rng.uniform(size=n)
+    ways = (risk.mean, risk.variance, risk.episodes, risk.standard_error, risk.interval)
+    for way in ways:
+        phi.rows.clear()
+        whole = way(x)
+        assert sum(phi.rows) == n
+        assert phi.rows[:3] == [128, 256, 512]  # not 128 at a time, as full rows of 10^5 would be
+        assert len(phi.rows) == 7
+        np.testing.assert_array_equal(whole, np.concatenate([way(part) for part in np.split(x, 100)]))
+    active = phi.features.active(x)
+    expected = np.where(counts[active].all(axis=1), risk.w_mean[active].sum(axis=1), np.nan)
+    np.testing.assert_allclose(risk.mean(x), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("full", [1, 40])
+def test_full_rows_are_few_at_a_time(full, monkeypatch):
+    """Dense rows and sparse rows with many entries: never many more numbers at once than allowed."""
+    monkeypatch.setattr("policyrisk.looks._CELLS", 2**14)
+    monkeypatch.setattr("policyrisk.looks._FEWEST", 16)
+    size = 1000
+    dense_map = Counted(pr.Polynomial(degree=20, low=[0], high=[1]))
+    sparse_map = Counted(
+        pr.FunctionFeatures(lambda x: sp.csr_array(np.ones((len(x), full)) @ np.eye(full, size)), size=size)
+    )
+    for phi, numbers in ((dense_map, 21), (sparse_map, 4 * full)):
+        seen = support(pr.Tabular(phi.size)) if phi is sparse_map else support(phi.features)
+        facts = Facts("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400)
+        risk = RiskFunction(phi, phi, *[np.ones(phi.size)] * 2, "direct", seen, seen, facts)
+        risk.mean(np.linspace(0, 1, 20_000))
+        assert sum(phi.rows) == 20_000
+        assert max(phi.rows) * numbers <= 2**14
+        assert max(phi.rows[:-1]) * numbers > 2**12
+
+
+def test_fewer_at_a_time_once_rows_are_fuller(monkeypatch):
+    monkeypatch.setattr("policyrisk.looks._CELLS", 2**14)
+    monkeypatch.setattr("policyrisk.looks._FEWEST", 16)
+    phi = Counted(pr.FunctionFeatures(lambda x: sp.csr_array((x > 0.5) | (np.arange(1000) == 0)), size=1000))
+    seen = support(pr.Tabular(1000))
+    facts = Facts("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400)
+    risk = RiskFunction(phi, phi, np.ones(1000), np.ones(1000), "direct", seen, seen, facts)
+    n = (500, 1500)
+    np.testing.assert_array_equal(risk.mean(np.repeat([0.2, 0.8], n)), np.repeat([1.0, 1000.0], n))
+    fuller = int(np.searchsorted(np.cumsum(phi.rows), 500, side="right"))
+    assert max(phi.rows) > 200
+    assert set(phi.rows[fuller + 1 : -1]) == {16}
 
 
 # --- error bars ---------------------------------------------------------------------------------------------
@@ -567,6 +644,15 @@ def test_negative_variance_cannot_win():
     assert "where V > 0" not in str(direct)
 
 
+def test_astronomic_scores_are_printed_in_few_digits():
+    J, V, B = np.zeros(4), np.array([1e-24, 1e-25, 1.0, 4.0]), np.array([3e3, 1e3, 2.0, 1.0])
+    score = Score.of(ScoreSums.of(step_scores(J, V, B), np.array([0, 0, 1, 2])), 0)
+    assert score.calibration == pytest.approx(19e30 / 4)
+    text = str(score)
+    assert text.count("4.75e+30") == 2  # the calibration and the score that holds it
+    assert max(len(cell) for line in text.splitlines()[2:] for cell in line.split("  ")[1:]) < 12
+
+
 def test_certain_and_unvisited_steps_are_counted():
     chain = pr.domains.boyan()
     risk = pr.LSTD(pr.Tabular(12)).fit_exact(chain, start=0)
@@ -649,7 +735,7 @@ def test_an_exact_risk_function_round_trips(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["r.npz"]
 
 
-def test_a_record_that_is_not_quite_symmetric_rounds_alike(tmp_path):
+def test_a_record_that_is_not_quite_symmetric_rounds_alike():
     risk = make_risk("dense", "direct")
     bars = risk.error_bars
     skew = bars.second + np.triu(np.full(bars.second.shape, 1e-9), 1)

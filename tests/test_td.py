@@ -522,6 +522,10 @@ PHI = Tabular(3)
         (lambda: TD(WrongShape(np.ones((1, 2)))).fit(EPISODE), "shape"),
         (lambda: TD(WrongShape(sp.csr_array(np.ones((1, 2))))).fit(EPISODE), "shape"),
         (lambda: TD(WrongShape(np.full((1, 3), np.nan))).fit(EPISODE), "finite"),
+        (
+            lambda: TD(WrongShape(sp.csr_array((np.ones(1), [3], [0, 1]), shape=(1, 3)))).fit(EPISODE),
+            "indices from 0 to 2",
+        ),
     ],
 )
 def test_bad_arguments(make, message):

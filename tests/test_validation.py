@@ -303,6 +303,23 @@ def test_it_prints_nothing_off_the_terminal_and_reads_well(capfd, monkeypatch):
     assert plain["ranking"][1]["score"] is None
 
 
+def test_astronomic_scores_are_printed_in_few_digits():
+    sure = replace(EXACT, w_mean=EXACT.w_mean * 1e15, w_second=np.full(8, 1e-3), variance_method="direct")
+    result = cross_validate({"exact": Fixed(EXACT), "sure": Fixed(sure)}, DATA, folds=3, seed=0)
+    worse = result.ranking[1]
+    assert worse.name == "sure"
+    assert worse.floored > 1e27
+    header, _, row = str(result).splitlines()[1:4]
+    cells = row.split()
+    assert len(header) == len(row)
+    assert float(cells[1]) == pytest.approx(worse.floored, rel=1e-4)
+    assert float(cells[3]) == pytest.approx(worse.difference, rel=1e-3)
+    assert float(cells[7]) == pytest.approx(worse.score.mse, rel=1e-4)
+    assert "".join(cells[8:]) == ">1e6"
+    assert max(map(len, cells)) < 12
+    assert max(map(len, result.verdict.split())) < 12
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_bar_is_shown_on_a_terminal_after_a_while(terminal, capfd, monkeypatch):
     from policyrisk._progress import ProgressBar

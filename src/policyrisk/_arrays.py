@@ -105,6 +105,12 @@ def as_number(
     return number
 
 
+def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
+    """Raise unless ``value`` is one of the choices."""
+    if value not in choices:
+        raise InvalidInputError(f"{name} must be one of {', '.join(choices)}, got {value!r}; choose one")
+
+
 def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The array itself, no longer writable."""
     array.flags.writeable = False

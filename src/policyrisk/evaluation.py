@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.features import Features
 from policyrisk.risk import RiskFunction
 from policyrisk.storage import read_record, write_record
 from policyrisk.summary import PolicySummary
@@ -79,6 +80,17 @@ class Evaluation:
     def summary(self) -> PolicySummary:
         """Mean, variance, std and Sharpe ratio over the data's own starts."""
         return self.risk.summary(self.survey.starts, level=self.level)
+
+    @cached_property
+    def looked_at(self) -> tuple[int, ...]:
+        """The coordinates that the features depend on, in their order; all where a map does not say."""
+        dim = self.survey.dim
+        return tuple(sorted(_dims(self.risk.features, dim) | _dims(self.risk.second_features, dim)))
+
+    @property
+    def changing(self) -> tuple[int, ...]:
+        """Those of them that take more than one value in the data: what there is to map."""
+        return tuple(d for d in self.looked_at if self.survey.low[d] < self.survey.high[d])
 
     @property
     def cut_off_share(self) -> float:
@@ -159,6 +171,11 @@ class Evaluation:
                 f"{RISK} and {SURVEY} in {place} must be of the same evaluation, and are not; evaluate again"
             )
         return evaluation
+
+
+def _dims(features: Features, dim: int) -> set[int]:
+    dims = getattr(features, "dims", None) or getattr(getattr(features, "box", None), "dims", None)
+    return set(range(dim)) if dims is None else set(dims)
 
 
 def _digest(path: Path) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Floats, as_count, as_floats, as_states
+from policyrisk._arrays import Floats, as_count, as_floats, as_states, check_choice
 from policyrisk.errors import InvalidInputError, PolicyRiskError
 from policyrisk.risk import Quantity, RiskFunction
 from policyrisk.summary import PolicySummary
@@ -223,8 +223,7 @@ def _literal(name: str) -> str:
 
 
 def _check_map(of: str, error: bool, dims: Sequence[int], names: Sequence[str] | None, dim: int) -> None:
-    if of not in get_args(Shown):
-        raise InvalidInputError(f"of must be one of {', '.join(get_args(Shown))}, got {of!r}; choose one")
+    check_choice(of, "of", get_args(Shown))
     if error and of == "episodes":
         raise InvalidInputError(
             'of="episodes" is a count and has no standard error, got error=True; leave it out'

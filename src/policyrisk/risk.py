@@ -19,49 +19,29 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Bools, Floats, Matrix, as_floats, as_states, check_shape
+from policyrisk._arrays import Bools, Floats, as_states, check_choice, check_shape
 from policyrisk._text import number, plural
 from policyrisk.error_bars import ErrorBars
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError, NegativeVarianceWarning
 from policyrisk.estimate import as_level
 from policyrisk.facts import Facts
 from policyrisk.features import Features, from_spec
-from policyrisk.quantities import (
-    Quantity,
-    VarianceMethod,
-    bootstrap_interval,
-    gradient,
-    student_interval,
-    value,
-)
+from policyrisk.looks import IntervalMethod, Look, Moment, looks
+from policyrisk.quantities import Quantity, VarianceMethod, value
 from policyrisk.scoring import Score, ScoreSums, episode_of_step, held_out_pieces, step_scores
 from policyrisk.storage import read_record, write_record
-from policyrisk.summary import PolicySummary, SampleReturns
+from policyrisk.summary import PolicySummary, SampleReturns, start_weights
 from policyrisk.support import Support
 from policyrisk.trajectories import Source
 
 __all__ = ["ErrorBars", "Facts", "Quantity", "RiskFunction", "SampleReturns", "VarianceMethod"]
 
-IntervalMethod: TypeAlias = Literal["student", "bootstrap"]
-
 FEW = 100  # episodes behind an estimate below which its interval is known to be too narrow
-_CELLS = 2**21  # entries of a (states, features) array that is formed at a time
-
-
-@dataclass(frozen=True, eq=False)
-class _Look:
-    """What a RiskFunction sees at some states."""
-
-    phi_mean: Matrix  # (n, l_J)
-    phi_second: Matrix  # (n, l_M)
-    J: Floats  # (n,), nan where unvisited
-    V: Floats  # (n,)
-    episodes: Floats  # (n,), 0 where unvisited
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,11 +70,7 @@ class RiskFunction:
     returns: SampleReturns | None = None
 
     def __post_init__(self) -> None:
-        if self.variance_method not in get_args(VarianceMethod):
-            raise InvalidInputError(
-                f"variance_method must be one of {', '.join(get_args(VarianceMethod))}, got "
-                f"{self.variance_method!r}; choose one"
-            )
+        check_choice(self.variance_method, "variance_method", get_args(VarianceMethod))
         check_shape(self.w_mean, "w_mean", (self.features.size,))
         check_shape(self.w_second, "w_second", (self.second_features.size,))
 
@@ -137,8 +113,9 @@ class RiskFunction:
 
     def standard_error(self, x: npt.ArrayLike, of: Quantity = "variance") -> Floats:
         """The standard error of a quantity at x, of shape (n,), nan where the quantity is."""
-        _check_choice(of, "of", get_args(Quantity))
-        table = self._collect(x, lambda look: np.column_stack([self._error(look, of), look.V]))
+        check_choice(of, "of", get_args(Quantity))
+        bars = self._bars()
+        table = self._collect(x, lambda look: np.column_stack([look.standard_error(of, bars), look.V]))
         if of in ("std", "sharpe"):
             _warn_negative(table[:, 1])
         return table[:, 0].copy()
@@ -164,13 +141,14 @@ class RiskFunction:
         rule it out. Both are of the same influences: the bootstrap bends with the quantity, and knows
         nothing of small samples.
         """
-        _check_choice(of, "of", get_args(Quantity))
-        _check_choice(method, "method", get_args(IntervalMethod))
+        check_choice(of, "of", get_args(Quantity))
+        check_choice(method, "method", get_args(IntervalMethod))
         level = as_level(level)
-        replicates = self._bars().replicates if method == "bootstrap" else None
+        bars = self._bars()
+        replicates = bars.replicates if method == "bootstrap" else None
         table = self._collect(
             x,
-            lambda look: np.column_stack([self._interval(look, of, level, method), look.V, look.episodes]),
+            lambda look: np.column_stack([look.interval(of, level, method, bars), look.V, look.episodes]),
             width=0 if replicates is None else len(replicates),
         )
         if of in ("std", "sharpe"):
@@ -194,7 +172,7 @@ class RiskFunction:
         """
         level = as_level(level)
         states = as_states(starts, "starts")
-        w = _as_weights(weights, len(states))
+        w = start_weights(weights, len(states))
         J, V = self.mean_and_variance(states)
         episodes = self.episodes(states)
         visited = (episodes > 0) & (w > 0)
@@ -319,41 +297,13 @@ class RiskFunction:
         ]
         return "\n  ".join(lines)
 
-    def _walk(self, x: npt.ArrayLike, width: int = 0) -> Iterator[_Look]:
-        """The states some at a time, so that no (n, features) or (n, width) array becomes large."""
-        states = as_states(x, "x")
-        widest = max(self.features.size, self.second_features.size, width)
-        rows = min(max(_CELLS // widest, 128), 2**16)
-        for first in range(0, max(len(states), 1), rows):
-            part = states[first : first + rows]
-            phi_J = self.features(part)
-            phi_M = phi_J if self.second_features is self.features else self.second_features(part)
-            episodes = self.support.episodes_behind(phi_J)
-            if self.second_support is not self.support:
-                episodes = np.minimum(episodes, self.second_support.episodes_behind(phi_M))
-            J, second = np.asarray(phi_J @ self.w_mean), np.asarray(phi_M @ self.w_second)
-            V = second if self.variance_method == "direct" else second - J**2
-            unvisited = episodes == 0
-            yield _Look(
-                phi_J, phi_M, np.where(unvisited, np.nan, J), np.where(unvisited, np.nan, V), episodes
-            )
+    def _looks(self, x: npt.ArrayLike, width: int = 0) -> Iterator[Look]:
+        mean = Moment(self.features, self.w_mean, self.support)
+        second = Moment(self.second_features, self.w_second, self.second_support)
+        return looks(as_states(x, "x"), mean, second, self.variance_method, width)
 
-    def _collect(self, x: npt.ArrayLike, function: Callable[[_Look], Floats], width: int = 0) -> Floats:
-        return np.concatenate([function(look) for look in self._walk(x, width)])
-
-    def _error(self, look: _Look, of: Quantity) -> Floats:
-        """The standard error of a quantity, of shape (n,)."""
-        a_J, a_M = gradient(of, look.J, look.V, self.variance_method)
-        s_JJ, s_JM, s_MM = self._bars().quadratic(look.phi_mean, look.phi_second)
-        squared = a_J**2 * s_JJ + 2 * a_J * a_M * s_JM + a_M**2 * s_MM
-        # Σ is positive semi-definite up to rounding, which may leave a square of −1e-20.
-        return np.where(look.episodes > 0, np.sqrt(np.maximum(squared, 0.0)), np.nan)
-
-    def _interval(self, look: _Look, of: Quantity, level: float, method: IntervalMethod) -> Floats:
-        if method == "student":
-            return student_interval(value(of, look.J, look.V), self._error(look, of), look.episodes, level)
-        dJ, dM = self._bars().deviations(look.phi_mean, look.phi_second)
-        return bootstrap_interval(of, look.J, look.V, dJ, dM, self.variance_method, level)
+    def _collect(self, x: npt.ArrayLike, function: Callable[[Look], Floats], width: int = 0) -> Floats:
+        return np.concatenate([function(look) for look in self._looks(x, width)])
 
     def _joint_covariance(self, states: Floats, omega: Floats, J: Floats, m: float) -> Floats:
         """S (2, 2) of the mean and the variance over probabilities ω (n,) of the states; nan without bars."""
@@ -362,7 +312,7 @@ class RiskFunction:
         g_J = np.zeros((2, self.features.size))
         g_M = np.zeros((2, self.second_features.size))
         first = 0
-        for look in self._walk(states):
+        for look in self._looks(states):
             part = slice(first, first + len(look.J))
             first = part.stop
             g_J[0] += look.phi_mean.T @ omega[part]
@@ -404,28 +354,6 @@ def _warn_negative(V: Floats) -> None:
             NegativeVarianceWarning,
             stacklevel=3,
         )
-
-
-def _check_choice(value: str, name: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidInputError(f"{name} must be one of {', '.join(choices)}, got {value!r}; choose one")
-
-
-def _as_weights(weights: npt.ArrayLike | None, n: int) -> Floats:
-    """Weights of n starts, not negative and not all 0."""
-    if n == 0:
-        raise InvalidInputError(
-            "starts must hold at least one state, got none; pass the states that episodes start in"
-        )
-    if weights is None:
-        return np.ones(n)
-    w = as_floats(weights, "weights", (n,))
-    if (w < 0).any() or not (w > 0).any():
-        raise InvalidInputError(
-            f"weights must not be negative and not all be 0, got {number(float(w.min()))} to "
-            f"{number(float(w.max()))}; pass each start's probability"
-        )
-    return w
 
 
 def _prefixed(prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from policyrisk._arrays import Floats, as_floats
 from policyrisk._text import NONE, number, plural, table
+from policyrisk.errors import InvalidInputError
 from policyrisk.estimate import Estimate
 
 
@@ -247,3 +248,20 @@ class PolicySummary(Moments):
             "cut_off": self.cut_off,
             "notes": list(self.notes),
         }
+
+
+def start_weights(weights: npt.ArrayLike | None, n: int) -> Floats:
+    """Checked weights of n starts, of shape (n,): not negative and not all 0; ones for None."""
+    if n == 0:
+        raise InvalidInputError(
+            "starts must hold at least one state, got none; pass the states that episodes start in"
+        )
+    if weights is None:
+        return np.ones(n)
+    w = as_floats(weights, "weights", (n,))
+    if (w < 0).any() or not (w > 0).any():
+        raise InvalidInputError(
+            f"weights must not be negative and not all be 0, got {number(float(w.min()))} to "
+            f"{number(float(w.max()))}; pass each start's probability"
+        )
+    return w

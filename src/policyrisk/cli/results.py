@@ -19,7 +19,7 @@ from policyrisk.choice import data_box
 from policyrisk.errors import PolicyRiskWarning
 from policyrisk.evaluation import Evaluation
 from policyrisk.experiments.output import Clock, plain, write_figure
-from policyrisk.features import Fourier, Polynomial, RadialBasis, Tabular, TileCoding
+from policyrisk.features import Tabular
 from policyrisk.quantities import Quantity
 from policyrisk.storage import write_atomically
 
@@ -160,15 +160,9 @@ def _cells(evaluation: Evaluation, across: int, up: int) -> tuple[Floats, Floats
     return low, high, (shape[0], shape[1])
 
 
-def _mapped(evaluation: Evaluation) -> list[int]:
-    """One or two coordinates: those of the features that change, or the table's own."""
-    risk, survey = evaluation.risk, evaluation.survey
-    looked_at: set[int] = set()
-    for features in (risk.features, risk.second_features):
+def _mapped(evaluation: Evaluation) -> tuple[int, ...]:
+    """One or two coordinates: those of the features that change, or a table's own."""
+    for features in (evaluation.risk.features, evaluation.risk.second_features):
         if isinstance(features, Tabular):
-            return [0 if features.dims is None else features.dims[0]]
-        assert isinstance(features, TileCoding | RadialBasis | Fourier | Polynomial)
-        dims = features.box.dims
-        looked_at |= set(range(survey.dim)) if dims is None else set(dims)
-    changing = [d for d in sorted(looked_at) if survey.low[d] < survey.high[d]]
-    return changing[:2] or sorted(looked_at)[:1]
+            return (0,) if features.dims is None else features.dims
+    return evaluation.changing[:2] or evaluation.looked_at[:1]

@@ -113,12 +113,6 @@ def unchecked_states(states: npt.ArrayLike) -> Floats:
     return readonly(array.view())  # always read-only, so that a kernel is compiled once
 
 
-def pick(states: npt.ArrayLike, dims: tuple[int, ...] | None) -> Floats:
-    """The coordinates ``dims`` of the states (all of them where dims is None), of shape (n, len(dims))."""
-    array = as_states(states)
-    return array if dims is None else array[:, columns(array.shape[1], dims, len(dims))]
-
-
 def columns(dim: int, dims: tuple[int, ...] | None, count: int) -> Ints:
     """Which ``count`` columns of states of dimension ``dim`` to look at, checked."""
     if dims is None:

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 from policyrisk._arrays import Bools, Floats, Ints, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
+from policyrisk.features.checked import active_of, is_binary, matrix_of
 from policyrisk.lstd import _kernels
 
 # From this share of non-zeros on, dense products are faster than sparse ones.
@@ -153,9 +154,9 @@ class Evaluator:
     @classmethod
     def of(cls, features: Features, states: npt.NDArray[Any], memory: Memory) -> Evaluator:
         """Decided by the share of non-zeros at a few states."""
-        active = getattr(features, "active", None)
-        if active is not None:
-            return cls(features, dense=False, nonzeros=max(np.size(active(states[:1])), 1), memory=memory)
+        if is_binary(features):
+            ones = np.size(features.active(states[:1]))
+            return cls(features, dense=False, nonzeros=max(ones, 1), memory=memory)
         phi = features(states)
         if not sp.issparse(phi) or phi.nnz > DENSE_SHARE * phi.shape[0] * phi.shape[1]:
             return cls(features, dense=True, nonzeros=1, memory=memory)
@@ -163,42 +164,18 @@ class Evaluator:
 
     def __call__(self, states: npt.NDArray[Any], ends: Bools) -> Rows:
         """φ(states), of rows that end episodes where ``ends`` says so."""
-        active = getattr(self.features, "active", None)
-        if active is not None:
-            return self._ones(np.asarray(active(states)), ends)
-        phi = self.features(states)
-        if phi.shape != (len(states), self.features.size):
-            raise InvalidInputError(
-                f"features must return an array of shape {(len(states), self.features.size)} for "
-                f"{len(states)} states, got {phi.shape}; return one row of {self.features.size} per state"
-            )
+        size = self.features.size
+        if is_binary(self.features):
+            active = active_of(self.features, states)
+            ptr = np.arange(0, active.size + 1, active.shape[1])
+            return SparseRows.of(ends, ptr, active.ravel(), np.ones(active.size), size)
+        phi = matrix_of(self.features, states)
         if self.dense:
-            array = phi.toarray() if sp.issparse(phi) else np.asarray(phi)
-            phi = readonly(np.ascontiguousarray(array, dtype=np.float64).view())
-            return DenseRows(ends, phi, self.memory)
+            array = phi if isinstance(phi, np.ndarray) else phi.toarray()
+            return DenseRows(ends, readonly(array.view()), self.memory)
         csr = sp.csr_array(phi)
-        if not csr.has_canonical_format:
-            csr = csr.copy()
-            csr.sum_duplicates()
         if not np.isfinite(csr.data).all():
             raise InvalidInputError(
                 "features must be finite, got some that are not; look for nan or infinite features"
             )
-        return SparseRows.of(ends, csr.indptr, csr.indices, csr.data, self.features.size)
-
-    def _ones(self, active: npt.NDArray[Any], ends: Bools) -> SparseRows:
-        size, count = self.features.size, len(ends)
-        if active.ndim != 2 or len(active) != count:
-            raise InvalidInputError(
-                f"features.active must return indices of shape ({count}, ones) for {count} states, got "
-                f"shape {active.shape}; return one row of indices per state"
-            )
-        # An index out of range would be written to memory that is not ours.
-        if active.size and not (0 <= active.min() and active.max() < size):
-            raise InvalidInputError(
-                f"features.active must return indices from 0 to {size - 1}, got {active.min()} to "
-                f"{active.max()}; correct size or active"
-            )
-        ones = active.shape[1]
-        ptr = np.arange(0, active.size + 1, ones)
-        return SparseRows.of(ends, ptr, active.ravel(), np.ones(active.size), size)
+        return SparseRows.of(ends, csr.indptr, csr.indices, csr.data, size)

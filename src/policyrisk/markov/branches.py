@@ -108,7 +108,7 @@ def as_transition_matrix(value: Any, name: str) -> Sparse:
         if len(value.shape) != 2 or value.shape[0] != value.shape[1]:
             raise InvalidInputError(f"{name} must be square, of shape (n, n), got {value.shape}; reshape it")
         _refuse_low_precision(value.dtype, name)
-        matrix = as_sparse(value, name)
+        matrix = _as_sparse(value, name)
     else:
         given = as_array(value, name, "numbers of shape (n, n)")
         _refuse_low_precision(given.dtype, name)
@@ -134,7 +134,19 @@ def as_transition_matrix(value: Any, name: str) -> Sparse:
     return matrix
 
 
-def as_sparse(value: Any, name: str) -> Sparse:
+def as_rewards(r: Any, n: int) -> Floats | Sparse:
+    """Rewards (n,) or (n, n), checked."""
+    if sp.issparse(r):
+        if r.shape != (n, n):
+            raise InvalidInputError(f"r must have shape ({n},) or ({n}, {n}), got {r.shape}; reshape it")
+        return _as_sparse(r, "r")
+    array = as_array(r, "r", f"numbers of shape ({n},) or ({n}, {n})")
+    if array.shape not in ((n,), (n, n)):
+        raise InvalidInputError(f"r must have shape ({n},) or ({n}, {n}), got {array.shape}; reshape it")
+    return as_floats(array, "r", array.shape)
+
+
+def _as_sparse(value: Any, name: str) -> Sparse:
     """A sparse matrix in CSR with finite float64 entries and no repeated one."""
     given = sp.csr_array(value)
     entries = as_floats(given.data, f"{name}'s entries", (None,))

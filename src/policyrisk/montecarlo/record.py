@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from policyrisk._arrays import Floats, Ints, readonly
+from policyrisk._arrays import Floats, Ints, check_choice, readonly
 from policyrisk._text import number, percent, plural, table
 from policyrisk.errors import InvalidInputError
 from policyrisk.quantities import student_interval
@@ -61,12 +61,13 @@ class MonteCarlo:
 
     def standard_error(self, of: Quantity = "variance") -> Floats:
         """The standard error of a quantity, of shape (n,)."""
-        return np.asarray(getattr(self, f"{_as_quantity(of)}_se"))
+        check_choice(of, "of", get_args(Quantity))
+        return np.asarray(getattr(self, f"{of}_se"))
 
     def interval(self, of: Quantity = "variance", level: float = 0.95) -> Floats:
         """quantity ± t · standard error with Student's t for the episodes, of shape (n, 2)."""
-        value: Floats = getattr(self, _as_quantity(of))
-        return student_interval(value, self.standard_error(of), self.episodes.astype(np.float64), level)
+        error = self.standard_error(of)
+        return student_interval(getattr(self, of), error, self.episodes.astype(np.float64), level)
 
     def __str__(self) -> str:
         total, cut = int(self.episodes.sum()), int(self.cut_off.sum())
@@ -121,9 +122,3 @@ class MonteCarlo:
                 f"{', '.join(missing)}; run monte_carlo again"
             )
         return cls(**{name: values[name] for name in names})
-
-
-def _as_quantity(of: str) -> str:
-    if of not in get_args(Quantity):
-        raise InvalidInputError(f"of must be one of {', '.join(get_args(Quantity))}, got {of!r}; pass one")
-    return of

@@ -91,9 +91,8 @@ class Grid:
     @classmethod
     def of(cls, evaluation: Evaluation) -> Grid:
         """The grid of an evaluation, by the rule of the module's docstring."""
-        survey, risk = evaluation.survey, evaluation.risk
-        seen = _looked_at(risk.features, survey.dim) | _looked_at(risk.second_features, survey.dim)
-        live = [k for k in sorted(seen) if survey.low[k] < survey.high[k]][:COORDINATES]
+        survey, seen = evaluation.survey, evaluation.looked_at
+        live = evaluation.changing[:COORDINATES]
         levels, side, free = _plan(len(live), _affordable(evaluation))
         axes = []
         for k in live:
@@ -104,15 +103,9 @@ class Grid:
             axes=tuple(axes),
             fixed=np.quantile(survey.visited, 0.5, axis=0, method="inverted_cdf"),
             idle=tuple(k for k in range(survey.dim) if k not in seen),
-            held=tuple(k for k in sorted(seen) if k not in live),
+            held=tuple(k for k in seen if k not in live),
             free=free,
         )
-
-
-def _looked_at(features: Features, dim: int) -> set[int]:
-    """The coordinates that a feature map depends on; all of them where it does not say."""
-    dims = getattr(features, "dims", None) or getattr(getattr(features, "box", None), "dims", None)
-    return set(range(dim)) if dims is None else set(dims)
 
 
 def _affordable(evaluation: Evaluation) -> int:
@@ -164,8 +157,8 @@ def _cell_centres(evaluation: Evaluation, coordinate: int, side: int) -> Floats:
     if survey.whole[coordinate]:
         whole = np.arange(low, high + 1) if high - low < side else np.round(np.linspace(low, high, side))
         return np.unique(whole)
-    edges = _tile_edges(risk.features, coordinate)
-    if edges is not None and risk.second_features == risk.features:
+    edges = _tile_edges(risk.features, coordinate) if risk.second_features == risk.features else None
+    if edges is not None:
         first = np.clip(np.searchsorted(edges, low, side="right") - 1, 0, edges.size - 2)
         last = np.clip(np.searchsorted(edges, high), first + 1, edges.size - 1)
         edges = edges[first : last + 1]

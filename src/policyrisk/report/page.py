@@ -64,7 +64,7 @@ def build(
         maps=_maps_text(evaluation, grid),
         ranked=_ranked_text(evaluation, sampled),
         table=_table(evaluation, grid, sampled),
-        plane=_plane_text(evaluation),
+        plane=_plane_text(),
         data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         plotly=plotly,
         script=script,
@@ -228,7 +228,7 @@ def _table(evaluation: Evaluation, grid: Grid, sampled: Sampled) -> str:
     return f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
 
 
-def _plane_text(evaluation: Evaluation) -> str:
+def _plane_text() -> str:
     return escape(
         "Each dot is a visited state: the mean and the standard deviation of what comes after it. The marked "
         "point is the policy as a whole, over its start states; its standard deviation also holds the "

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
-from policyrisk._arrays import Bools, Floats, Ints, Matrix, check_shape, readonly
+from policyrisk._arrays import Bools, Floats, Ints, readonly
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import BinaryFeatures, Features
+from policyrisk.features import Features
+from policyrisk.features.checked import active_of, is_binary, matrix_of
 from policyrisk.td._kernels import BinaryRows, DenseRows, Rows, SparseRows
 from policyrisk.trajectories import Trajectories
 
@@ -90,43 +90,12 @@ def chunks(batch: Trajectories, width: int | None) -> Iterator[Chunk]:
         first = last
 
 
-def is_binary(features: Features) -> TypeGuard[BinaryFeatures]:
-    """As isinstance(features, BinaryFeatures), which takes longer than a small batch."""
-    return hasattr(features, "active")
-
-
 def rows_of(features: Features, states: npt.NDArray[Any]) -> tuple[Rows, int]:
     """The features of the states, and how many features there are."""
     if is_binary(features):
-        active = np.ascontiguousarray(features.active(states), dtype=np.int64)
-        check_shape(active, "features.active(states)", (len(states), None))
-        _check_columns(active, features.size)
-        return BinaryRows(readonly(active)), features.size
-    phi: Matrix = features(states)
-    size = features.size
-    if not sp.issparse(phi):
-        dense = np.ascontiguousarray(phi, dtype=np.float64)
-        check_shape(dense, "features(states)", (len(states), size))
-        return DenseRows(readonly(dense.view())), size
-    if phi.shape != (len(states), size):
-        raise InvalidInputError(
-            f"features(states) must have shape ({len(states)}, {size}), got {phi.shape}; "
-            "give a row per state, and size columns"
-        )
-    sparse: Any = sp.csr_array(phi)
-    if not sparse.has_canonical_format:
-        sparse = sparse.copy()
-        sparse.sum_duplicates()
-    columns = sparse.indices.astype(np.int64)
-    _check_columns(columns, size)
-    values = sparse.data.astype(np.float64)
-    return SparseRows(readonly(sparse.indptr.astype(np.int64)), readonly(columns), readonly(values)), size
-
-
-def _check_columns(columns: Ints, size: int) -> None:
-    # The kernels check no bounds.
-    if columns.size and not (columns.min() >= 0 and columns.max() < size):
-        raise InvalidInputError(
-            f"features must have indices from 0 to {size - 1}, got {columns.min()} to {columns.max()}; "
-            "make size and the indices agree"
-        )
+        return BinaryRows(readonly(active_of(features, states).view())), features.size
+    phi = matrix_of(features, states)
+    if isinstance(phi, np.ndarray):
+        return DenseRows(readonly(phi.view())), features.size
+    starts, columns = (readonly(part.astype(np.int64)) for part in (phi.indptr, phi.indices))
+    return SparseRows(starts, columns, readonly(phi.data.view())), features.size

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from policyrisk._arrays import Floats, Ints, as_count, as_number, readonly
+from policyrisk._arrays import Floats, Ints, as_count, as_number, check_choice, readonly
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, SolverError
 from policyrisk.features import Features, as_features
 from policyrisk.risk import Facts, RiskFunction
@@ -79,8 +79,7 @@ class TD:
         if not isinstance(step, StepSize):
             raise InvalidInputError(f"step must be a StepSize, got {step!r}; pass StepSize(0.1) or another")
         self.step = step
-        if update not in get_args(Update):
-            raise InvalidInputError(f"update must be one of episode, step, got {update!r}; choose one")
+        check_choice(update, "update", get_args(Update))
         self.update = update
         if not isinstance(average, bool):
             raise InvalidInputError(f"average must be True or False, got {average!r}; choose one")
