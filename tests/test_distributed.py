@@ -22,6 +22,8 @@ from policyrisk.distributed import fold as fold_module
 from policyrisk.distributed import session
 from policyrisk.distributed.fold import ShardFold
 from policyrisk.distributed.shards import Joined, as_shards
+from policyrisk.readers import Stream
+from policyrisk.survey import Survey, SurveyPass
 
 CHAIN = pr.domains.walk(n=12, p=0.6)
 TABLE = pr.Tabular(12)
@@ -342,19 +344,84 @@ def test_monte_carlo_goes_on_where_another_stopped(tmp_path):
 # --- the command line -------------------------------------------------------------------------------
 
 
-def test_evaluate_gives_the_same_numbers(tmp_path, capsys):
-    (tmp_path / "log").mkdir()
-    for k, part in enumerate(walks(3)):
-        pr.write_parquet(part, tmp_path / f"log/{k}.parquet", state=["place"])
-    numbers = []
-    for name, options in (("local", []), ("ray", ["--ray"])):
-        line = ["evaluate", str(tmp_path / "log"), "--state", "place", "--features", "tabular:12"]
-        assert run([*line, "--seed", "0", "--out", str(tmp_path / name), "--json", *options]) == 0
-        numbers.append(json.loads(capsys.readouterr().out))
-    local, found = numbers
+def unread(stream):
+    raise AssertionError(f"{stream} was read by the driver")
+
+
+def evaluated(tmp_path, capsys, *options):
+    line = ["evaluate", str(tmp_path / "log"), "--seed", "0", "--out", str(tmp_path / "out"), "--json"]
+    assert run([*line, *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def assert_same_numbers(found, local):
     for name in ("mean", "variance"):
         assert found[name]["value"] == pytest.approx(local[name]["value"], rel=1e-9)
         assert found[name]["standard_error"] == pytest.approx(local[name]["standard_error"], rel=1e-6)
+
+
+def write_log(folder, data):
+    folder.mkdir()
+    for k, part in enumerate(data):
+        pr.write_parquet(part, folder / f"{k}.parquet", state=["place"])
+
+
+@pytest.mark.parametrize("features", ["tabular:12", "auto"])
+def test_evaluate_gives_the_same_numbers_and_reads_nothing_here(tmp_path, capsys, monkeypatch, features):
+    write_log(tmp_path / "log", walks(3))
+    options = ["--state", "place", "--features", features]
+    local = evaluated(tmp_path, capsys, *options)
+    here = Survey.of(walks(3), seed=0)
+    monkeypatch.setattr(Stream, "__iter__", unread)
+    assert_same_numbers(evaluated(tmp_path, capsys, *options, "--ray"), local)
+    there = dict(np.load(tmp_path / "out/survey.npz"))
+    for name, value in vars(here).items():  # fewer states than a sample holds
+        np.testing.assert_array_equal(there[name], value)
+    assert run(["evaluate", str(tmp_path / "log"), *options, "--out", str(tmp_path / "x")]) != 0
+    assert "was read by the driver" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_evaluate_on_a_cluster_at_an_address(machines, tmp_path, capsys):
+    write_log(tmp_path / "log", walks(3))
+    options = ["--state", "place", "--features", "tabular:12"]
+    local = evaluated(tmp_path, capsys, *options)
+    line = [
+        "evaluate",
+        str(tmp_path / "log"),
+        *options,
+        "--seed",
+        "0",
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "policyrisk.cli", *line, "--ray-address", machines.address],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_same_numbers(json.loads(done.stdout), local)
+
+
+def test_evaluate_counts_what_workers_gave_up(tmp_path, capsys):
+    from pyarrow import compute, parquet
+
+    # Of an episode of one step, without its end, nothing is left.
+    short = pr.Trajectories.concatenate([*walks(1, max_steps=5), *walks(1, episodes=7, max_steps=1)])
+    gone = walks(1, episodes=4, max_steps=1)
+    write_log(tmp_path / "log", [short, *walks(2, max_steps=6), *gone])
+    for path in (tmp_path / "log").iterdir():
+        table = parquet.read_table(path)
+        parquet.write_table(table.filter(compute.is_valid(table["reward"])), path)
+    options = ["--state", "place", "--features", "tabular:12", "--discount", "0.9"]
+    local, found = (evaluated(tmp_path, capsys, *options, *more) for more in ([], ["--ray"]))
+    for name in ("unrecorded_ends", "vanished_episodes", "episodes", "transitions", "given_up"):
+        assert found[name] == local[name]
+    assert local["vanished_episodes"] == 11
+    assert local["unrecorded_ends"] > 11
 
 
 def test_random_policy_has_fresh_chance_on_every_worker(tmp_path):
@@ -399,6 +466,17 @@ def test_killed_worker_costs_nothing(tmp_path):
     found = distributed.equations(lstd, shards)
     assert {path.name for path in tmp_path.iterdir()} == {"1", "4"}
     assert_same(found, lstd.equations(data))
+
+
+def test_killed_worker_changes_no_bit_of_the_survey(tmp_path):
+    data, look = walks(6), SurveyPass(seed=0, bounds=(20, 10**6))
+    shards = [Deadly(part, tmp_path / str(k)) if k in (1, 4) else part for k, part in enumerate(data)]
+    found, expected = (ShardFold(as_shards(each), "stop")(look) for each in (shards, data))
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "4"}
+    np.testing.assert_array_equal(found.sample().states, expected.sample().states)
+    assert len(expected.sample()) == 20
+    for name, value in vars(found.survey()).items():
+        np.testing.assert_array_equal(value, getattr(expected.survey(), name))
 
 
 def test_worker_that_always_dies_is_an_error(tmp_path, monkeypatch):

@@ -526,3 +526,20 @@ def test_rollout_evaluate_and_query_in_one_go(tmp_path, capsys, monkeypatch):
     assert code == 0, err
     code, out, _ = call(capsys, "query", "r", "--at", "0.01,-0.02")
     assert (code, "angle = 0.01, spin = -0.02" in out) == (0, True)
+
+
+def test_resume_is_refused_on_a_cluster(tmp_path, capsys):
+    assert run(["evaluate", "log.parquet", "--out", str(tmp_path / "out"), "--ray", "--resume"]) == 2
+    assert "no checkpoint of a run on Ray" in " ".join(capsys.readouterr().err.replace("│", "").split())
+
+
+def test_passes_over_the_data_have_a_bar(tmp_path, capfd, monkeypatch):
+    write_parquet(pr.domains.walk(n=8, p=0.7).sample(0, 50, seed=0), tmp_path / "log.parquet", state=["x"])
+    monkeypatch.setattr("policyrisk._progress._PATIENCE", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    options = ["--state", "x", "--features", "tabular", "--seed", "0", "--json"]
+    assert run(["evaluate", str(tmp_path / "log.parquet"), "--out", str(tmp_path / "out"), *options]) == 0
+    said = capfd.readouterr().err
+    assert "survey" in said
+    assert "fit" in said
+    assert "100%" in said

@@ -8,7 +8,7 @@ import pytest
 import policyrisk as pr
 from policyrisk import survey as survey_module
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.survey import EpisodeSample, Survey
+from policyrisk.survey import EpisodeSample, Survey, SurveyPass, SurveySums
 
 
 @pytest.fixture
@@ -122,3 +122,88 @@ def test_a_few_episodes_are_kept_whatever_their_length(data):
     source = EpisodeSample(data, 50, 1, seed=0)
     list(source)
     assert len(source.sample()) == EpisodeSample.FEWEST
+
+
+def merged(pieces, seed, bounds=None):
+    """The survey's sums as several processes take them, added in pairs from the right."""
+    sums = [SurveyPass(seed, bounds)(piece, number) for number, piece in enumerate(pieces)]
+    while len(sums) > 1:
+        *sums, one, other = sums
+        sums.append(one + other)
+    return sums[0]
+
+
+def test_one_part_has_the_bits_of_the_whole(data, monkeypatch):
+    monkeypatch.setattr(survey_module, "STARTS", 40)
+    monkeypatch.setattr(survey_module, "VISITED", 60)
+    sums = SurveyPass(3, (50, 200))(parts(data, 20, 90), 0)
+    whole = Survey.of(parts(data, 20, 90), seed=3)
+    for name, value in vars(sums.survey()).items():
+        np.testing.assert_array_equal(value, getattr(whole, name))
+    source = EpisodeSample(parts(data, 20, 90), 50, 200, seed=3)
+    list(source)
+    assert ids(sums.sample()) == ids(source.sample())
+
+
+@pytest.mark.parametrize("empty", [0, 1, 3])
+def test_parts_add_up_to_the_whole(data, empty):
+    """Samples are as large as the data, and are all of them in order; a part may be empty."""
+    pieces = parts(data, 1, 50, 199)
+    pieces.insert(empty, [])
+    sums, whole = merged(pieces, 1, (10_000, 10**6)), Survey.of(data)
+    for name, value in vars(sums.survey()).items():
+        np.testing.assert_array_equal(value, getattr(whole, name), strict=True)
+    for name in ("states", "rewards", "lengths", "terminated"):
+        np.testing.assert_array_equal(getattr(sums.sample(), name), getattr(data, name))
+
+
+def test_sums_of_nothing_are_neutral_and_no_survey(data):
+    sums = SurveyPass(0, (50, 100))(data, 1)
+    for both in (sums + SurveySums.none(), SurveySums.none() + sums):
+        assert ids(both.sample()) == ids(sums.sample())
+        np.testing.assert_array_equal(both.survey().low, sums.survey().low)
+    with pytest.raises(InvalidInputError, match="at least one episode"):
+        (SurveySums.none() + SurveySums.none()).survey()
+    with pytest.raises(MismatchError, match="3 and 1"):
+        sums + SurveySums.of(pr.Trajectories([[0], [1]], [1.0], [1], [True]))
+
+
+def test_samples_of_merged_parts_are_uniform(data, monkeypatch):
+    """Parts of very different size, of which the largest alone would fill the samples."""
+    monkeypatch.setattr(survey_module, "STARTS", 40)
+    monkeypatch.setattr(survey_module, "VISITED", 60)
+    visited = np.concatenate([episode.states[:-1] for episode in data])[:, 0]
+    starts, states, episodes = np.zeros(200), np.zeros(visited.size), np.zeros(200)
+    for seed in range(500):
+        sums = merged(parts(data, 5, 35, 160), seed, (50, 10**6))
+        survey = sums.survey()
+        assert (len(survey.starts), len(survey.visited), len(sums.sample())) == (40, 60, 50)
+        kept = np.isin(data.starts()[:, 0], survey.starts[:, 0])
+        np.testing.assert_array_equal(survey.starts, data.starts()[kept])  # in their order
+        starts += kept
+        states += np.isin(visited, survey.visited[:, 0])
+        episodes += np.isin(data.starts()[:, 0], ids(sums.sample()))
+    for counts, share in ((starts, 0.2), (states, 60 / visited.size), (episodes, 0.25)):
+        z = (counts - 500 * share) / np.sqrt(500 * share * (1 - share))
+        assert np.abs(z).max() < 4.5
+        # A part's own total, which is hypergeometric in each run; the binomial's variance is the larger one.
+        for part in np.split(z, [5, 35, 160]):
+            assert abs(part.sum()) < 4 * np.sqrt(part.size)
+
+
+def test_merged_sample_is_the_prefix_in_the_order_of_keys(data):
+    """Bounds on transitions: what would still fit behind an episode that did not is not taken."""
+    data = data[np.argsort(-data.lengths)]
+    for seed in range(20):
+        pieces = parts(data, 5, 35, 160)
+        keys = np.concatenate(
+            [
+                np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(k,)) if k else seed).random(
+                    len(piece)
+                )
+                for k, piece in enumerate(pieces)
+            ]
+        )
+        order = np.argsort(keys)
+        expected = np.sort(order[: np.searchsorted(np.cumsum(data.lengths[order]), 150, side="right")])
+        assert ids(merged(pieces, seed, (10**6, 150)).sample()) == ids(data[expected])

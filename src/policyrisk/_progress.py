@@ -12,9 +12,12 @@ _PATIENCE = 3.0  # seconds before the bar is shown
 
 
 class ProgressBar:
-    """A bar on the terminal's error stream once the work has taken some seconds; silent elsewhere."""
+    """A bar on the terminal's error stream once the work has taken some seconds; silent elsewhere.
 
-    def __init__(self, name: str, total: int) -> None:
+    A ``total`` of None is not known: the bar then only moves.
+    """
+
+    def __init__(self, name: str, total: int | None) -> None:
         self._console = Console(stderr=True)
         self._progress = Progress(console=self._console, transient=True)
         self._task = self._progress.add_task(name, total=total)
@@ -30,9 +33,9 @@ class ProgressBar:
         if self._shown:
             self._progress.stop()
 
-    def advance(self) -> None:
-        """One more of the total is done."""
-        self._progress.advance(self._task)
+    def advance(self, by: int = 1) -> None:
+        """So many more of the total are done."""
+        self._progress.advance(self._task, by)
         if not self._shown and self._console.is_terminal and time.monotonic() - self._began > _PATIENCE:
             self._shown = True
             self._progress.start()

@@ -1,7 +1,8 @@
 """The work of ``policyrisk evaluate``: survey the data, settle the features, fit.
 
 The data are read as a stream: one pass for the survey (and a sample of episodes to choose features on), then
-those that the estimator takes, whose sums are kept in a checkpoint every few seconds.
+those that the estimator takes. All of them are taken here, where the estimator's sums are kept in a
+checkpoint every few seconds, or all by the workers of a cluster.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from policyrisk import distributed
 from policyrisk._text import plural
 from policyrisk.choice import Choice, Spelling, choose, data_box
 from policyrisk.choice.automatic import EPISODES, TRANSITIONS
-from policyrisk.cli.shared import box, usage
+from policyrisk.cli.shared import Watched, box, usage
+from policyrisk.distributed.fold import ShardFold
 from policyrisk.errors import PolicyRiskError
 from policyrisk.evaluation import Evaluation
 from policyrisk.experiments.output import Clock
 from policyrisk.lstd import LSTD
 from policyrisk.lstd.durable import DurableFold, stored_problem
+from policyrisk.lstd.passes import here
 from policyrisk.quantities import VarianceMethod
 from policyrisk.readers import read
-from policyrisk.survey import EpisodeSample, Survey
+from policyrisk.survey import SurveyPass
 
 AUTO = "auto"
 
@@ -62,9 +65,11 @@ def estimate(
     """Evaluate the data at a path; ``columns`` are options of the reader, ``say`` prints on the way.
 
     The fit's sums so far are in ``checkpoint`` once it has taken some seconds, and ``resume`` goes on from
-    there. On a cluster, each of several files is a shard that any worker may read; the survey is taken here.
+    there. On a cluster the workers read the data, each of several files being a shard; there is no
+    checkpoint, since other workers take over what one has lost.
     """
-    settings = replace(settings, seed=_seed(settings.seed, checkpoint, resume))
+    seed = _seed(settings.seed, checkpoint, resume)
+    settings = replace(settings, seed=seed)
     spelling = None
     if settings.features != AUTO:
         with usage("--features"):
@@ -73,9 +78,13 @@ def estimate(
     nameless = data.startswith("minari:") or data.lower().endswith(".npz")
     options = {key: value for key, value in columns.items() if not (nameless and key == "state")}
     source = read(data, **options)
-    sampled = EpisodeSample(source, EPISODES, TRANSITIONS, settings.seed)
+    shards = ShardFold(distributed.shards(data, **options), "stop") if on_cluster else None
     with clock("survey"):
-        survey = Survey.of(source if spelling else sampled, settings.seed)
+        look = SurveyPass(seed, None if spelling else (EPISODES, TRANSITIONS))
+        found = here(Watched("survey", source))(look) if shards is None else shards(look)
+        survey = found.survey()
+    losses = source.counts if shards is None else shards
+    given_up, vanished = losses.given_up, losses.vanished
     names = coordinate_names(columns.get("state"), survey.dim)
     if nameless and columns.get("state") and names != tuple(columns["state"]):
         raise typer.BadParameter(
@@ -91,7 +100,7 @@ def estimate(
     if spelling is None:
         with clock("choice"):
             choice = choose(
-                sampled.sample(),
+                found.sample(),
                 survey,
                 names,
                 low,
@@ -100,7 +109,7 @@ def estimate(
                 discount=settings.discount,
                 ridge=settings.ridge,
                 variance=variance if settings.direct else None,
-                seed=settings.seed,
+                seed=seed,
             )
         spelling, variance = choice.spelling, choice.variance
         say(f"{choice}\n")
@@ -117,8 +126,8 @@ def estimate(
             variance=variance,
             nonnegative_at="visited" if settings.nonnegative else None,
         )
-        if on_cluster:
-            risk = distributed.fit(lstd, distributed.shards(data, **options))
+        if shards is not None:
+            risk = lstd.fit_by(shards)
         else:
             problem = {
                 "data": [data, *_fingerprint(data)],
@@ -127,7 +136,8 @@ def estimate(
                 "features": str(spelling),
                 "variance": variance,
             }
-            fold = DurableFold(source, checkpoint, json.loads(json.dumps(problem)), resume=resume)
+            watched = Watched("fit", source, survey.transitions)
+            fold = DurableFold(watched, checkpoint, json.loads(json.dumps(problem)), resume=resume)
             try:
                 risk = lstd.fit_by(fold)
             except PolicyRiskError:
@@ -141,8 +151,8 @@ def estimate(
         "variance": variance,
         "box": [list(map(float, ends)) for ends in zip(low, high, strict=True)],
         "constant": [names[d] for d in constant],
-        "unrecorded_ends": source.given_up,
-        "vanished_episodes": source.vanished,
+        "unrecorded_ends": given_up,
+        "vanished_episodes": vanished,
         "choice": None if choice is None else choice.to_dict(),
     }
     return Evaluation(name, names, risk, survey, settings.level, notes)

@@ -111,6 +111,11 @@ def evaluate(
     for option, value in (("--lam", lam), ("--ridge", ridge)):
         if not math.isfinite(value):
             raise typer.BadParameter(f"{value:g} must be a finite number", param_hint=option)
+    if resume and (ray or ray_address):
+        raise typer.BadParameter(
+            "there is no checkpoint of a run on Ray to go on with; leave out --resume, or Ray",
+            param_hint="--resume",
+        )
     columns = {
         "state": names(state, "--state"),
         "episode": episode,

@@ -16,6 +16,7 @@ import typer
 if TYPE_CHECKING:
     from policyrisk._arrays import Floats
     from policyrisk.criteria import Criterion
+    from policyrisk.trajectories import Source, Trajectories
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="The seed of everything random, else fresh.")]
@@ -50,6 +51,22 @@ def cluster(ray: bool, address: str | None) -> Iterator[bool]:
 
     with distributed.cluster(address):
         yield True
+
+
+class Watched:
+    """A source with a progress bar over its transitions at each pass, whose number may not be known."""
+
+    def __init__(self, name: str, source: Source, transitions: int | None = None) -> None:
+        self.name, self.source, self.transitions = name, source, transitions
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        from policyrisk._progress import ProgressBar
+        from policyrisk.trajectories import batches
+
+        with ProgressBar(self.name, self.transitions) as bar:
+            for batch in batches(self.source):
+                bar.advance(batch.transitions)
+                yield batch
 
 
 @contextmanager

@@ -45,6 +45,8 @@ class Note(NamedTuple):
 
     failed: dict[int, str]  # shards that could not be read, by their place, and why
     warned: list[tuple[type[Warning], str]]
+    given_up: int  # as the streams of its shards counted them
+    vanished: int
 
 
 class ShardFold:
@@ -59,6 +61,7 @@ class ShardFold:
         self.parts = [dict(enumerate(self.shards[a:b], start=a)) for a, b in itertools.pairwise(bounds)]
         self.on_error = on_error
         self.failed: dict[int, str] = {}  # all that were skipped
+        self.given_up = self.vanished = 0  # as policyrisk.readers.Stream has them, of the last pass
         self._passes = 0
         self._warned: Counter[type[Warning]] = Counter()
         self._told: set[tuple[type[Warning], str]] = set()
@@ -73,6 +76,7 @@ class ShardFold:
         # What a first pass could not read is left out by all; later it would be counted by some only.
         may_skip = self.on_error == "skip" and self._passes == 0
         self._passes += 1
+        self.given_up = self.vanished = 0
         sent = session.put(work, "the features")
         parts = [
             {place: shard for place, shard in part.items() if place not in self.failed} for part in self.parts
@@ -98,6 +102,8 @@ class ShardFold:
 
     def _take(self, note: Note) -> None:
         self.failed |= note.failed
+        self.given_up += note.given_up
+        self.vanished += note.vanished
         for kind, text in note.warned:
             if (kind, text) not in self._told:
                 self._told.add((kind, text))
@@ -134,15 +140,21 @@ def _take_part(work: Any, shards: dict[int, Shard], number: int, may_skip: bool)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         while True:
-            left = {place: shard for place, shard in shards.items() if place not in failed}
+            source = Joined({place: shard for place, shard in shards.items() if place not in failed})
             try:
-                found = work(Joined(left), number)
+                found = work(source, number)
             except ShardError as error:
                 if not may_skip:
                     raise
                 failed[error.place] = error.reason
             else:
-                return found, Note(failed, [(each.category, str(each.message)) for each in caught])
+                counts = source.counts.values()
+                return found, Note(
+                    failed,
+                    [(each.category, str(each.message)) for each in caught],
+                    sum(each.given_up for each in counts),
+                    sum(each.vanished for each in counts),
+                )
 
 
 def _add(one: Any, other: Any) -> Any:

@@ -18,6 +18,7 @@ from policyrisk.readers import Stream, read
 from policyrisk.readers.files import PathOrPaths, find_files
 from policyrisk.readers.minari_datasets import minari_folder
 from policyrisk.readers.parquet import count_row_groups
+from policyrisk.readers.stream import Counts
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
 _SUFFIXES = (".parquet", ".csv", ".npz")
@@ -29,10 +30,12 @@ class Shard:
     """Some episodes, and the name to speak of them by."""
 
     name: str
-    source: Any = field(repr=False)  # a source that a worker can iterate over, or a reference to one
+    source: Any = field(repr=False)  # a source that a worker can iterate over, a reference to one, or a file
 
     def open(self) -> Source:
         """The episodes, on the worker."""
+        if isinstance(self.source, _File):
+            return read(self.source.path, **self.source.options)
         ray = session.load()
         source: Source = ray.get(self.source) if isinstance(self.source, ray.ObjectRef) else self.source
         return source
@@ -44,9 +47,6 @@ class _File:
 
     path: str
     options: Mapping[str, Any]
-
-    def __iter__(self) -> Iterator[Trajectories]:
-        return iter(read(self.path, **self.options))
 
 
 def shards(path: PathOrPaths, **options: Any) -> list[Shard]:
@@ -139,23 +139,21 @@ class Joined:
     """The episodes of some shards, one shard after the other; what cannot be read is a ShardError."""
 
     shards: Mapping[int, Shard]  # by their place
+    counts: dict[int, Counts] = field(default_factory=dict)  # likewise, of streams once they were read
 
     def __iter__(self) -> Iterator[Trajectories]:
         for place, shard in self.shards.items():
-            yield from _named(place, shard)
+            yield from self._read(place, shard)
 
-
-def _named(place: int, shard: Shard) -> Iterator[Trajectories]:
-    source: Iterator[Trajectories] | None = None
-    while True:
+    def _read(self, place: int, shard: Shard) -> Iterator[Trajectories]:
+        source: Source | None = None
         try:
-            source = batches(shard.open()) if source is None else source
-            batch = next(source, None)
+            source = shard.open()
+            yield from batches(source)
         except EmptyDataError:
-            return  # one among others, as writers leave them
+            pass  # one among others, as writers leave them
         except Exception as error:
             text = " ".join(str(error).split()) or type(error).__name__
             raise ShardError(place, shard.name, text) from error
-        if batch is None:
-            return
-        yield batch
+        if isinstance(source, Stream):
+            self.counts[place] = source.counts

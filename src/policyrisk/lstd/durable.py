@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._progress import ProgressBar
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import from_spec
@@ -50,8 +49,6 @@ Arrays = dict[str, npt.NDArray[Any]]
 class DurableFold:
     """Takes passes over data in this process; a :class:`policyrisk.lstd.passes.Fold`.
 
-    ``seen`` is told the number of parts that each pass has behind it, as a progress bar is.
-
     >>> import policyrisk as pr, tempfile
     >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=50, seed=1)
     >>> lstd = pr.LSTD(pr.Tabular(10))
@@ -69,10 +66,8 @@ class DurableFold:
         problem: Mapping[str, Any],
         *,
         resume: bool,
-        parts: int | None = None,
     ) -> None:
         self.data, self.path, self.problem = data, Path(path), dict(problem)
-        self.parts = parts  # of a pass, where it is known: for the progress bar alone
         self._finished: list[Any] = []  # the sums of passes
         self._pass = 0
         self._sum: Any = None  # of the pass under way
@@ -88,15 +83,12 @@ class DurableFold:
             stored: Sum = self._finished[self._pass - 1]
             return stored
         try:
-            with ProgressBar(f"pass {self._pass}", self.parts or 1) as bar:
-                for part, source in enumerate(_parts(self.data)):
-                    if part >= self._done:
-                        found = work(source, part)
-                        # One assignment: an interrupt comes before it or after it.
-                        self._sum, self._done = found if part == 0 else self._sum + found, part + 1
-                        self._save_if_due()
-                    if self.parts:
-                        bar.advance()
+            for part, source in enumerate(_parts(self.data)):
+                if part >= self._done:
+                    found = work(source, part)
+                    # One assignment: an interrupt comes before it or after it.
+                    self._sum, self._done = found if part == 0 else self._sum + found, part + 1
+                    self._save_if_due()
         except KeyboardInterrupt:
             self.save()
             raise KeyboardInterrupt(

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Matrix, Seed, as_number, as_states
+from policyrisk._arrays import Floats, Matrix, Seed, as_number, as_states, check_choice
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError, NoErrorBarsWarning
 from policyrisk.features import BinaryFeatures, Features, as_features
@@ -74,6 +74,8 @@ class LSTD:
         nonnegative_at: npt.ArrayLike | Literal["visited"] | None = None,
         constraint_solver: ConstraintSolver = "active-set",
     ) -> None:
+        check_choice(variance, "variance", get_args(VarianceMethod))
+        check_choice(constraint_solver, "constraint_solver", get_args(ConstraintSolver))
         first = as_features(features)
         settings = {
             "features": first,
@@ -81,9 +83,9 @@ class LSTD:
             "lam": as_number(lam, "lam", 0.0, 1.0),
             "discount": as_number(discount, "discount", 0.0, 1.0, open_low=True),
             "ridge": as_number(ridge, "ridge", 0.0),
-            "variance": _choice(variance, "variance", get_args(VarianceMethod)),
+            "variance": variance,
             "nonnegative_at": _as_demand(nonnegative_at),
-            "constraint_solver": _choice(constraint_solver, "constraint_solver", get_args(ConstraintSolver)),
+            "constraint_solver": constraint_solver,
         }
         for name, value in settings.items():
             object.__setattr__(self, name, value)
@@ -377,9 +379,3 @@ def _as_demand(value: Any) -> Floats | Literal["visited"] | None:
             )
         return "visited"
     return as_states(value, "nonnegative_at")
-
-
-def _choice(value: str, name: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise InvalidInputError(f"{name} must be one of {', '.join(choices)}, got {value!r}; choose one")
-    return value

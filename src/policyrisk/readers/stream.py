@@ -86,13 +86,13 @@ class Stream:
                 yield batch
         if pending:
             yield _merge(pending)
+        self._counts = Counts(episodes, transitions, cut_off, given_up, vanished)
         if not episodes:
             raise EmptyDataError(
                 f"{self.name} must hold at least one episode with a transition, got none"
                 + (f" ({plural(vanished, 'episode')} without one)" if vanished else "")
                 + "; check that it is the file or folder you meant"
             )
-        self._counts = Counts(episodes, transitions, cut_off, given_up, vanished)
         self._warn(self._counts)
 
     def _warn(self, counts: Counts) -> None:
