@@ -1,5 +1,7 @@
 """LSTD(λ) on Ray: a folder of shards, read and summed by one worker, by two, and without Ray.
 
+With 20 × 20 tiles, whose sums are small, and with 50 × 50, whose sums take longer to send than to make.
+
 Each figure comes from a process of its own, whose peak resident size is the driver's. Without Ray and by one
 worker there is one thread; the start of Ray is not counted.
 """
@@ -15,14 +17,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lstd import LAM, ONE_THREAD, TILES, in_child, walk
+from lstd import LAM, ONE_THREAD, in_child, walk
 
 from policyrisk import distributed, readers
 from policyrisk.distributed import fold
+from policyrisk.features import TileCoding
 from policyrisk.lstd import LSTD
 from policyrisk.lstd.passes import here
 
 SHARDS = 16
+SIDES = (20, 50)
+
+
+def estimator(side: int) -> LSTD:
+    return LSTD(TileCoding([0, 0], [1, 1], bins=[side, side]), lam=LAM)
 
 
 def write(folder: Path, episodes: int) -> None:
@@ -31,9 +39,9 @@ def write(folder: Path, episodes: int) -> None:
         readers.write_parquet(walk(episodes, 200, 0.005, seed=number), folder / f"{number:02d}.parquet")
 
 
-def measure(folder: str, workers: int) -> dict[str, float]:
+def measure(folder: str, side: int, workers: int) -> dict[str, float]:
     """Seconds of a pass for the equations and of a whole fit, and the peak of this process in MB."""
-    lstd = LSTD(TILES, lam=LAM)
+    lstd = estimator(side)
     if workers == 0:
         data = readers.read(folder)
         lstd.fit(readers.read(f"{folder}/00.parquet"))  # compiled before it is timed
@@ -53,10 +61,9 @@ def _timed(*works: Any) -> dict[str, float]:
     return found
 
 
-def sizes(folder: str) -> dict[str, float]:
+def sizes(folder: str, side: int) -> dict[str, float]:
     """MB of the sums that a part of one shard and all of them send, for equations and for error bars."""
-    found = {}
-    lstd = LSTD(TILES, lam=LAM)
+    found, lstd = {}, estimator(side)
     for name, data in (("part", readers.read(f"{folder}/00.parquet")), ("root", readers.read(folder))):
         sent: list[float] = []
 
@@ -70,17 +77,20 @@ def sizes(folder: str) -> dict[str, float]:
     return found
 
 
-def rows(episodes: int = 500) -> list[dict[str, str]]:
+def rows(episodes: int = 2500) -> list[dict[str, str]]:
     """The table: what was done, our figure, what it is compared with, and the ratio."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), episodes)
-        local = in_child(f"measure {folder} 0", ONE_THREAD, __file__)
-        all_cores = in_child(f"measure {folder} 0", {}, __file__)
-        one = in_child(f"measure {folder} 1", {}, __file__)
-        two = in_child(f"measure {folder} 2", {}, __file__)
-        sent = in_child(f"sizes {folder}", {}, __file__)
-    transitions = SHARDS * episodes * 200
-    size = f"{SHARDS} shards, {transitions:.1e} transitions, 50×50 tiles"
+        return [row for side in SIDES for row in _rows_of(folder, side, SHARDS * episodes * 200)]
+
+
+def _rows_of(folder: str, side: int, transitions: int) -> list[dict[str, str]]:
+    local = in_child(f"measure {folder} {side} 0", ONE_THREAD, __file__)
+    all_cores = in_child(f"measure {folder} {side} 0", {}, __file__)
+    one = in_child(f"measure {folder} {side} 1", {}, __file__)
+    two = in_child(f"measure {folder} {side} 2", {}, __file__)
+    sent = in_child(f"sizes {folder} {side}", {}, __file__)
+    size = f"{SHARDS} shards, {transitions:.1e} transitions, {side}×{side} tiles"
 
     def row(work: str, ours: str, peer: str, ratio: float, note: str = "") -> dict[str, str]:
         return {"work": work, "ours": ours, "peer": peer, "ratio": f"{ratio:,.2f}", "note": note}
@@ -109,10 +119,10 @@ def rows(episodes: int = 500) -> list[dict[str, str]]:
 
 def main() -> None:
     match sys.argv[1:]:
-        case ["measure", folder, workers]:
-            print(json.dumps(measure(folder, int(workers))))
-        case ["sizes", folder]:
-            print(json.dumps(sizes(folder)))
+        case ["measure", folder, side, workers]:
+            print(json.dumps(measure(folder, int(side), int(workers))))
+        case ["sizes", folder, side]:
+            print(json.dumps(sizes(folder, int(side))))
         case few:
             for row in rows(*map(int, few)):
                 print(f"{row['work']}: {row['ours']} | {row['peer']} | ratio {row['ratio']} | {row['note']}")

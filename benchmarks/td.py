@@ -63,7 +63,7 @@ def row(work: str, data: Trajectories, td: TD, peer: float | None, note: str) ->
         "ours": f"{rate / 1e6:.1f} M transitions/s",
         "peer": "" if peer is None else f"{peer / 1e6:.3f} M transitions/s, a loop in NumPy",
         "ratio": "" if peer is None else f"{rate / peer:.0f}",
-        "note": f"{note}; {data.transitions / busy / 1e6:.1f} M per second of processor time",
+        "note": f"{note}{data.transitions / busy / 1e6:.1f} M per second of processor time",
     }
 
 
@@ -77,13 +77,13 @@ def rows() -> list[dict[str, str]]:
     live.fit(long[:10])
     call = seconds(lambda: [live.partial_fit(one) for _ in range(50)])[0] / 50
     return [
-        row("TD(0), 50x50 tiles, 10^6 transitions", long, TD(tiles, step=STEP), peer, "bar: 10 M"),
+        row("TD(0), 50x50 tiles, 10^6 transitions", long, TD(tiles, step=STEP), peer, "bar: 10 M; "),
         row("the same, an update per step", long, TD(tiles, step=STEP, update="step"), None, ""),
         row("the same, averaged", long, TD(tiles, step=STEP, average=True), None, ""),
-        row("TD(0.9), 50x50 tiles", long, TD(tiles, lam=0.9, step=STEP), None, "no trace is needed"),
+        row("TD(0.9), 50x50 tiles", long, TD(tiles, lam=0.9, step=STEP), None, "no trace is needed; "),
         row("the same, an update per step", short, TD(tiles, lam=0.9, step=STEP, update="step"), None, ""),
         row("TD(0), 8 tilings of 20x20", long, TD(tilings, step=STEP), None, ""),
-        row("TD(0), 64 dense radial bases", short, TD(radial, step=STEP), None, "with the Gram matrix"),
+        row("TD(0), 64 dense radial bases", short, TD(radial, step=STEP), None, "with the Gram matrix; "),
         {
             "work": "partial_fit of one episode of 200 steps, 2,500 tiles",
             "ours": f"{call * 1e6:.0f} µs a call",
