@@ -2,7 +2,8 @@
 
 Each benchmark is a module beside this one with a function ``rows()`` that measures and returns records with
 the keys work, ours, peer, ratio and note. Figures are ratios measured in one run wherever that is possible,
-since machines differ and are noisy. A run of all of them writes results.json and RESULTS.md beside this file.
+since machines differ and are noisy. A run of all of them writes results.json and RESULTS.md beside this file;
+a run of some replaces their part in these, if the machine is the same.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich.table import Table
 from policyrisk.errors import PolicyRiskWarning
 
 HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results.json"
 NAMES = (
     "exact",
     "constraint",
@@ -84,18 +86,28 @@ def main(names: tuple[str, ...]) -> None:
         for row in found[name]:
             table.add_row(*(_text(row.get(key, "")) for key in KEYS))
         console.print(table)
-    if names == NAMES:
-        _write(about, found)
-        console.print(f"written: {HERE / 'results.json'}, {HERE / 'RESULTS.md'}")
+    before = _before(about)
+    if names == NAMES or before:
+        _write(about, {name: {**before, **found}[name] for name in NAMES if name in {**before, **found}})
+        console.print(f"written: {RESULTS}, {RESULTS.with_name('RESULTS.md')}")
+
+
+def _before(about: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """What was found earlier, on the same machine."""
+    if not RESULTS.exists():
+        return {}
+    stored = json.loads(RESULTS.read_text())
+    results: dict[str, list[dict[str, Any]]] = stored["results"] if stored["machine"] == about else {}
+    return results
 
 
 def _write(about: dict[str, str], found: dict[str, list[dict[str, Any]]]) -> None:
-    (HERE / "results.json").write_text(json.dumps({"machine": about, "results": found}, indent=1) + "\n")
+    RESULTS.write_text(json.dumps({"machine": about, "results": found}, indent=1) + "\n")
     lines = ["# Results of `make bench`", "", ", ".join(f"{key} {value}" for key, value in about.items()), ""]
     for name, rows in found.items():
         lines += [f"## {name}", "", "| work | ours | peer or limit | ratio | note |", "|---|---|---|---|---|"]
         lines += ["| " + " | ".join(_text(row.get(key, "")) for key in KEYS) + " |" for row in rows] + [""]
-    (HERE / "RESULTS.md").write_text("\n".join(lines))
+    RESULTS.with_name("RESULTS.md").write_text("\n".join(lines))
 
 
 def _text(value: object) -> str:

@@ -8,6 +8,7 @@ exit code    0    done
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import sys
@@ -20,6 +21,8 @@ import typer
 
 from policyrisk.cli import compare, evaluate, query, reproduce, rollout, train
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
+
+_M_ARENA_MAX = -8  # the number in malloc.h
 
 app = typer.Typer(
     name="policyrisk",
@@ -52,8 +55,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; the exit code."""
     debug = "--debug" in arguments
-    # PyArrow's own pool may keep what was freed; it is chosen when PyArrow is first imported.
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    _keep_memory_low()
     with _readable_warnings():
         try:
             result = app(
@@ -92,6 +94,16 @@ def _report(error: Exception) -> int:
         text = f"{type(error).__name__}: {error} (--debug shows where)"
     typer.echo(f"policyrisk: {' '.join(text.split())}", err=True)
     return 1
+
+
+def _keep_memory_low() -> None:
+    """Leave little to allocators that keep what was freed, unless the environment says otherwise."""
+    # PyArrow's pool is chosen when PyArrow is first imported.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    if sys.platform == "linux" and "MALLOC_ARENA_MAX" not in os.environ:
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:  # glibc's: two heaps for all threads, which else have one each
+            mallopt(_M_ARENA_MAX, 2)
 
 
 def _is_usage(error: Exception) -> bool:
