@@ -543,3 +543,30 @@ def test_passes_over_the_data_have_a_bar(tmp_path, capfd, monkeypatch):
     assert "survey" in said
     assert "fit" in said
     assert "100%" in said
+
+
+def test_compare_says_what_stands_against_it(capsys, tmp_path):
+    """One policy, evaluated with a table and with features that cannot tell its states apart."""
+    data = pr.domains.walk(n=12, p=0.7).sample(0, 1000, seed=0)
+    write_parquet(data, tmp_path / "log.parquet", state=["x"])
+    for name, features in (("table", "tabular"), ("same", "tabular"), ("coarse", "tiles:2")):
+        code, _, err = call(
+            capsys,
+            *("evaluate", tmp_path / "log.parquet", "--state", "x", "--features", features, "--seed", 0),
+            *("--out", tmp_path / name),
+        )
+        assert code == 0, err
+    picture = ("--out", tmp_path / "p.png")
+    code, out, _ = call(capsys, "compare", tmp_path / "table", tmp_path / "same", *picture)
+    assert code == 0
+    assert "doubt" not in out
+    code, out, _ = call(capsys, "compare", tmp_path / "table", tmp_path / "coarse", *picture)
+    assert code == 0
+    assert "doubt about coarse: The estimate disagrees with the plain sample" in out
+    assert "doubt about table" not in out
+    assert "doubt about the difference: table with tabular, coarse with tiles:2;" in out
+    code, out, _ = call(capsys, "compare", tmp_path / "table", tmp_path / "coarse", *picture, "--json")
+    found = json.loads(out)
+    assert found["features"] == {"table": "tabular", "coarse": "tiles:2"}
+    assert found["doubts"]["table"] == []
+    assert "The estimate disagrees with the plain sample" in found["doubts"]["coarse"]

@@ -56,12 +56,38 @@ def compare(
         {name: evaluation.risk for name, evaluation in policies.items()}, starts, chosen, level=level
     )
     _draw(result, out)
+    doubts = {name: _doubts(evaluation) for name, evaluation in policies.items()}
+    features = {name: str(evaluation.notes.get("features")) for name, evaluation in policies.items()}
     if as_json:
-        print_json({**result.to_dict(), "starts": len(starts), "picture": str(out)})
+        print_json(
+            {
+                **result.to_dict(),
+                "starts": len(starts),
+                "doubts": doubts,
+                "features": features,
+                "picture": str(out),
+            }
+        )
         return
     typer.echo(str(result))
+    for (name, titles), folder in zip(doubts.items(), folders, strict=True):
+        for title in titles:
+            typer.echo(f"doubt about {name}: {title} (see {folder / 'report.html'})")
+    if len(set(features.values())) > 1:
+        each = ", ".join(f"{name} with {spelling}" for name, spelling in features.items())
+        typer.echo(
+            f"doubt about the difference: {each}; different features have different biases, so evaluate all "
+            "with the same --features"
+        )
     typer.echo(f"note: over the {len(starts)} recorded starts of all {len(folders)} together")
     typer.echo(f"written: {out}")
+
+
+def _doubts(evaluation: Evaluation) -> list[str]:
+    """What stands against an evaluation by itself, and so against a comparison with it."""
+    from policyrisk.advice import advise
+
+    return [advice.title for advice in advise(evaluation) if advice.severity in ("serious", "warning")]
 
 
 def pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> Floats:
