@@ -18,6 +18,7 @@ import pytest
 import policyrisk as pr
 from policyrisk import distributed, errors
 from policyrisk.cli.entry import run
+from policyrisk.cli.rollout import RandomActions
 from policyrisk.distributed import fold as fold_module
 from policyrisk.distributed import session
 from policyrisk.distributed.fold import ShardFold
@@ -303,6 +304,20 @@ def test_rollouts_are_the_local_ones_bit_for_bit(monkeypatch):
             np.testing.assert_array_equal(getattr(together, name), getattr(local, name))
     lstd = pr.LSTD(pr.TileCoding([-3] * 4, [3] * 4, bins=[3] * 4))
     assert_same(distributed.equations(lstd, found), lstd.equations(local))
+
+
+def test_random_actions_are_the_local_ones_bit_for_bit(monkeypatch):
+    local = pr.rollout("CartPole-v1", RandomActions.of("CartPole-v1", {}, 3), episodes=12, seed=5, num_envs=1)
+    acting = RandomActions.of("CartPole-v1", {}, 3)
+    monkeypatch.setattr("policyrisk.distributed.simulation.SHARDS", 4)
+    for found in (
+        pr.rollout("CartPole-v1", acting, episodes=12, seed=5, num_envs=5),
+        distributed.rollout("CartPole-v1", acting, episodes=12, seed=5).load(),
+    ):
+        for name in ("states", "rewards", "lengths", "terminated"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(local, name))
+    first = [episode.states[: 1 + int(local.lengths.min())] for episode in local]
+    assert not np.allclose(np.diff(first[0], axis=0), np.diff(first[1], axis=0), atol=0.05)
 
 
 def test_rollouts_say_what_is_wrong():

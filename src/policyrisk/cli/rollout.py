@@ -160,9 +160,9 @@ class RandomActions:
         made.close()
         return cls(space, np.random.SeedSequence(seed).entropy)
 
-    def spawn(self, first: int) -> RandomActions:
-        """Fresh chance for the episodes from number ``first`` on, where others run those before."""
-        return RandomActions(self.space, self.entropy, first)
+    def spawn(self, number: int) -> RandomActions:
+        """The one for an episode, whose chance is its own whoever runs the others."""
+        return RandomActions(self.space, self.entropy, number)
 
     def __call__(self, observations: Any) -> Any:
         """An action for each of the observations."""

@@ -110,8 +110,7 @@ def rollout(
     by side. For the same seed the episodes are the same, bit for bit, for any number of workers.
 
     The policy goes to every worker. One that takes chance of its own would take the same on each of them: it
-    must not, unless it has a method ``spawn(first)`` that returns a policy with fresh chance for the episodes
-    from number ``first`` on.
+    must not, unless it has a method ``spawn(k)`` that returns a policy with chance of its own for episode k.
 
     Where Ray does not run yet, it is started and stays until this process ends, since the episodes are there.
     """
@@ -177,13 +176,9 @@ def _run_episodes(sent: list[Any], run: str, numbers: range) -> tuple[Trajectori
         return simulation, envs
 
     simulation, envs = _kept.get(run, make)
-    policy = simulation.policy
-    if hasattr(policy, "spawn"):
-        policy = policy.spawn(numbers.start)
+    choose = as_policy(simulation.policy)
     try:
-        data = run_episodes(
-            envs, as_policy(policy), numbers, simulation.key, simulation.project, simulation.max_steps
-        )
+        data = run_episodes(envs, choose, numbers, simulation.key, simulation.project, simulation.max_steps)
     except BaseException:
         _kept.drop()  # in the middle of an episode
         raise

@@ -60,7 +60,9 @@ def rollout(
     ``predict(observations, deterministic=True)`` that returns (actions, None), as Stable-Baselines3's have.
     For n observations of shape (dim,) it gets an array (n, dim), for Discrete ones (n,), for Dict and Tuple
     ones a dict or tuple of arrays with n in front; n is at most ``num_envs`` and falls as the last episodes
-    end. Discrete actions are n whole numbers, Box actions of shape (a,) an array (n, a).
+    end. Discrete actions are n whole numbers, Box actions of shape (a,) an array (n, a). A policy that takes
+    chance of its own may have a method ``spawn(k)``: episode k is then played by what that returns, alone,
+    and does not depend on ``num_envs``.
 
     ``project`` a function from a batch of observations to the states that are recorded, of shape (n, dim) or
     (n,): needed for Dict and Tuple observations, and free to pick coordinates of others. By default arrays
@@ -120,8 +122,10 @@ def run_episodes(
     """The episodes with the given numbers, in this order, whoever runs the others.
 
     The environments take them one after the other, each the next as soon as it is free; ``done`` is called
-    after each. ``choose`` is what :func:`~policyrisk.readers.policies.as_policy` gives.
+    after each. ``choose`` is what :func:`~policyrisk.readers.policies.as_policy` gives; if it has a method
+    ``spawn(k)``, episode k is played by what that returns.
     """
+    spawn: Callable[[int], Choose] | None = getattr(choose, "spawn", None)
     log = Log(len(numbers))
     waiting = iter(range(len(numbers)))
     live: list[_Running] = []
@@ -129,7 +133,12 @@ def run_episodes(
     observations: Any = None  # of the live ones, where they are batched already
     while True:
         fresh = [
-            _Running(idle.pop(), place, episode_seed(key, numbers[place]))
+            _Running(
+                idle.pop(),
+                place,
+                episode_seed(key, numbers[place]),
+                spawn(numbers[place]) if spawn else choose,
+            )
             for place in itertools.islice(waiting, len(idle))
         ]
         if fresh:
@@ -139,7 +148,11 @@ def run_episodes(
             return log.trajectories()
         if observations is None:
             observations = _batch(live)
-        actions = as_actions(choose(observations), live[0].env.action_space, len(live))
+        space = live[0].env.action_space
+        if spawn:
+            actions = [as_actions(each.choose(_batch([each])), space, 1)[0] for each in live]
+        else:
+            actions = as_actions(choose(observations), space, len(live))
         rewards = np.array([running.step(action) for running, action in zip(live, actions, strict=True)])
         observations = _batch(live)
         log.earn(_places(live), rewards)
@@ -157,8 +170,8 @@ def run_episodes(
 class _Running:
     """An environment in the middle of an episode."""
 
-    def __init__(self, env: gym.Env[Any, Any], place: int, seed: int) -> None:
-        self.env, self.place = env, place
+    def __init__(self, env: gym.Env[Any, Any], place: int, seed: int, choose: Choose) -> None:
+        self.env, self.place, self.choose = env, place, choose
         self.observation, _ = env.reset(seed=seed)
         self.steps = 0
         self.terminated = self.over = False
