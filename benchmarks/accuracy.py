@@ -29,8 +29,8 @@ import numpy as np
 import policyrisk as pr
 from policyrisk.control import pinball_policy
 from policyrisk.errors import PolicyRiskWarning
-from policyrisk.experiments.pinball import PinballParameters
-from policyrisk.experiments.pinball_extended import ExtendedParameters, candidates
+from policyrisk.paper.pinball import PinballParameters
+from policyrisk.paper.pinball_extended import ExtendedParameters, candidates
 
 
 @dataclass(frozen=True)

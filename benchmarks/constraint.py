@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
-from policyrisk.constraint import ConstrainedSolution, solve_constrained
+from policyrisk.equations.constraint import ConstrainedSolution, solve_constrained
 
 SIDE, CENTRES, TOL = 32, 10, 1e-12
 

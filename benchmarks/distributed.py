@@ -23,7 +23,7 @@ from policyrisk import distributed, readers
 from policyrisk.distributed import fold
 from policyrisk.features import TileCoding
 from policyrisk.lstd import LSTD
-from policyrisk.lstd.passes import here
+from policyrisk.passes.fold import here
 
 SHARDS = 16
 SIDES = (20, 50)

@@ -22,13 +22,13 @@ import scipy.sparse as sp
 
 from policyrisk.control import pinball_policy
 from policyrisk.domains import Pinball
-from policyrisk.experiments.pinball import PinballParameters
 from policyrisk.features import Features, Fourier, TileCoding
 from policyrisk.lstd import LSTD
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.influence import influence
+from policyrisk.paper.pinball import PinballParameters
 from policyrisk.risk import Facts, RiskFunction
-from policyrisk.support import Support
+from policyrisk.risk.support import Support
 from policyrisk.trajectories import Trajectories
 
 TILES = TileCoding(low=[0, 0], high=[1, 1], bins=[50, 50], dims=[0, 1])

@@ -19,7 +19,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from policyrisk._random import keys
+from policyrisk._core.random import keys
 from policyrisk.domains.pinball import Pinball, UniformPolicy
 
 ROOT = Path(__file__).resolve().parent.parent

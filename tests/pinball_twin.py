@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from policyrisk._random import below, stream
+from policyrisk._core.random import below, stream
 
 WIDEST = math.cos(math.pi / 1.99)
 

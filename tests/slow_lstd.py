@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import policyrisk as pr
 from policyrisk.errors import SingularSystemError
 from policyrisk.risk import ErrorBars, Facts, RiskFunction, SampleReturns
-from policyrisk.support import Support
+from policyrisk.risk.support import Support
 from policyrisk.trajectories import batches
 
 

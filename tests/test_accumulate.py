@@ -12,13 +12,15 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from policyrisk._arrays import readonly
+from policyrisk._core import threads as _blas
+from policyrisk._core.arrays import readonly
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Fourier, Polynomial, RadialBasis, Tabular, TileCoding
-from policyrisk.lstd import _blas, _sweep_kernels, products
+from policyrisk.lstd import _sweep_kernels
+from policyrisk.lstd import chunks as products
 from policyrisk.lstd.accumulate import accumulate
-from policyrisk.lstd.lagged import Lagged, Total
+from policyrisk.lstd.lagged_products import Lagged, Total
 from policyrisk.lstd.rows import DenseRows, Memory, SparseRows
 from policyrisk.trajectories import Trajectories
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
-from policyrisk.advice import advise
 from policyrisk.evaluation import Evaluation
+from policyrisk.evaluation.advice import advise
+from policyrisk.passes.survey import Survey
 from policyrisk.risk import FEW
-from policyrisk.survey import Survey
 
 
 def evaluated(lstd, data):

@@ -12,8 +12,8 @@ from policyrisk.errors import (
     MismatchError,
     PolicyRiskError,
 )
-from policyrisk.experiments.chain import ChainParameters
-from policyrisk.experiments.chain import run as run_chain
+from policyrisk.paper.chain import ChainParameters
+from policyrisk.paper.chain import run as run_chain
 
 P2 = [[0.5, 0.2], [0.1, 0.6]]
 CHAIN = pr.MarkovChain(P2, [1.0, 2.0])

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
-from policyrisk.choice import Choice, Spelling, choose, data_box
-from policyrisk.choice.automatic import candidates
 from policyrisk.errors import InvalidInputError, PolicyRiskError
-from policyrisk.survey import Survey
+from policyrisk.evaluation.automatic import Choice, candidates, choose
+from policyrisk.evaluation.spelling import Spelling, data_box
+from policyrisk.passes.survey import Survey
 
 NAMES = ("x", "y", "speed")
 LOW, HIGH = np.array([0.0, -1.0, 0.0]), np.array([1.0, 1.0, 5.0])

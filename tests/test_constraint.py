@@ -13,8 +13,8 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spl
 from scipy.optimize import linprog
 
-from policyrisk.constraint import _kernels, active_set, bounds, projection, solve_constrained
-from policyrisk.constraint.problem import equilibrate
+from policyrisk.equations.constraint import _kernels, active_set, bounds, projection, solve_constrained
+from policyrisk.equations.constraint.problem import equilibrate
 from policyrisk.errors import (
     InfeasibleConstraintError,
     InvalidInputError,

@@ -8,11 +8,11 @@ from scipy import stats
 
 import policyrisk as pr
 from policyrisk import criteria
-from policyrisk.comparison import compare
 from policyrisk.errors import InvalidInputError, MismatchError, NegativeVarianceWarning
 from policyrisk.risk import ErrorBars, Facts, RiskFunction
-from policyrisk.summary import Moments
-from policyrisk.support import Support
+from policyrisk.risk.summary import Moments
+from policyrisk.risk.support import Support
+from policyrisk.selection.comparison import compare
 
 S = np.array([[0.04, 0.05], [0.05, 0.25]])
 ALL = [

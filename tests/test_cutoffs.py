@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import policyrisk as pr
 from policyrisk.lstd.cutoffs import trim
-from policyrisk.lstd.passes import here
+from policyrisk.passes.fold import here
 from policyrisk.trajectories import batches
 
 

@@ -23,8 +23,8 @@ from policyrisk.distributed import fold as fold_module
 from policyrisk.distributed import session
 from policyrisk.distributed.fold import ShardFold
 from policyrisk.distributed.shards import Joined, as_shards
+from policyrisk.passes.survey import Survey, SurveyPass
 from policyrisk.readers import Stream
-from policyrisk.survey import Survey, SurveyPass
 
 CHAIN = pr.domains.walk(n=12, p=0.6)
 TABLE = pr.Tabular(12)

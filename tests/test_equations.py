@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import policyrisk as pr
 from policyrisk.equations import MomentEquations
+from policyrisk.equations.dense_system import LinearSystem
 from policyrisk.errors import (
     ImproperPolicyError,
     InvalidInputError,
@@ -14,7 +15,6 @@ from policyrisk.errors import (
     SingularSystemError,
     UnvisitedError,
 )
-from policyrisk.linear_system import LinearSystem
 
 PHI = pr.Polynomial(1, low=[0], high=[4])
 PSI = pr.Polynomial(2, low=[0], high=[4])

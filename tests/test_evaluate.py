@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
+from policyrisk._core.folder import complete_folder
+from policyrisk._core.records import read_record, write_record
 from policyrisk.cli import run
-from policyrisk.cli.folder import complete_folder
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation import Evaluation
+from policyrisk.passes.survey import Survey
 from policyrisk.readers import write_npz, write_parquet
-from policyrisk.storage import read_record, write_record
-from policyrisk.survey import Survey
 
 FILES = {
     "map_mean.png",
@@ -389,7 +389,7 @@ def test_another_formats_file_is_refused_by_name(name, version, place, tmp_path,
     kind = "RiskFunction" if name == "risk.npz" else "Survey"
     header, arrays = read_record(tmp_path / name, kind)
     header = {key: value for key, value in header.items() if key not in ("kind", "format")}
-    monkeypatch.setattr("policyrisk.storage.FORMAT", version)
+    monkeypatch.setattr("policyrisk._core.records.FORMAT", version)
     write_record(tmp_path / name, kind, header, arrays)
     monkeypatch.undo()
     with pytest.raises(InvalidInputError, match=rf"of format 1, got {kind} of format {version} in .*{name}"):
@@ -535,7 +535,7 @@ def test_resume_is_refused_on_a_cluster(tmp_path, capsys):
 
 def test_passes_over_the_data_have_a_bar(tmp_path, capfd, monkeypatch):
     write_parquet(pr.domains.walk(n=8, p=0.7).sample(0, 50, seed=0), tmp_path / "log.parquet", state=["x"])
-    monkeypatch.setattr("policyrisk._progress._PATIENCE", 0.0)
+    monkeypatch.setattr("policyrisk._core.progress._PATIENCE", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
     options = ["--state", "x", "--features", "tabular", "--seed", "0", "--json"]
     assert run(["evaluate", str(tmp_path / "log.parquet"), "--out", str(tmp_path / "out"), *options]) == 0

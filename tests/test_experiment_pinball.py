@@ -9,18 +9,19 @@ from scipy import special
 from typer.testing import CliRunner
 
 from policyrisk import TileCoding
+from policyrisk._core import output
 from policyrisk.cli import app
 from policyrisk.control import pinball_policy
 from policyrisk.domains import Pinball
 from policyrisk.domains.pinball.maze import Maze
 from policyrisk.errors import InvalidInputError
-from policyrisk.experiments import output, pinball, pinball_extended
-from policyrisk.experiments.claims import monotonicity
-from policyrisk.experiments.map_errors import Budget, Truth
-from policyrisk.experiments.tile_grid import TileGrid, grid_distances
-from policyrisk.experiments.tile_visits import every_visit, visits_of
 from policyrisk.montecarlo import monte_carlo
 from policyrisk.montecarlo.simulators import SummedRunner
+from policyrisk.paper import pinball, pinball_extended
+from policyrisk.paper.claims import monotonicity
+from policyrisk.paper.map_errors import Budget, Truth
+from policyrisk.paper.tile_grid import TileGrid, grid_distances
+from policyrisk.paper.tile_visits import every_visit, visits_of
 
 SMALL = pinball.PinballParameters(trajectories=300, mc_episodes=30, tiles=12, fresh=3000, seed=3)
 

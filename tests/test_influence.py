@@ -13,16 +13,17 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from policyrisk._random import keys, stream, uniform
+from policyrisk._core.random import keys, stream, uniform
+from policyrisk._core.threads import single_threaded
 from policyrisk.equations import Weights
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Polynomial, Tabular, TileCoding
-from policyrisk.lstd import _kernels, products
-from policyrisk.lstd._blas import single_threaded
+from policyrisk.lstd import _kernels
+from policyrisk.lstd import chunks as products
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.influence import Face, influence, influence_by
-from policyrisk.lstd.passes import here
 from policyrisk.lstd.score_sums import second_moment_of_direct
+from policyrisk.passes.fold import here
 from policyrisk.trajectories import Trajectories
 
 N = 5

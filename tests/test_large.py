@@ -18,8 +18,7 @@ from test_accumulate import MAPS, episodes, reference
 
 import policyrisk as pr
 from policyrisk import equations as equations_module
-from policyrisk import sparse_system
-from policyrisk.equations import MomentEquations, Weights
+from policyrisk.equations import MomentEquations, Weights, sparse_system
 from policyrisk.errors import (
     ImproperPolicyError,
     InvalidInputError,
@@ -28,7 +27,8 @@ from policyrisk.errors import (
     SolverError,
     UnvisitedError,
 )
-from policyrisk.lstd import products, sparse_total
+from policyrisk.lstd import chunks as products
+from policyrisk.lstd import sparse_total
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.sparse_total import steps_of
 from policyrisk.trajectories import Trajectories

@@ -16,11 +16,11 @@ from noise_simulator import ARRAYS, BLOCKS_OF_16, Noise, run_noise, same
 from scipy import stats
 
 import policyrisk as pr
-from policyrisk._gymnasium import register
 from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import CutOffWarning, InvalidInputError
 from policyrisk.montecarlo import MonteCarlo, monte_carlo, sums
-from policyrisk.summary import SampleReturns
+from policyrisk.risk.summary import SampleReturns
+from policyrisk.simulation.registration import register
 
 register()
 ID = "policyrisk/Pinball-v0"

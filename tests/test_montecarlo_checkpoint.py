@@ -16,11 +16,11 @@ import pytest
 from noise_simulator import BLOCKS_OF_16, Noise, run_noise, same
 
 import policyrisk as pr
-from policyrisk._gymnasium import PINBALL, register
+from policyrisk._core.records import read_record
 from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.montecarlo import MonteCarlo, checkpoint, monte_carlo, sums
-from policyrisk.storage import read_record
+from policyrisk.simulation.registration import PINBALL, register
 
 register()
 ABC = ([[0.3, 0.5], [0.6, 0.0]], [1.0, 3.0])

@@ -5,7 +5,7 @@ import pytest
 
 import policyrisk as pr
 from policyrisk.domains import boyan, gambler, walk
-from policyrisk.experiments import chain as chain_experiment
+from policyrisk.paper import chain as chain_experiment
 
 
 def passage_moments(n, p):

@@ -19,7 +19,7 @@ from policyrisk.errors import (
     UnrecordedEndWarning,
 )
 from policyrisk.readers import Counts
-from policyrisk.readers.seen import Seen
+from policyrisk.readers.episode_ids import Seen
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 WHOLE = st.integers(-(2**63), 2**63 - 1)

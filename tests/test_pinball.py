@@ -19,10 +19,10 @@ from numba import njit
 from pinball_twin import edges_of, plain_actions
 from scipy import stats
 
-from policyrisk import _compiled
 from policyrisk.domains.pinball import MAZES, Maze, Pinball, UniformPolicy
 from policyrisk.domains.pinball._geometry import inside_any, near_lists, nearest_distance
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskWarning
+from policyrisk.simulation import compiled as _compiled
 
 DATA = Path(__file__).parent / "data"
 
@@ -236,7 +236,7 @@ def test_a_policy_of_a_users_own_leaves_no_trace_on_disk(tmp_path: Path) -> None
     )
     (tmp_path / "mine.py").write_text(
         "from typing import NamedTuple\nfrom numba import njit\n"
-        "from policyrisk._compiled import register_policy\n"
+        "from policyrisk.simulation.compiled import register_policy\n"
         "class MineTable(NamedTuple):\n    action: int\n"
         "@njit\ndef choose(table, state, s0, s1):\n    return table.action, s0, s1\n"
         "register_policy(MineTable, choose)\n"

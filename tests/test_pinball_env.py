@@ -13,10 +13,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
-from policyrisk._gymnasium import register
 from policyrisk.domains.pinball import MAZES, Pinball
 from policyrisk.domains.pinball.env import PinballEnv, PinballVectorEnv
 from policyrisk.errors import InvalidInputError
+from policyrisk.simulation.registration import register
 
 register()
 ID = "policyrisk/Pinball-v0"
@@ -223,7 +223,7 @@ def run_python(code: str) -> str:
 @pytest.mark.parametrize("order", ["import gymnasium; wait()", "wait(); wait(); import gymnasium"])
 def test_registration_works_in_either_order_of_imports(order: str) -> None:
     code = (
-        "import sys; from policyrisk._gymnasium import register_when_imported as wait\n"
+        "import sys; from policyrisk.simulation.registration import register_when_imported as wait\n"
         "assert 'gymnasium' not in sys.modules\n"
         f"{order}\n"
         f"print(gymnasium.spec('{ID}').entry_point, type(gymnasium.__spec__.loader).__name__)\n"

@@ -11,7 +11,7 @@ import pytest
 from numba import njit
 from scipy import stats
 
-from policyrisk._random import below, bits, keys, normal_pair, stream, uniform
+from policyrisk._core.random import below, bits, keys, normal_pair, stream, uniform
 from policyrisk.errors import InvalidInputError
 
 MASK = 2**64 - 1

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
-from policyrisk.cli.results import _mapped
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation import Evaluation
+from policyrisk.evaluation.results import _mapped
+from policyrisk.passes.survey import Survey
 from policyrisk.report import write_report
 from policyrisk.report.grid import CELLS, Grid
 from policyrisk.report.numbers import APART, Maps, Sampled
-from policyrisk.survey import Survey
 
 HOSTILE = '<img src=x onerror="window.harmed = 1">'
 NAMES = (HOSTILE, "</script><script>window.harmed = 2</script>", "%{x} <b>&amp;</b> $\\alpha$")

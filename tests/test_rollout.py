@@ -10,8 +10,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError, MissingPackageError
-from policyrisk.readers.policies import as_policy
-from policyrisk.readers.rollouts import episode_seed, run_episodes, seed_key
+from policyrisk.simulation.policies import as_policy
+from policyrisk.simulation.rollouts import episode_seed, run_episodes, seed_key
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float64)
 TWO = spaces.Discrete(2)

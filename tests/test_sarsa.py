@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-import policyrisk._compiled as compiled
-from policyrisk._random import below, generator, keys, stream, uniform
+import policyrisk.simulation.compiled as compiled
+from policyrisk._core.random import below, generator, keys, stream, uniform
 from policyrisk.control import Falling, GreedyPolicy, Sarsa, SarsaResult, pinball_policy, train_pinball
 from policyrisk.control.pinball import EPISODES, SEED, pinball_features
 from policyrisk.domains import Pinball

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
-from policyrisk import survey as survey_module
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.survey import EpisodeSample, Survey, SurveyPass, SurveySums
+from policyrisk.passes import survey as survey_module
+from policyrisk.passes.survey import EpisodeSample, Survey, SurveyPass, SurveySums
 
 
 @pytest.fixture

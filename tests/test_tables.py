@@ -61,7 +61,7 @@ def test_csv_gives_what_parquet_gives(tmp_path, data):
 
 
 def test_csv_in_many_blocks(tmp_path, data, monkeypatch):
-    monkeypatch.setattr("policyrisk.readers.text._BLOCK", 200)
+    monkeypatch.setattr("policyrisk.readers.csv._BLOCK", 200)
     pr.write_parquet(data, tmp_path / "a.parquet")
     pyarrow.csv.write_csv(pq.read_table(tmp_path / "a.parquet"), tmp_path / "a.csv")
     stream = read_csv(tmp_path / "a.csv", batch_rows=20)
@@ -71,7 +71,7 @@ def test_csv_in_many_blocks(tmp_path, data, monkeypatch):
 
 def test_whole_numbers_first_and_fractions_later(tmp_path, monkeypatch):
     """Types are not guessed from the first block."""
-    monkeypatch.setattr("policyrisk.readers.text._BLOCK", 100)
+    monkeypatch.setattr("policyrisk.readers.csv._BLOCK", 100)
     rows = [f"{k},0,{k if k < 50 else k + 0.5},{k},true\n" for k in range(100)]
     path = written(tmp_path, rows, "episode,step,x,reward,terminated\n")
     assert read_csv(path, state="x").load().states[-1].tolist() == [99.5]

@@ -8,11 +8,11 @@ import pytest
 from slow_lstd import SlowLSTD
 
 import policyrisk as pr
-from policyrisk._random import keys
+from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError, MismatchError, SingularSystemError
-from policyrisk.folds import Fold, fold_of_episodes
-from policyrisk.scoring import ClusterSums, step_scores
-from policyrisk.validation import cross_validate
+from policyrisk.risk.scoring import ClusterSums, step_scores
+from policyrisk.selection.cross_validation import cross_validate
+from policyrisk.selection.folds import Fold, fold_of_episodes
 
 CHAIN = pr.domains.walk(n=8, p=0.7)
 DATA = CHAIN.sample(0, episodes=47, seed=0)
@@ -291,7 +291,7 @@ def test_cut_off_episodes_are_fitted_and_not_scored():
 
 
 def test_it_prints_nothing_off_the_terminal_and_reads_well(capfd, monkeypatch):
-    monkeypatch.setattr("policyrisk._progress._PATIENCE", 0.0)
+    monkeypatch.setattr("policyrisk._core.progress._PATIENCE", 0.0)
     result = cross_validate({"exact": Fixed(EXACT), "failing": Failing()}, DATA, folds=3, seed=0)
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
@@ -322,9 +322,9 @@ def test_astronomic_scores_are_printed_in_few_digits():
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_bar_is_shown_on_a_terminal_after_a_while(terminal, capfd, monkeypatch):
-    from policyrisk._progress import ProgressBar
+    from policyrisk._core.progress import ProgressBar
 
-    monkeypatch.setattr("policyrisk._progress._PATIENCE", 0.0)
+    monkeypatch.setattr("policyrisk._core.progress._PATIENCE", 0.0)
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
     with ProgressBar("work", 3) as bar:
         for _ in range(3):

@@ -8,8 +8,8 @@ Processes" (ICML 2013).
 
 from typing import TYPE_CHECKING
 
-from policyrisk._gymnasium import register_when_imported
-from policyrisk._lazy import lazy
+from policyrisk._core.lazy import lazy
+from policyrisk.simulation.registration import register_when_imported
 
 if TYPE_CHECKING:
     from policyrisk import criteria as criteria
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from policyrisk import errors as errors
     from policyrisk import plotting as plotting
     from policyrisk import readers as readers
-    from policyrisk.comparison import compare as compare
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.evaluation import Evaluation as Evaluation
     from policyrisk.features import Fourier as Fourier
@@ -34,14 +33,15 @@ if TYPE_CHECKING:
     from policyrisk.readers import read as read
     from policyrisk.readers import read_minari as read_minari
     from policyrisk.readers import read_parquet as read_parquet
-    from policyrisk.readers import rollout as rollout
     from policyrisk.readers import write_parquet as write_parquet
     from policyrisk.report import write_report as write_report
     from policyrisk.risk import RiskFunction as RiskFunction
+    from policyrisk.selection.comparison import compare as compare
+    from policyrisk.selection.cross_validation import cross_validate as cross_validate
+    from policyrisk.simulation.rollouts import rollout as rollout
     from policyrisk.td import TD as TD
     from policyrisk.td import StepSize as StepSize
     from policyrisk.trajectories import Trajectories as Trajectories
-    from policyrisk.validation import cross_validate as cross_validate
 
 register_when_imported()
 
@@ -63,9 +63,9 @@ _HOMES = {
     "Tabular": "policyrisk.features",
     "TileCoding": "policyrisk.features",
     "Trajectories": "policyrisk.trajectories",
-    "compare": "policyrisk.comparison",
+    "compare": "policyrisk.selection.comparison",
     "criteria": "",
-    "cross_validate": "policyrisk.validation",
+    "cross_validate": "policyrisk.selection.cross_validation",
     "distributed": "",
     "domains": "",
     "errors": "",
@@ -75,7 +75,7 @@ _HOMES = {
     "read_minari": "policyrisk.readers",
     "read_parquet": "policyrisk.readers",
     "readers": "",
-    "rollout": "policyrisk.readers",
+    "rollout": "policyrisk.simulation.rollouts",
     "write_parquet": "policyrisk.readers",
     "write_report": "policyrisk.report",
 }

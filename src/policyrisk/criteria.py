@@ -10,7 +10,7 @@ With m and v the mean and the variance of the return over the start distribution
 The value's error follows from the joint covariance of (m, v) by the delta method; the probability that a
 constraint holds is Φ(distance to the bound / its standard error). A policy whose estimated variance is
 negative meets no criterion, and the record says so: otherwise the worst estimate would look like the least
-risk. :func:`policyrisk.comparison.compare` ranks policies by one of these.
+risk. :func:`policyrisk.selection.comparison.compare` ranks policies by one of these.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any, Protocol
 
 from scipy.special import ndtr
 
-from policyrisk._arrays import as_number
-from policyrisk._text import number
-from policyrisk.estimate import Estimate
-from policyrisk.summary import Moments
+from policyrisk._core.arrays import as_number
+from policyrisk._core.text import number
+from policyrisk.risk.estimate import Estimate
+from policyrisk.risk.summary import Moments
 
 __all__ = [
     "Assessment",

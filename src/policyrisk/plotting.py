@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Floats, as_count, as_floats, as_states, check_choice
+from policyrisk._core.arrays import Floats, as_count, as_floats, as_states, check_choice
 from policyrisk.errors import InvalidInputError, PolicyRiskError
 from policyrisk.risk import Quantity, RiskFunction
-from policyrisk.summary import PolicySummary
+from policyrisk.risk.summary import PolicySummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

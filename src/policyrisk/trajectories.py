@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk import _kernels
-from policyrisk._arrays import Bools, Floats, Ints, as_floats, as_number, name_some, readonly
+from policyrisk._core import returns as _kernels
+from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, as_number, name_some, readonly
 from policyrisk.errors import InvalidInputError, MismatchError
 
 

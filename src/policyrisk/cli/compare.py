@@ -11,9 +11,9 @@ import typer
 from policyrisk.cli.shared import CRITERIA, AsJson, Level, criterion, print_json
 
 if TYPE_CHECKING:
-    from policyrisk._arrays import Floats
-    from policyrisk.comparison import Comparison
+    from policyrisk._core.arrays import Floats
     from policyrisk.evaluation import Evaluation
+    from policyrisk.selection.comparison import Comparison
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -43,8 +43,8 @@ def compare(
     Every policy is judged from the same starts: those of all the evaluations, pooled, each recorded first
     state (up to 10,000 of an evaluation) once.
     """
-    from policyrisk import comparison
     from policyrisk.evaluation import Evaluation
+    from policyrisk.selection import comparison
 
     chosen = criterion(by)
     if out.suffix not in _SUFFIXES:
@@ -85,7 +85,7 @@ def compare(
 
 def _doubts(evaluation: Evaluation) -> list[str]:
     """What stands against an evaluation by itself, and so against a comparison with it."""
-    from policyrisk.advice import advise
+    from policyrisk.evaluation.advice import advise
 
     return [advice.title for advice in advise(evaluation) if advice.severity in ("serious", "warning")]
 
@@ -121,8 +121,8 @@ def _titles(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> list[
 
 
 def _draw(result: Comparison, out: Path) -> None:
+    from policyrisk._core.records import write_atomically
     from policyrisk.plotting import plot_mean_std
-    from policyrisk.storage import write_atomically
 
     axes = plot_mean_std({ranked.name: ranked.summary for ranked in result.ranking})
     figure = axes.get_figure(root=True)

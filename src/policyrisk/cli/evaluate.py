@@ -15,7 +15,7 @@ _ESTIMATOR = "Estimator"
 
 
 def _features(incomplete: str) -> list[str]:
-    from policyrisk.choice import EXAMPLES
+    from policyrisk.evaluation.spelling import EXAMPLES
 
     return [example for example in EXAMPLES if example.startswith(incomplete)]
 
@@ -101,10 +101,10 @@ def evaluate(
 
     Example: policyrisk evaluate log.parquet --state x,y --features tiles:20x20 --out results/careful
     """
-    from policyrisk.cli.estimation import Settings, estimate
-    from policyrisk.cli.folder import check_folder, complete_folder
-    from policyrisk.cli.results import SUMMARY, numbers, show, write
-    from policyrisk.experiments.output import Clock
+    from policyrisk._core.folder import check_folder, complete_folder
+    from policyrisk._core.output import Clock
+    from policyrisk.evaluation.results import SUMMARY, numbers, show, write
+    from policyrisk.evaluation.workflow import Settings, estimate
 
     if not discount > 0:
         raise typer.BadParameter(f"{discount:g} must be above 0 and at most 1", param_hint="--discount")

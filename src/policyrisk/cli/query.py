@@ -12,7 +12,7 @@ from policyrisk.cli.shared import AsJson, point, print_json
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
-    from policyrisk.quantities import Quantity
+    from policyrisk.risk.quantities import Quantity
 
 _QUANTITIES: tuple[Quantity, ...] = ("mean", "variance", "std", "sharpe")
 
@@ -73,7 +73,7 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
 
 
 def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
-    from policyrisk._text import NONE, number, table
+    from policyrisk._core.text import NONE, number, table
 
     place = ", ".join(f"{name} = {value:g}" for name, value in answer["at"].items())
     if not answer["visited"]:

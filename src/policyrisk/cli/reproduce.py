@@ -27,7 +27,7 @@ def reproduce_chain(
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
 ) -> None:
     """The paper's Figure 2: a walk whose projected variance turns negative, and its mend."""
-    from policyrisk.experiments import chain
+    from policyrisk.paper import chain
 
     if start != "uniform" and not start.isdecimal():
         raise typer.BadParameter(f"{start!r} is neither a state's number nor 'uniform'", param_hint="--start")
@@ -51,7 +51,7 @@ def _print_chain(result: object, paths: list[Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from policyrisk.experiments.chain import ChainResult
+    from policyrisk.paper.chain import ChainResult
 
     assert isinstance(result, ChainResult)
     n = result.parameters.n
@@ -103,8 +103,9 @@ def reproduce_pinball(
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
 ) -> None:
     """The paper's Figures 3 and 4: the risk map of a pinball maze, and the naive map beside it."""
+    from policyrisk._core import output
     from policyrisk.control import GreedyPolicy
-    from policyrisk.experiments import output, pinball
+    from policyrisk.paper import pinball
 
     chosen = None if policy is None else GreedyPolicy.load(policy)
     parameters = pinball.PinballParameters(
@@ -122,7 +123,7 @@ def reproduce_pinball(
     paths = pinball.write(result, out)
     numbers = result.to_dict()
     if extended:
-        from policyrisk.experiments import pinball_extended
+        from policyrisk.paper import pinball_extended
 
         extension = pinball_extended.run(result)
         paths += pinball_extended.write(extension, out)

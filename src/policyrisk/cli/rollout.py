@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from policyrisk.cli.folder import check_folder
+from policyrisk._core.folder import check_folder
 from policyrisk.cli.shared import AsJson, Ray, RayAddress, Seed, cluster, imported, look_here, print_json
 
 _SUFFIXES = (".parquet", ".npz")
@@ -69,7 +69,8 @@ def rollout(
     projection = None if project is None else imported(project, "--project")
 
     from policyrisk import readers
-    from policyrisk.experiments.output import make_folder
+    from policyrisk._core.output import make_folder
+    from policyrisk.simulation.rollouts import rollout as play
 
     options: dict[str, Any] = {
         "episodes": episodes,
@@ -86,7 +87,7 @@ def rollout(
 
             data = distributed.rollout(env, acting, **options).load()
         else:
-            data = readers.rollout(env, acting, **options)
+            data = play(env, acting, **options)
     make_folder(out.parent)
     if out.suffix == ".parquet":
         readers.write_parquet(data, out, state=None if state is None else state.split(","))
@@ -141,7 +142,7 @@ class RandomActions:
     @classmethod
     def of(cls, env: str, arguments: dict[str, Any], seed: int | None) -> RandomActions:
         """The one for an environment."""
-        from policyrisk.readers._optional import check_installed
+        from policyrisk._core.optional import check_installed
 
         check_installed("gymnasium", "rollout")
         import gymnasium as gym

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from policyrisk._arrays import Floats
+    from policyrisk._core.arrays import Floats
     from policyrisk.criteria import Criterion
     from policyrisk.trajectories import Source, Trajectories
 
@@ -36,7 +36,7 @@ CRITERIA = ("sharpe", "mean-std:1", "mean:variance<=10", "variance:mean>=5")
 
 def print_json(value: Any) -> None:
     """Valid JSON on the standard output, with null for numbers that are not finite."""
-    from policyrisk.experiments.output import plain
+    from policyrisk._core.output import plain
 
     typer.echo(json.dumps(plain(value), indent=1, allow_nan=False))
 
@@ -60,7 +60,7 @@ class Watched:
         self.name, self.source, self.transitions = name, source, transitions
 
     def __iter__(self) -> Iterator[Trajectories]:
-        from policyrisk._progress import ProgressBar
+        from policyrisk._core.progress import ProgressBar
         from policyrisk.trajectories import batches
 
         with ProgressBar(self.name, self.transitions) as bar:

@@ -24,9 +24,9 @@ def train_pinball(
 ) -> None:
     """Learn pinball by SARSA(λ) with radial bases; the defaults give the policy that ships."""
     from policyrisk import control
+    from policyrisk._core.output import write_figure
     from policyrisk.domains import Pinball
-    from policyrisk.experiments.output import write_figure
-    from policyrisk.experiments.pinball_figures import draw_learning
+    from policyrisk.paper.pinball_figures import draw_learning
 
     result = control.train_pinball(Pinball(maze, noise=noise), episodes, seed)
     result.policy.save(out)

@@ -22,8 +22,8 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from policyrisk._arrays import Floats, Ints
-from policyrisk._compiled import register_policy
+from policyrisk._core.arrays import Floats, Ints
+from policyrisk.simulation.compiled import register_policy
 
 __all__ = ["COORDINATES", "GreedyTable", "choose"]
 

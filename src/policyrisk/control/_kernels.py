@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from policyrisk._arrays import Bools, Floats, Ints
-from policyrisk._compiled import Words, read, step
-from policyrisk._random import below, stream, uniform
+from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.random import below, stream, uniform
 from policyrisk.features._radial_kernels import grid_counts, grid_fill
+from policyrisk.simulation.compiled import Words, read, step
 
 __all__ = ["Grid", "Memory", "begin_outside", "learn_outside", "run_episodes", "run_foreign_episodes"]
 
@@ -224,6 +224,6 @@ def _episodes(
         terminated[i] = done
 
 
-# Kept on disk, and not: see policyrisk._compiled about domains defined elsewhere.
+# Kept on disk, and not: see policyrisk.simulation.compiled about domains defined elsewhere.
 run_episodes = njit(cache=True)(_episodes)
 run_foreign_episodes = njit(_episodes)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from policyrisk._arrays import Seed
+from policyrisk._core.arrays import Seed
 from policyrisk.control.policy import GreedyPolicy
 from policyrisk.control.sarsa import Falling, Sarsa, SarsaResult
 from policyrisk.errors import InvalidInputError

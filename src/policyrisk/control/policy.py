@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Floats, Ints, as_floats, readonly
+from policyrisk._core.arrays import Floats, Ints, as_floats, readonly
+from policyrisk._core.records import read_record, write_record
 from policyrisk.control._greedy_kernels import COORDINATES, GreedyTable
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import RadialBasis, from_spec
-from policyrisk.storage import read_record, write_record
 
 __all__ = ["GreedyPolicy"]
 

@@ -23,15 +23,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from policyrisk._arrays import Bools, Floats, Ints, Seed, as_count, as_floats, as_number, readonly
-from policyrisk._compiled import start_streams
-from policyrisk._progress import ProgressBar
-from policyrisk._random import generator, keys
-from policyrisk._text import number, table
+from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count, as_floats, as_number, readonly
+from policyrisk._core.progress import ProgressBar
+from policyrisk._core.random import generator, keys
+from policyrisk._core.text import number, table
 from policyrisk.control import _kernels
 from policyrisk.control.policy import GreedyPolicy, as_grid, grid_reach, grid_shape, near_counts
 from policyrisk.errors import InvalidInputError, MismatchError, SolverError
 from policyrisk.features import RadialBasis
+from policyrisk.simulation.compiled import start_streams
 
 __all__ = ["Falling", "Sarsa", "SarsaResult"]
 
@@ -125,7 +125,7 @@ class Sarsa:
         """Learn from so many episodes, none of more than ``max_steps`` actions.
 
         ``domain`` is one of ours or another with ``actions`` and ``compiled()`` (see
-        :mod:`policyrisk._compiled`), or a Gymnasium environment with discrete actions.
+        :mod:`policyrisk.simulation.compiled`), or a Gymnasium environment with discrete actions.
         ``starts(n, generator)`` gives the start states (n, dim) of n episodes; by default
         ``domain.sample_starts``. A Gymnasium environment has its own. The same int as seed gives the same
         weights, bit for bit: training runs on one thread.

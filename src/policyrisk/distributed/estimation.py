@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from policyrisk._arrays import Seed
+from policyrisk._core.arrays import Seed
 from policyrisk.distributed.fold import OnError, ShardFold
 from policyrisk.distributed.session import cluster
 from policyrisk.distributed.shards import as_shards

@@ -24,12 +24,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from policyrisk._progress import ProgressBar
-from policyrisk._text import plural
+from policyrisk._core.progress import ProgressBar
+from policyrisk._core.text import plural
 from policyrisk.distributed import session
 from policyrisk.distributed.shards import Joined, Shard, ShardError
 from policyrisk.errors import InvalidInputError, SkippedShardsWarning
-from policyrisk.lstd.passes import Sum
+from policyrisk.passes.fold import Sum
 from policyrisk.trajectories import Source
 
 # Of a pass, or twice the workers where these are more: each costs a sum that is sent, which for thousands of
@@ -50,7 +50,7 @@ class Note(NamedTuple):
 
 
 class ShardFold:
-    """Takes passes over shards; a :class:`policyrisk.lstd.passes.Fold`."""
+    """Takes passes over shards; a :class:`policyrisk.passes.fold.Fold`."""
 
     def __init__(self, shards: Sequence[Shard], on_error: OnError) -> None:
         if on_error not in ("stop", "skip"):

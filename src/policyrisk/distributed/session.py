@@ -13,10 +13,10 @@ from typing import Any
 
 import numba
 
-from policyrisk._arrays import as_count
+from policyrisk._core.arrays import as_count
+from policyrisk._core.optional import check_installed
+from policyrisk._core.threads import single_threaded
 from policyrisk.errors import InvalidInputError, PolicyRiskError, WorkerError
-from policyrisk.lstd._blas import single_threaded
-from policyrisk.readers._optional import check_installed
 
 _PATIENCE = 10.0  # seconds for a cluster to answer
 RETRIES = 5  # times that a task is begun again after its worker or machine died

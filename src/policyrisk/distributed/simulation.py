@@ -18,18 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from policyrisk._arrays import Floats, Seed, as_count
-from policyrisk._progress import ProgressBar
+from policyrisk._core.arrays import Floats, Seed, as_count
+from policyrisk._core.optional import check_installed
+from policyrisk._core.progress import ProgressBar
 from policyrisk.distributed import session
 from policyrisk.distributed.shards import Shard
 from policyrisk.errors import InvalidInputError
 from policyrisk.montecarlo import MonteCarlo
 from policyrisk.montecarlo.estimator import Block, monte_carlo_by, run_here
 from policyrisk.montecarlo.simulators import Runner
-from policyrisk.readers._optional import check_installed
-from policyrisk.readers.observations import Project, as_project
-from policyrisk.readers.policies import as_policy
-from policyrisk.readers.rollouts import make_environments, run_episodes, seed_key
+from policyrisk.simulation.observations import Project, as_project
+from policyrisk.simulation.policies import as_policy
+from policyrisk.simulation.rollouts import make_environments, run_episodes, seed_key
 from policyrisk.trajectories import Trajectories
 
 SHARDS = 64  # of a rollout, or twice the workers where these are more

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from policyrisk._lazy import lazy
+from policyrisk._core.lazy import lazy
 
 if TYPE_CHECKING:
     from policyrisk.domains.chains import boyan as boyan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._arrays import as_count, as_number
+from policyrisk._core.arrays import as_count, as_number
 from policyrisk.errors import InvalidInputError
 from policyrisk.markov import MarkovChain
 

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import njit
 
-from policyrisk._arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Bools, Floats, Ints
 
 # The hash belongs to what is saved, so it has its own copy of splitmix64's finaliser and constants:
 # a change of the random streams must not move anybody's tiles. All are uint64, since Numba turns a

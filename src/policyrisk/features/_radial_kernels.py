@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from policyrisk._arrays import Floats, Ints
+from policyrisk._core.arrays import Floats, Ints
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

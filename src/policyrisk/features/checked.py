@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Ints, Matrix
+from policyrisk._core.arrays import Ints, Matrix
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.protocol import BinaryFeatures, Features
 

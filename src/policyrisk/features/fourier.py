@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Bools, Floats, Ints, as_count
+from policyrisk._core.arrays import Bools, Floats, Ints, as_count
 from policyrisk.features import _kernels
 from policyrisk.features.lattice import lattice, parents
 from policyrisk.features.protocol import Box, Described

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Bools, Floats, Matrix, as_count, as_states, describe, readonly
+from policyrisk._core.arrays import Bools, Floats, Matrix, as_count, as_states, describe, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.protocol import Features
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from policyrisk._arrays import Ints, readonly
+from policyrisk._core.arrays import Ints, readonly
 
 __all__ = ["lattice", "parents"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Bools, Floats, Ints, as_count
+from policyrisk._core.arrays import Bools, Floats, Ints, as_count
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
 from policyrisk.features.lattice import lattice, parents

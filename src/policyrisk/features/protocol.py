@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Bools, Floats, Ints, Matrix, as_count, as_floats, as_states, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_count, as_floats, as_states, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import (
+from policyrisk._core.arrays import (
     Bools,
     Floats,
     Ints,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Bools, Ints, as_count, as_states, name_some
+from policyrisk._core.arrays import Bools, Ints, as_count, as_states, name_some
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
 from policyrisk.features.protocol import as_dims, columns, unchecked_states

@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Bools, Floats, Ints, as_count, as_states, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, as_count, as_states, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
 from policyrisk.features.protocol import Box, Described, as_counts, unchecked_states

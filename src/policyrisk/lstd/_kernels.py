@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numba import njit
 
-from policyrisk._arrays import Bools, Floats, Ints
-from policyrisk._random import stream, uniform
+from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.random import stream, uniform
 
 # --- weights of the rows ----------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from policyrisk._arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.lstd._sweep_kernels import END
 
 GROUP = 8  # neighbouring columns of a row's buffer that are looked through together

@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from policyrisk._arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Bools, Floats, Ints
 
 # What a visit adds to the rest of its episode is dropped from where on nothing is larger than this beside
 # the largest that the same visit adds: 1e-9 of its last bit.

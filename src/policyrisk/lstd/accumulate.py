@@ -11,7 +11,7 @@ backwards in time. Summation by parts turns A into one product instead of two,
 
 where γ(1−λ) becomes γ for the last state of an episode that was cut off, and C likewise with γ²; D has the
 same form with weights 2γ r_{s−1}; and b = Σ_t φ_t Σ_{s≥t} (λγ)^{s−t} r_s needs no trace at all. See
-:mod:`policyrisk.lstd.lagged` for the product that A, C and D share.
+:mod:`policyrisk.lstd.lagged_products` for the product that A, C and D share.
 
 Of more than DENSE_MOST sparse features the sums stay sparse, and traces are cut off: see
 :mod:`policyrisk.lstd.sparse_total`.
@@ -25,13 +25,13 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from policyrisk._arrays import Floats, Matrix, as_number
+from policyrisk._core.arrays import Floats, Matrix, as_number
 from policyrisk.equations import MomentEquations, diagonal_matrix, many
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.lstd import _kernels, _sparse_kernels, sparse_total
-from policyrisk.lstd.lagged import Lagged, Total
-from policyrisk.lstd.products import DENSE_BLOCK, DENSE_CHUNK, SPARSE_CHUNK, Chunk, chunks, in_order
+from policyrisk.lstd.chunks import DENSE_BLOCK, DENSE_CHUNK, SPARSE_CHUNK, Chunk, chunks, in_order
+from policyrisk.lstd.lagged_products import Lagged, Total
 from policyrisk.lstd.rows import DenseRows, Evaluator, Memory, Rows, SparseRows
 from policyrisk.lstd.sparse_total import SparseTotal, steps_of
 from policyrisk.trajectories import Source, Trajectories, batches

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Ints
+from policyrisk._core.arrays import Floats, Ints
 from policyrisk.features import Features
-from policyrisk.lstd.passes import Fold
+from policyrisk.passes.fold import Fold
 from policyrisk.trajectories import Source, Trajectories, batches
 
 Visits: TypeAlias = "Sequence[tuple[Features, Floats]]"  # feature maps, each with its visits (l,)

@@ -23,15 +23,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from policyrisk._core.records import read_record, write_record
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import from_spec
+from policyrisk.lstd.constrained import Offenders
 from policyrisk.lstd.cutoffs import GivenUp
-from policyrisk.lstd.passes import FirstPass, Sum
-from policyrisk.lstd.positive import Offenders
 from policyrisk.lstd.score_sums import ScoreSums
+from policyrisk.passes.fold import FirstPass, Sum
 from policyrisk.risk import SampleReturns
-from policyrisk.storage import read_record, write_record
 from policyrisk.trajectories import Source, Trajectories, batches
 
 BATCHES = 1  # of the source in a part: some 1.3·10⁵ transitions of a file
@@ -47,7 +47,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 class DurableFold:
-    """Takes passes over data in this process; a :class:`policyrisk.lstd.passes.Fold`.
+    """Takes passes over data in this process; a :class:`policyrisk.passes.fold.Fold`.
 
     >>> import policyrisk as pr, tempfile
     >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=50, seed=1)

@@ -19,20 +19,20 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Matrix, Seed, as_number, as_states, check_choice
+from policyrisk._core.arrays import Floats, Matrix, Seed, as_number, as_states, check_choice
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError, NoErrorBarsWarning
 from policyrisk.features import BinaryFeatures, Features, as_features
 from policyrisk.lstd.accumulate import accumulate
+from policyrisk.lstd.constrained import Constrained, Constraint
 from policyrisk.lstd.cutoffs import Trim, trim
 from policyrisk.lstd.influence import influence_by
-from policyrisk.lstd.passes import FirstPass, Fold, Sum, here
-from policyrisk.lstd.positive import Constrained, Constraint
 from policyrisk.lstd.score_sums import second_moment_of_direct
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
+from policyrisk.passes.fold import FirstPass, Fold, Sum, here
 from policyrisk.risk import Facts, RiskFunction, SampleReturns, VarianceMethod
-from policyrisk.support import Support
+from policyrisk.risk.support import Support
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
 ConstraintSolver = Literal["active-set", "projection"]
@@ -138,10 +138,10 @@ class LSTD:
     def fit_by(
         self, fold: Fold, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
     ) -> RiskFunction:
-        """As ``fit``, for data that a fold goes over, wherever they are (see :mod:`policyrisk.lstd.passes`).
+        """As ``fit``, for data that a fold goes over, wherever they are (see :mod:`policyrisk.passes.fold`).
 
         >>> import policyrisk as pr
-        >>> from policyrisk.lstd.passes import here
+        >>> from policyrisk.passes.fold import here
         >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=50, seed=1)
         >>> lstd = pr.LSTD(pr.Tabular(10))
         >>> bool(lstd.fit_by(here(data)).mean([0]) == lstd.fit(data).mean([0]))

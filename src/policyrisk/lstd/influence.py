@@ -45,12 +45,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Matrix, Seed, as_count
-from policyrisk._random import keys
+from policyrisk._core.arrays import Floats, Matrix, Seed, as_count
+from policyrisk._core.random import keys
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.lstd.passes import Fold, here
 from policyrisk.lstd.score_sums import ScorePass, ScoreSums
+from policyrisk.passes.fold import Fold, here
 from policyrisk.risk import ErrorBars, VarianceMethod
 from policyrisk.trajectories import Source, check_reiterable
 

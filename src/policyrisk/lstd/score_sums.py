@@ -20,12 +20,12 @@ from typing import Protocol
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Ints
+from policyrisk._core.arrays import Floats, Ints
 from policyrisk.features import Features
 from policyrisk.lstd import _kernels
 from policyrisk.lstd.accumulate import Plan
-from policyrisk.lstd.lagged import Total
-from policyrisk.lstd.products import in_order
+from policyrisk.lstd.chunks import in_order
+from policyrisk.lstd.lagged_products import Total
 from policyrisk.lstd.scores import Scores, chunk_scores, squared_errors
 from policyrisk.trajectories import Source
 

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats
+from policyrisk._core.arrays import Floats
 from policyrisk.lstd import _kernels
 from policyrisk.lstd.accumulate import Plan
-from policyrisk.lstd.lagged import Lagged
-from policyrisk.lstd.products import Chunk
+from policyrisk.lstd.chunks import Chunk
+from policyrisk.lstd.lagged_products import Lagged
 from policyrisk.lstd.rows import DenseRows, Rows
 from policyrisk.trajectories import Trajectories
 

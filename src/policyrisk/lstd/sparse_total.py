@@ -1,9 +1,9 @@
 """The product that A, C and D are made of, in total, where it has to stay sparse.
 
-What :class:`policyrisk.lstd.lagged.Total` is for a dense P, this is for one that would not fit. A chunk's
-rows are only noted; when there are enough of them, all threads go through P by blocks of rows, and each row
-is loaded, added to and stored again, its columns in order. Every row is summed in the order of the data, so
-that the result does not depend on the number of threads.
+What :class:`policyrisk.lstd.lagged_products.Total` is for a dense P, this is for one that would not fit. A
+chunk's rows are only noted; when there are enough of them, all threads go through P by blocks of rows, and
+each row is loaded, added to and stored again, its columns in order. Every row is summed in the order of the
+data, so that the result does not depend on the number of threads.
 
 Two channels have one pattern. With F entries, P takes 12 F bytes (one channel) or 20 F (two), whatever the
 length of the data, and while it is summed a further ENOUGH notes of about 50 bytes each.
@@ -27,11 +27,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Ints
+from policyrisk._core.arrays import Floats, Ints
 from policyrisk.errors import InvalidInputError
 from policyrisk.lstd import _sparse_kernels, _sweep_kernels
-from policyrisk.lstd.lagged import Lagged, joined
-from policyrisk.lstd.products import in_order
+from policyrisk.lstd.chunks import in_order
+from policyrisk.lstd.lagged_products import Lagged, joined
 from policyrisk.lstd.rows import SparseRows
 
 # From where on a trace counts as 0 beside what it was, in sums that stay sparse.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from policyrisk._arrays import Bools, Floats, Ints
-from policyrisk._random import stream, uniform
+from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.random import stream, uniform
 
 
 @njit(cache=True)

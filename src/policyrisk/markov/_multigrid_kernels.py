@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from policyrisk._arrays import Floats, Ints
+from policyrisk._core.arrays import Floats, Ints
 
 Indices = npt.NDArray[Any]
 """int32 or int64, whichever SciPy chose for the matrix."""

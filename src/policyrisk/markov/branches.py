@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Ints, as_array, as_floats, check_shape, name_some
+from policyrisk._core.arrays import Floats, Ints, as_array, as_floats, check_shape, name_some
 from policyrisk.errors import InvalidInputError
 
 Sparse: TypeAlias = "sp.csr_array[Any, tuple[int, int]]"

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk import _random
-from policyrisk._arrays import (
+from policyrisk._core import random as _random
+from policyrisk._core.arrays import (
     Floats,
     Seed,
     as_array,

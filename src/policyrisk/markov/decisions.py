@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, as_array, as_floats, name_some
+from policyrisk._core.arrays import Floats, as_array, as_floats, name_some
 from policyrisk.errors import InvalidInputError
 from policyrisk.markov.branches import Branches, Sparse, as_rewards, as_transition_matrix, from_matrix, mix
 

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Ints, as_floats, as_number, name_some, readonly
+from policyrisk._core.arrays import Floats, Ints, as_floats, as_number, name_some, readonly
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.features import Features, as_features
 from policyrisk.markov.chain import MarkovChain

@@ -41,7 +41,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
-from policyrisk._arrays import Floats, Ints, as_floats, as_number
+from policyrisk._core.arrays import Floats, Ints, as_floats, as_number
 from policyrisk.errors import InvalidInputError, SolverError
 from policyrisk.markov._multigrid_kernels import gauss_seidel, resolvent_residual
 from policyrisk.markov.multigrid import SINGULAR, Correction, Multigrid, Sparse

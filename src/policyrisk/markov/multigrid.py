@@ -36,7 +36,7 @@ from typing import TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Ints
+from policyrisk._core.arrays import Floats, Ints
 from policyrisk.errors import SolverError
 from policyrisk.markov._multigrid_kernels import collapse, gauss_seidel, match_pairs
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg as sla
 
-from policyrisk._arrays import Floats, Ints, as_floats, readonly
+from policyrisk._core.arrays import Floats, Ints, as_floats, readonly
 from policyrisk.errors import SolverError
 
 ROUNDING = 1e-9

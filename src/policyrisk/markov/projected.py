@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._arrays import Floats, Matrix
+from policyrisk._core.arrays import Floats, Matrix
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import MismatchError
 from policyrisk.features import Features

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from policyrisk._arrays import Floats
-from policyrisk._text import plural
+from policyrisk._core.arrays import Floats
+from policyrisk._core.records import read_record, write_record
+from policyrisk._core.text import plural
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.markov import MarkovChain
 from policyrisk.montecarlo.sums import COUNT, ROWS
-from policyrisk.storage import read_record, write_record
 
 _KIND = "MonteCarloCheckpoint"
 _EVERY = 2.0  # seconds between two checkpoints

@@ -24,10 +24,10 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from policyrisk._arrays import Floats, Seed, as_count, as_number, as_states, name_some
-from policyrisk._progress import ProgressBar
-from policyrisk._random import keys
-from policyrisk._text import percent, plural
+from policyrisk._core.arrays import Floats, Seed, as_count, as_number, as_states, name_some
+from policyrisk._core.progress import ProgressBar
+from policyrisk._core.random import keys
+from policyrisk._core.text import percent, plural
 from policyrisk.errors import CutOffWarning, InvalidInputError
 from policyrisk.montecarlo.checkpoint import (
     Problem,

@@ -8,11 +8,11 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from policyrisk._arrays import Floats, Ints, check_choice, readonly
-from policyrisk._text import number, percent, plural, table
+from policyrisk._core.arrays import Floats, Ints, check_choice, readonly
+from policyrisk._core.records import read_record, write_record
+from policyrisk._core.text import number, percent, plural, table
 from policyrisk.errors import InvalidInputError
-from policyrisk.quantities import student_interval
-from policyrisk.storage import read_record, write_record
+from policyrisk.risk.quantities import student_interval
 
 Quantity: TypeAlias = Literal["mean", "variance", "std"]
 

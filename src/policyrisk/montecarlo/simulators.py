@@ -19,11 +19,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Floats, Ints, as_states
-from policyrisk._compiled import CompiledPolicy
+from policyrisk._core.arrays import Floats, Ints, as_states
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.markov import MarkovChain
 from policyrisk.montecarlo.sums import Batch
+from policyrisk.simulation.compiled import CompiledPolicy
 from policyrisk.trajectories import Trajectories
 
 # A block's episodes are lost with it: even if all are cut off it should last a few seconds at most, and fit

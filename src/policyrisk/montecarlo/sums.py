@@ -5,7 +5,7 @@ Column i of a table (7, n) is, for the returns g_1, …, g_K seen so far from st
     K,   ḡ = Σ g_k / K,   Σ (g_k − ḡ)²,   Σ (g_k − ḡ)³,   Σ (g_k − ḡ)⁴,   cut-off episodes,   steps
 
 Sums about the mean keep their digits however far the mean is from 0, and two tables of different episodes
-merge as :class:`policyrisk.summary.SampleReturns` do (Pébay's formulas). With μ_p = Σ (g_k − ḡ)^p / K,
+merge as :class:`policyrisk.risk.summary.SampleReturns` do (Pébay's formulas). With μ_p = Σ (g_k − ḡ)^p / K,
 
     variance             s² = K μ₂ / (K − 1)                    (unbiased)
     standard errors      of ḡ:   s / √K
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policyrisk._arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Bools, Floats, Ints
 
 COUNT, MEAN, SQUARES, CUBES, FOURTHS, CUT_OFF, STEPS = range(7)
 ROWS = 7

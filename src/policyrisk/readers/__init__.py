@@ -1,15 +1,14 @@
-"""Episodes from elsewhere: Gymnasium environments, Parquet, CSV and npz files, Minari's datasets.
+"""Recorded episodes from elsewhere: Parquet, CSV and npz files, Minari's datasets.
 
-Gymnasium, Minari and PyArrow are imported by what uses them, not before.
+Minari and PyArrow are imported by what uses them, not before.
 """
 
-from policyrisk.readers.door import read
+from policyrisk.readers.any_source import read
+from policyrisk.readers.csv import read_csv
 from policyrisk.readers.minari_datasets import read_minari
 from policyrisk.readers.npz import read_npz, write_npz
 from policyrisk.readers.parquet import read_parquet, write_parquet
-from policyrisk.readers.rollouts import rollout
 from policyrisk.readers.stream import Counts, Stream
-from policyrisk.readers.text import read_csv
 
 __all__ = [
     "Counts",
@@ -19,7 +18,6 @@ __all__ = [
     "read_minari",
     "read_npz",
     "read_parquet",
-    "rollout",
     "write_npz",
     "write_parquet",
 ]

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.errors import InvalidInputError
+from policyrisk.readers.episode_ids import Seen
 from policyrisk.readers.rows import Rows, refuse
-from policyrisk.readers.seen import Seen
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policyrisk._arrays import as_count
+from policyrisk._core.arrays import as_count
+from policyrisk._core.optional import check_installed
 from policyrisk.errors import InvalidInputError
-from policyrisk.readers._optional import check_installed
-from policyrisk.readers.observations import Project, as_project, as_rows
 from policyrisk.readers.stream import BATCH_ROWS, Part, Stream
+from policyrisk.simulation.observations import Project, as_project, as_rows
 from policyrisk.trajectories import Trajectories
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.files import check_target
 from policyrisk.readers.stream import Part, Stream
-from policyrisk.storage import write_atomically
 from policyrisk.trajectories import Source, Trajectories, batches
 
 _NAMES = ("states", "rewards", "lengths", "terminated")

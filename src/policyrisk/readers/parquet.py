@@ -11,13 +11,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from policyrisk._core.optional import check_installed
+from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.readers._optional import check_installed
 from policyrisk.readers.columns import EPISODE, REWARD, STATE, STEP, TERMINATED, TRUNCATED, Layout, as_layout
 from policyrisk.readers.files import PathOrPaths, check_target
 from policyrisk.readers.stream import BATCH_ROWS, Stream
 from policyrisk.readers.tables import Table, damage_named, table_stream
-from policyrisk.storage import write_atomically
 from policyrisk.trajectories import Source, Trajectories, batches
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.errors import BadRowError
 from policyrisk.readers.stream import Part
 from policyrisk.trajectories import Trajectories

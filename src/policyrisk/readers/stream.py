@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from policyrisk._text import plural
+from policyrisk._core.text import plural
 from policyrisk.errors import EmptyDataError, InvalidInputError, MismatchError, UnrecordedEndWarning
 from policyrisk.trajectories import Trajectories
 

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from policyrisk._arrays import as_count
+from policyrisk._core.arrays import as_count
+from policyrisk._core.optional import check_installed
 from policyrisk.errors import InvalidInputError, PolicyRiskError
-from policyrisk.readers._optional import check_installed
 from policyrisk.readers.columns import Converter, Layout, match
 from policyrisk.readers.files import PathOrPaths, describe, find_files
 from policyrisk.readers.rows import Assembler

@@ -10,13 +10,13 @@ import os
 import warnings
 from typing import Any
 
-from policyrisk.advice import advise
+from policyrisk._core.records import write_atomically
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
 from policyrisk.evaluation import Evaluation
+from policyrisk.evaluation.advice import advise
 from policyrisk.report.grid import Grid
 from policyrisk.report.numbers import Line, Maps, Sampled, ends, plain
 from policyrisk.report.page import build
-from policyrisk.storage import write_atomically
 
 __all__ = ["write_report"]
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policyrisk._arrays import Floats
+from policyrisk._core.arrays import Floats
 from policyrisk.evaluation import Evaluation
 from policyrisk.features import Features, TileCoding
 

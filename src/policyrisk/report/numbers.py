@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Bools, Floats
-from policyrisk._progress import ProgressBar
-from policyrisk.estimate import Estimate
+from policyrisk._core.arrays import Bools, Floats
+from policyrisk._core.progress import ProgressBar
 from policyrisk.evaluation import Evaluation
 from policyrisk.report.grid import Grid
 from policyrisk.risk import RiskFunction
+from policyrisk.risk.estimate import Estimate
 
 SAMPLE = 4000  # visited states that the table and the plane choose from
 CLOUD = 1500  # of them that are drawn

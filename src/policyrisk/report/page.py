@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from policyrisk._arrays import Floats
-from policyrisk._text import NONE, number
-from policyrisk.advice import Advice
-from policyrisk.estimate import Estimate
+from policyrisk._core.arrays import Floats
+from policyrisk._core.text import NONE, number
 from policyrisk.evaluation import Evaluation
+from policyrisk.evaluation.advice import Advice
 from policyrisk.report.grid import Grid
 from policyrisk.report.numbers import Sampled
 from policyrisk.risk import FEW
+from policyrisk.risk.estimate import Estimate
 
 _TITLES = {
     "mean": ("Mean", "expected reward to go"),

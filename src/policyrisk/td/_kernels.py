@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from policyrisk._arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Bools, Floats, Ints
 
 
 class BinaryRows(NamedTuple):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from policyrisk._arrays import Floats, Ints, readonly
-from policyrisk.summary import SampleReturns
-from policyrisk.support import Support
+from policyrisk._core.arrays import Floats, Ints, readonly
+from policyrisk.risk.summary import SampleReturns
+from policyrisk.risk.support import Support
 from policyrisk.td._kernels import DenseRows, Rows
 
 

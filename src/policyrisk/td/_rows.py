@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Bools, Floats, Ints, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.checked import active_of, is_binary, matrix_of

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from policyrisk._arrays import Floats
+from policyrisk._core.arrays import Floats
 
 _FEWEST = 1000  # updates that a run has at least, so that a passing growth is not taken for instability
 _CUT, _CUTS = (

@@ -24,11 +24,11 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from policyrisk._arrays import Floats, Ints, as_count, as_number, check_choice, readonly
+from policyrisk._core.arrays import Floats, Ints, as_count, as_number, check_choice, readonly
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, SolverError
 from policyrisk.features import Features, as_features
 from policyrisk.risk import Facts, RiskFunction
-from policyrisk.summary import SampleReturns
+from policyrisk.risk.summary import SampleReturns
 from policyrisk.td import _kernels
 from policyrisk.td._kernels import Rows
 from policyrisk.td._learned import Learned, Moment, Seen

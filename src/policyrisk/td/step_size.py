@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._arrays import Floats, as_number
+from policyrisk._core.arrays import Floats, as_number
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
-from policyrisk._arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Bools, Floats, Ints
 
 __all__ = ["edge_rows", "grid_points", "inside_any", "near_lists", "nearest_distance"]
 

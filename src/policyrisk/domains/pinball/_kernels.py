@@ -34,9 +34,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, prange
 
-from policyrisk._arrays import Bools, Floats, Ints
-from policyrisk._compiled import Words, register_domain
-from policyrisk._random import normal_pair
+from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.random import normal_pair
+from policyrisk.simulation.compiled import Words, register_domain
 
 __all__ = ["CHUNK", "FASTEST", "SUBSTEPS", "PinballTable", "act", "act_few", "act_many", "read"]
 

@@ -18,13 +18,13 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from policyrisk._arrays import Bools, Floats, Ints, as_count, as_floats
-from policyrisk._compiled import Words, start_streams
-from policyrisk._random import keys
+from policyrisk._core.arrays import Bools, Floats, Ints, as_count, as_floats
+from policyrisk._core.random import keys
 from policyrisk.domains.pinball._geometry import grid_points, inside_any
 from policyrisk.domains.pinball.maze import Maze
 from policyrisk.domains.pinball.pinball import Pinball
 from policyrisk.errors import InvalidInputError
+from policyrisk.simulation.compiled import Words, start_streams
 
 __all__ = ["PinballEnv", "PinballVectorEnv"]
 

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from policyrisk._arrays import Bools, Floats, Ints, as_floats, as_number, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, as_number, readonly
 from policyrisk.domains.pinball._geometry import (
     edge_rows,
     grid_points,

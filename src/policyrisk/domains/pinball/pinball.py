@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from policyrisk._arrays import (
+from policyrisk._core.arrays import (
     Bools,
     Floats,
     Ints,
@@ -29,16 +29,7 @@ from policyrisk._arrays import (
     as_number,
     name_some,
 )
-from policyrisk._compiled import (
-    CompiledPolicy,
-    Episodes,
-    Returns,
-    Words,
-    run,
-    run_returns,
-    start_streams,
-)
-from policyrisk._random import generator, keys
+from policyrisk._core.random import generator, keys
 from policyrisk.domains.pinball import _kernels
 from policyrisk.domains.pinball._geometry import (
     grid_points,
@@ -48,6 +39,15 @@ from policyrisk.domains.pinball._geometry import (
 )
 from policyrisk.domains.pinball.maze import Maze
 from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.simulation.compiled import (
+    CompiledPolicy,
+    Episodes,
+    Returns,
+    Words,
+    run,
+    run_returns,
+    start_streams,
+)
 from policyrisk.trajectories import Trajectories
 
 __all__ = ["Pinball", "Policy"]
@@ -102,7 +102,7 @@ class Pinball:
         )
 
     def compiled(self) -> _kernels.PinballTable:
-        """The table for compiled code, see :mod:`policyrisk._compiled`."""
+        """The table for compiled code, see :mod:`policyrisk.simulation.compiled`."""
         return self._table
 
     @cached_property

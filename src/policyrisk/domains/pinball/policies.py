@@ -1,4 +1,4 @@
-"""Policies that compiled code can follow, see :mod:`policyrisk._compiled`."""
+"""Policies that compiled code can follow, see :mod:`policyrisk.simulation.compiled`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from policyrisk._arrays import as_count
-from policyrisk._compiled import register_policy
-from policyrisk._random import below
+from policyrisk._core.arrays import as_count
+from policyrisk._core.random import below
+from policyrisk.simulation.compiled import register_policy
 
 __all__ = ["UniformPolicy"]
 

@@ -1,0 +1,1 @@
+"""What every room stands on: checked arrays, random streams, text, progress, files and threads."""

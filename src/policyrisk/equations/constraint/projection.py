@@ -1,0 +1,111 @@
+"""The paper's iteration (sec. 5, Lemma 12): w ← Π_Ξ[w − η Ξ⁻¹(C w − d)], Π_Ξ a quadratic program.
+
+Ξ and η need no tuning. With S and K the symmetric and skew parts of C and κ = ‖S^(-1/2) K S^(-1/2)‖, no
+choice of Ξ and η makes the map before projection contract faster than κ / √(1 + κ²), and
+
+    Ξ = Cᵀ S⁻¹ C,  η = 1
+
+attains it: then Ξ^(1/2) C⁻¹ Ξ^(1/2) = I + a skew matrix. It is defined, and contracts, for λ = 0 as
+well, where gram (the paper's suggestion) has a modulus of nearly 1. Without a positive definite S
+nothing is assured, and gram is used.
+
+In coordinates v = R u with Ξ = RᵀR the projection is Euclidean, min ½‖v − target‖² s.t. F v ≤ b; DAQP
+solves it, starting from the constraints that were active the time before.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import daqp
+import numpy as np
+import scipy.linalg as sl
+
+from policyrisk._core.arrays import Floats
+from policyrisk.equations.constraint import active_set
+from policyrisk.equations.constraint.problem import Problem
+from policyrisk.errors import InvalidInputError, SolverError
+
+_MAX_ITERATIONS = 100_000
+_QP_TOLERANCE = 1e-13
+_QP_TOLERANCE_IF_THIN = 1e-11  # where W is not empty but has hardly any interior
+_OPTIMAL, _INFEASIBLE = 1, -1  # DAQP's exit flags
+
+
+def solve(problem: Problem, tol: float) -> tuple[Floats, Floats, int]:
+    """(u, μ) and the number of projections."""
+    S = (problem.C + problem.C.T) / 2
+    try:
+        root = np.linalg.cholesky(S)
+    except np.linalg.LinAlgError:
+        return iterate(problem, gram_factor(problem), tol)
+    return iterate(problem, sl.qr(sl.solve_triangular(root, problem.C, lower=True))[1], tol)
+
+
+def gram_factor(problem: Problem) -> Floats:
+    """R with RᵀR = gram, in the problem's coordinates."""
+    D = 1.0 / np.sqrt(np.diag(problem.gram))
+    gram = D[:, None] * problem.gram * D
+    try:
+        factor = np.linalg.cholesky(gram).T.astype(np.float64, copy=False)
+    except np.linalg.LinAlgError as error:
+        raise InvalidInputError(
+            "gram must be positive definite, got "
+            f"{np.linalg.eigvalsh(gram)[0]:.1e} as its smallest eigenvalue (after scaling); "
+            "leave out redundant features"
+        ) from error
+    return factor
+
+
+def iterate(problem: Problem, R: Floats, tol: float) -> tuple[Floats, Floats, int]:
+    """(u, μ) and the number of projections, with Ξ = RᵀR and η = 1."""
+    R_inverse = sl.solve_triangular(R, np.eye(len(R)))
+    v = R @ problem.unconstrained
+    unit = float(np.abs(v).max()) or 1.0
+    v /= unit
+    T = R_inverse.T @ problem.C @ R_inverse
+    t = R_inverse.T @ problem.d / unit
+    F = np.ascontiguousarray(problem.H @ R_inverse)
+    norms = np.linalg.norm(F, axis=1)
+    F /= norms[:, None]
+    b = problem.g / (norms * unit)
+
+    program = _program(v, F, b, _QP_TOLERANCE)
+    size = float(np.linalg.norm(t)) or 1.0
+    residual = np.inf
+    for iteration in range(1, _MAX_ITERATIONS + 1):
+        target = v - (T @ v - t)
+        program.update(f=-target)
+        projected, _, flag, info = program.solve()
+        if flag == _INFEASIBLE:
+            with suppress(SolverError):
+                active_set.solve(problem, tol)  # names the rows that contradict each other
+            program = _program(target, F, b, _QP_TOLERANCE_IF_THIN)
+            projected, _, flag, info = program.solve()
+        if flag != _OPTIMAL:
+            raise SolverError(
+                f"the projection must be solvable, got DAQP's exit flag {flag} in iteration "
+                f'{iteration}; use solver="active-set"'
+            )
+        step = projected - v
+        v = projected.copy()
+        # C u − d + Hᵀμ with the projection's multipliers, in these coordinates.
+        if np.linalg.norm(T @ step - step) <= tol * size:
+            u = R_inverse @ v * unit
+            mu = np.maximum(info["lam"], 0.0) * unit / norms
+            residual = problem.residual(u, mu)
+            if residual <= tol:
+                return u, mu, iteration
+    raise SolverError(
+        f"the projection solver must reach a residual of tol={tol:g}, got {residual:.1e} after "
+        f'{_MAX_ITERATIONS} iterations; use solver="active-set" or raise tol'
+    )
+
+
+def _program(target: Floats, F: Floats, b: Floats, tolerance: float) -> daqp.Model:
+    """min ½‖v − target‖² s.t. F v ≤ b."""
+    program = daqp.Model()
+    low = np.full(b.size, -1e30)  # DAQP's infinity
+    program.setup(np.eye(target.size), -target, F, b, low, np.zeros(b.size, np.int32))
+    program.settings = {"primal_tol": tolerance, "dual_tol": tolerance}
+    return program

@@ -1,0 +1,183 @@
+"""One square system of a projected equation, factored once and solved many times.
+
+The matrix A = Σ z_t (φ(x_t) − γφ(x_{t+1}))ᵀ (or its expectation) comes with the Gram matrix
+G = Σ φ(x_t) φ(x_t)ᵀ of the same features, and that tells apart what a bare matrix cannot:
+
+- a feature that was never active has no equation (Assumption 4) and is left out;
+- a direction n with G n = 0 changes no estimate at any visited state: the features are redundant, as
+  several tilings always are. It is taken out, and the weights of minimum norm are returned;
+- what is singular beyond that (Assumption 3) is an error, since the answer would not be unique.
+
+Everything is done on A scaled by S = diag(G)^(−1/2) on both sides, so that a feature's unit of
+measurement does not matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.linalg as sla
+import scipy.sparse as sp
+
+from policyrisk._core.arrays import Floats, Ints, Matrix, name_some
+from policyrisk.errors import SingularSystemError, UnvisitedError
+
+# The 1-norm condition number past which double precision leaves fewer than three digits.
+CONDITION_LIMIT = 1e13
+# What counts as zero beside 1 where exact arithmetic would give zero: in a right-hand side, and in A.
+ROUNDING = 1e-9
+UNSEEN = 1e-12
+
+
+class LinearSystem:
+    """A reduced to visited and independent directions, with its LU factors.
+
+    ``kept`` are the visited features, ``rank`` the number of independent directions among them,
+    ``condition`` the 1-norm condition number of the scaled and reduced matrix.
+    """
+
+    kept: Ints
+    rank: int
+    condition: float
+    residual = 0.0  # that of an iterative solve: none here
+
+    def __init__(self, A: Floats, gram: Floats, visits: npt.NDArray[Any], *, ridge: float, name: str) -> None:
+        self.name = name
+        self.size = len(A)
+        self.kept = np.flatnonzero(visits > 0)
+        refuse_unvisited(A, self.kept, name)
+        kept = np.ix_(self.kept, self.kept)
+        diagonal = gram[self.kept, self.kept]
+        self._scale: Floats = 1.0 / np.sqrt(diagonal)
+        scaled = (A[kept] + ridge * np.eye(self.kept.size)) * np.outer(self._scale, self._scale)
+        self._basis: Floats | None = None  # columns span the directions that matter, in scaled weights
+        self._null: Floats | None = None  # orthonormal, in weights: what the minimum norm projects out
+        self.rank = self.kept.size
+        self._factor(scaled)
+        if self.condition > CONDITION_LIMIT and ridge == 0.0:
+            self._reduce(scaled, gram[kept] * np.outer(self._scale, self._scale))
+        if self.condition > CONDITION_LIMIT:
+            rank = np.linalg.matrix_rank(self._reduced, rtol=1 / CONDITION_LIMIT)
+            raise SingularSystemError(
+                f"{name} is singular or nearly so: numerical rank {rank} of {self.size} features, condition "
+                f"number {self.condition:.1e} (Assumption 3: independent features). Use fewer or better "
+                "conditioned features (orthogonal ones, or a lower degree), more episodes that terminate, or "
+                "a small ridge"
+            )
+
+    @property
+    def redundant(self) -> int:
+        """How many directions of the visited features change no estimate."""
+        return self.kept.size - self.rank
+
+    def solve(self, rhs: Floats, *, transpose: bool = False) -> Floats:
+        """Minimum-norm w with A w = rhs (or Aᵀ w = rhs), of rhs's shape; 0 at unvisited features.
+
+        With one step of iterative refinement. An inconsistent right-hand side is an error.
+        """
+        out = np.zeros(rhs.shape)
+        out[self.kept] = self.solve_kept(rhs[self.kept], transpose=transpose, refine=True)
+        return out
+
+    def solve_kept(self, y: Floats, *, transpose: bool = False, refine: bool = False) -> Floats:
+        """As solve, between right-hand sides and weights of the visited features alone, (kept,) or (kept, n).
+
+        y is used up, and where it is stored column by column, the answer takes its place. Refinement takes
+        twice as long as all the rest: error bars do without.
+        """
+        scale = self._scale if y.ndim == 1 else self._scale[:, None]
+        y *= scale
+        if self._basis is not None:
+            outside = y - self._basis @ (self._basis.T @ y)
+            if np.linalg.norm(outside) > ROUNDING * np.linalg.norm(y):
+                raise SingularSystemError(
+                    f"{self.name} has numerical rank {self.rank} of {self.size} features and no solution: "
+                    f"the right-hand side lies outside its range by {np.linalg.norm(outside):.1e} "
+                    "(Assumption 3: independent features). Use fewer or better scaled features, or a ridge"
+                )
+            y = self._basis.T @ y
+        u = self._solve_reduced(y.copy() if refine else y, transpose)
+        if refine:
+            matrix = self._reduced.T if transpose else self._reduced
+            u += self._solve_reduced(y - matrix @ u, transpose)
+        w = u if self._basis is None else self._basis @ u
+        w *= scale
+        if self._null is not None:
+            w -= self._null @ (self._null.T @ w)
+        return w
+
+    @property
+    def reduced(self) -> Floats:
+        """BᵀAB (rank, rank), the matrix in the weights that matter: w = B t."""
+        return self._reduced
+
+    def restrict(self, rows: Matrix) -> Matrix:
+        """rows · B, of shape (n, rank); sparse rows stay sparse where no feature is redundant."""
+        kept = rows[:, self.kept]
+        scaled = sp.csr_array(kept.multiply(self._scale)) if sp.issparse(kept) else kept * self._scale
+        return scaled if self._basis is None else np.asarray(scaled @ self._basis)
+
+    def lift(self, t: Floats) -> Floats:
+        """The minimum-norm weights w (size,) that B t stands for."""
+        w = self._scale * (t if self._basis is None else self._basis @ t)
+        if self._null is not None:
+            w -= self._null @ (self._null.T @ w)
+        out = np.zeros(self.size)
+        out[self.kept] = w
+        return out
+
+    def _factor(self, matrix: Floats) -> None:
+        self._reduced = matrix
+        if len(matrix) == 0:
+            self.condition = 1.0
+            return
+        norm = float(np.abs(matrix).sum(axis=0).max())
+        lu, pivots, info = sla.lapack.dgetrf(matrix)
+        self._lu = (lu, pivots)
+        rcond = float(sla.lapack.dgecon(lu, norm)[0]) if info == 0 else 0.0
+        self.condition = 1.0 / rcond if rcond > 0.0 else np.inf
+
+    def _solve_reduced(self, y: Floats, transpose: bool) -> Floats:
+        """The solution, in y's place where that is possible."""
+        if len(y) == 0:
+            return y
+        trans = 1 if transpose else 0
+        solution: Floats = sla.lu_solve(self._lu, y, trans=trans, overwrite_b=True, check_finite=False)
+        return solution
+
+    def _reduce(self, scaled: Floats, gram: Floats) -> None:
+        """Take out the directions that G does not see, if A does not see them either.
+
+        G squares the features, so that it cannot tell 1e-9 from 0; A is linear in them and can.
+        """
+        eigenvalues, vectors = np.linalg.eigh(gram)
+        zero = eigenvalues <= eigenvalues[-1] * len(gram) * np.finfo(np.float64).eps
+        basis, null = vectors[:, ~zero], vectors[:, zero]
+        limit = UNSEEN * np.linalg.norm(scaled)
+        right, left = np.linalg.norm(scaled @ null), np.linalg.norm(null.T @ scaled)
+        if null.size == 0 or left > limit or limit < right < 1e6 * limit:
+            return  # nearly singular, but every direction matters
+        if right > limit:
+            raise UnvisitedError(
+                f"{self.name} has {null.shape[1]} directions that no visited state determines, and cut-off "
+                "episodes bootstrap from them (Assumption 4: all states visited). Use `fit`, which gives "
+                "up those last transitions and counts them, or fewer features"
+            )
+        self.rank = basis.shape[1]
+        self._basis = basis
+        self._null = np.linalg.qr(null * self._scale[:, None])[0]
+        self._factor(basis.T @ scaled @ basis)
+
+
+def refuse_unvisited(A: Matrix, kept: Ints, name: str) -> None:
+    """An error where A (l, l) has columns of features that no transition started in: all but ``kept``."""
+    unvisited = np.setdiff1d(np.arange(A.shape[0]), kept)
+    bootstrapped = unvisited[np.asarray(abs(A[:, unvisited]).sum(axis=0)).ravel() > 0.0]
+    if bootstrapped.size:
+        raise UnvisitedError(
+            f"{name} bootstraps from features that no transition started in (a cut-off episode "
+            f"ended there): {name_some(bootstrapped)} (Assumption 4: all states visited). Use `fit`, "
+            "which gives up those last transitions and counts them, or gather more episodes"
+        )

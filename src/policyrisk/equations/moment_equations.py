@@ -1,0 +1,232 @@
+"""The projected equations of mean and second moment, as one additive record.
+
+    A w_J = b            C w_M = d,    d = e + D w_J
+
+(sec. 4.1 and 4.3 of the paper; from trajectories, sums over episodes; from a chain, expectations of one
+episode). D and e are kept apart, so that equations add: over episodes, files, processes and machines,
+in any order, and are solved afterwards. With γ = 1 and φ_J = φ_M, C is A: the same array.
+
+Of more than DENSE_MOST sparse features (tables, tiles, truncated bases) A, C and D are CSR arrays, of the
+Gram matrices there is only the diagonal (all that the solution needs), and traces are cut off to bound the
+fill, see ``trace_cut``. A record is dense or sparse as a whole; the features decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from policyrisk._core.arrays import Floats, Matrix, as_number
+from policyrisk.equations.dense_system import LinearSystem
+from policyrisk.equations.sparse_system import SparseSystem
+from policyrisk.errors import ImproperPolicyError, InvalidInputError, MismatchError
+from policyrisk.features import Features
+
+DENSE_MOST = 8000  # features up to which the sums are dense: 0.5 GB a matrix
+_SUMS = ("A", "b", "D", "e", "mean_gram")
+_COUNTS = (
+    "visits",
+    "second_visits",
+    "feature_episodes",
+    "second_feature_episodes",
+    "episodes",
+    "terminated",
+    "transitions",
+    "outside",
+)
+_SETTINGS = ("lam", "discount", "features", "second_features")
+
+
+def many(features: Features, second_features: Features) -> bool:
+    """Whether there are so many features that the sums of sparse ones stay sparse."""
+    return max(features.size, second_features.size) > DENSE_MOST
+
+
+def diagonal_matrix(diagonal: Floats) -> sp.csr_array[Any, tuple[int, int]]:
+    """The CSR array of a diagonal."""
+    size = diagonal.size
+    at = np.arange(size + 1, dtype=np.int32)
+    return sp.csr_array((diagonal, at[:-1], at), shape=(size, size))
+
+
+@dataclass(frozen=True, eq=False)
+class MomentEquations:
+    """Sums that determine w_J and w_M.
+
+    They add, with ``MomentEquations.empty(...)`` as identity, and ``sum()`` works. Adding equations of
+    other features, λ or γ is an error.
+    """
+
+    A: Matrix  # (l_J, l_J)
+    b: Floats  # (l_J,)
+    C: Matrix  # (l_M, l_M)
+    D: Matrix  # (l_M, l_J)
+    e: Floats  # (l_M,)
+    gram: Matrix  # (l_M, l_M): Σ φ_M φ_Mᵀ over visited states; its diagonal alone where sums are sparse
+    mean_gram: Matrix  # (l_J, l_J): Σ φ_J φ_Jᵀ, likewise
+    visits: Floats  # (l_J,): transitions that started with the feature active
+    second_visits: Floats  # (l_M,)
+    feature_episodes: Floats  # (l_J,): episodes that visited the feature
+    second_feature_episodes: Floats  # (l_M,)
+    episodes: int
+    terminated: int  # how many of the episodes terminated, the rest being cut off
+    transitions: float  # expected number of steps where the equations are exact
+    outside: int  # transitions that started outside the features' boxes
+    lam: float
+    discount: float
+    features: Features
+    second_features: Features
+    trace_cut: float = 0.0  # traces were cut off when they had decayed to this share; 0: never
+
+    @classmethod
+    def empty(
+        cls,
+        features: Features,
+        second_features: Features | None = None,
+        *,
+        lam: float = 0.9,
+        discount: float = 1.0,
+    ) -> MomentEquations:
+        """The equations of no episode at all: adding them changes nothing.
+
+        >>> from policyrisk.features import Tabular
+        >>> MomentEquations.empty(Tabular(3)).A.shape
+        (3, 3)
+        """
+        second = features if second_features is None else second_features
+        l_J, l_M = features.size, second.size
+        shared = second == features
+        zeros: Any = sp.csr_array if many(features, second) else np.zeros
+        mean_gram = zeros((l_J, l_J))
+        A = zeros((l_J, l_J))
+        return cls(
+            A=A,
+            b=np.zeros(l_J),
+            C=A if shared and discount == 1.0 else zeros((l_M, l_M)),
+            D=zeros((l_M, l_J)),
+            e=np.zeros(l_M),
+            gram=mean_gram if shared else zeros((l_M, l_M)),
+            mean_gram=mean_gram,
+            visits=np.zeros(l_J),
+            second_visits=np.zeros(l_M),
+            feature_episodes=np.zeros(l_J),
+            second_feature_episodes=np.zeros(l_M),
+            episodes=0,
+            terminated=0,
+            transitions=0,
+            outside=0,
+            lam=lam,
+            discount=discount,
+            features=features,
+            second_features=second,
+        )
+
+    @property
+    def shared(self) -> bool:
+        """Whether C is A, so that one factorisation serves both."""
+        return self.C is self.A
+
+    @property
+    def sparse(self) -> bool:
+        """Whether A, C and D are CSR arrays."""
+        return sp.issparse(self.A)
+
+    def __add__(self, other: object) -> MomentEquations:
+        if not isinstance(other, MomentEquations):
+            return NotImplemented
+        for name in _SETTINGS:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs:
+                raise MismatchError(
+                    f"equations must agree on {name} to be added, got {mine!r} and {theirs!r}; "
+                    "make both with the same estimator"
+                )
+        if self.episodes == 0 or other.episodes == 0:
+            return other if self.episodes == 0 else self
+        if (self.sparse, self.trace_cut) != (other.sparse, other.trace_cut):
+            raise MismatchError(
+                "equations must be both sparse or both dense to be added, with the same trace_cut, got "
+                f"{'sparse' if self.sparse else 'dense'} ones with trace_cut={self.trace_cut:g} and "
+                f"{'sparse' if other.sparse else 'dense'} ones with trace_cut={other.trace_cut:g}; "
+                "make both with the same version and the same estimator"
+            )
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMS + _COUNTS}
+        if not (self.shared and other.shared):
+            sums["C"] = self.C + other.C
+        if not (self.gram is self.mean_gram and other.gram is other.mean_gram):
+            sums["gram"] = self.gram + other.gram
+        return replace(self, **{"C": sums["A"], "gram": sums["mean_gram"], **sums})
+
+    def __radd__(self, other: object) -> MomentEquations:
+        return self if other == 0 else NotImplemented
+
+    def solve(self, ridge: float = 0.0) -> Weights:
+        """w_J and w_M of the equations, with ridge on per-episode means: (A/K + ridge·I) w_J = b/K.
+
+        Features that were never active get weight 0; redundant ones get the weights of minimum norm.
+        """
+        ridge = as_number(ridge, "ridge", 0.0)
+        if self.episodes == 0:
+            raise InvalidInputError("equations must hold at least one episode, got none; add data first")
+        if self.discount == 1.0 and self.terminated == 0:
+            raise ImproperPolicyError(
+                f"with discount=1 some episode must terminate (Assumption 1: proper policy), got "
+                f"{self.episodes} episodes, all cut off; gather episodes that end, or use discount < 1"
+            )
+        if not all(np.isfinite(_values(getattr(self, name))).all() for name in (*_SUMS, "C", "gram")):
+            raise InvalidInputError(
+                "equations must be finite, got sums beyond the range of float64; rescale the features or "
+                "the rewards"
+            )
+        total = ridge * self.episodes
+        system: Any = SparseSystem if self.sparse else LinearSystem
+        mean = system(self.A, self.mean_gram, self.visits, ridge=total, name="A (the mean's equations)")
+        second = mean
+        if not self.shared:
+            second = system(
+                self.C, self.gram, self.second_visits, ridge=total, name="C (the second moment's equations)"
+            )
+        w_mean = mean.solve(self.b)
+        w_second = second.solve(self.second_rhs(w_mean))
+        return Weights(w_mean, w_second, mean, second)
+
+    def second_rhs(self, w_mean: Floats) -> Floats:
+        """d = e + D w_J, of shape (l_M,)."""
+        d: Floats = self.e + self.D @ w_mean
+        return d
+
+    def __repr__(self) -> str:
+        return (
+            f"MomentEquations({len(self.b)} and {len(self.e)} features, {self.episodes} episodes, "
+            f"{self.terminated} terminated, {self.transitions:g} transitions, lam={self.lam}, "
+            f"discount={self.discount}"
+            + (f", sparse, traces cut off at {self.trace_cut:g})" if self.sparse else ")")
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The solution of the equations, and the factored systems it came from."""
+
+    mean: Floats  # (l_J,): w_J
+    second: Floats  # (l_M,): w_M
+    mean_system: LinearSystem | SparseSystem
+    second_system: LinearSystem | SparseSystem
+
+    @property
+    def dense_systems(self) -> tuple[LinearSystem, LinearSystem]:
+        """Both systems, where they were factored: what error bars and the constraint rest on."""
+        first, second = self.mean_system, self.second_system
+        if isinstance(first, SparseSystem) or isinstance(second, SparseSystem):
+            raise InvalidInputError(
+                f"error bars and the constraint V >= 0 need dense sums, got {len(self.mean)} sparse "
+                f"features, whose sums stay sparse; use at most {DENSE_MOST} features"
+            )
+        return first, second
+
+
+def _values(sums: Any) -> Any:
+    return sums.data if sp.issparse(sums) else sums

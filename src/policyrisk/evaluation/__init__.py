@@ -1,0 +1,5 @@
+"""From recorded episodes to an answer: survey, choice of features, fit, advice, one record."""
+
+from policyrisk.evaluation.record import Evaluation
+
+__all__ = ["Evaluation"]

@@ -1,0 +1,311 @@
+"""What is wrong with an evaluation, and what to do about it, in plain words for whoever must act on it.
+
+Each check looks at one way in which the numbers can mislead. It either finds nothing or gives an
+:class:`Advice`: how serious it is, what was seen in numbers, and what to do (options of the command line
+first, those of the library beside them). The checks:
+
+    few episodes behind the estimates         the intervals are then too narrow (``risk.FEW``)
+    starts or tiles that were never visited   no estimate exists there
+    negative variance                         the std does not exist there
+    ill-conditioned equations                 digits are lost
+    cut-off episodes, given-up transitions    the estimate rests on itself instead of on outcomes
+    states outside the features' box          they are taken for the nearest state inside
+    estimate against plain sample             a difference beyond the errors is the features' bias
+    redundant features, active constraint, no error bars
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from policyrisk._core.text import number, percent, plural
+from policyrisk.errors import PolicyRiskWarning
+from policyrisk.evaluation import Evaluation
+from policyrisk.risk import FEW
+from policyrisk.risk.summary import Moments, PolicySummary
+
+__all__ = ["Advice", "Severity", "advise"]
+
+Severity: TypeAlias = Literal["ok", "note", "warning", "serious"]
+_ORDER: tuple[Severity, ...] = ("serious", "warning", "note", "ok")
+
+# From where on a finding is worth a note, a warning, or is serious. They are rules of thumb.
+_FEW_SHARE = (0.0, 0.1, math.inf)  # visited states with fewer than FEW episodes behind them
+_VERY_FEW = 30  # episodes behind the middle state, or the average start: serious
+_NEGATIVE_SHARE = (0.0, 0.0, 0.05)  # visited states with V < 0: never a mere note
+_CUT_OFF_SHARE = (0.0, 0.05, 0.3)  # episodes
+_OUTSIDE_SHARE = (0.0, 0.01, 0.1)  # transitions
+_GIVEN_UP_SHARE = (0.0, 0.01, 0.1)  # episodes
+_CONDITION = (math.inf, 1e9, 1e12)  # 16 digits less 9 leave 7
+_MANY_STARTS = (0.0, 0.01, 0.1)  # starts that were never visited
+_APART = 3.0  # standard errors between the estimate and the plain sample
+_LARGE = 0.2  # of the return's std: a difference of this size matters to anybody
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One finding."""
+
+    severity: Severity
+    title: str
+    seen: str  # in numbers
+    remedy: str  # what to do
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.title}\n  {self.seen}\n  {self.remedy}"
+
+
+def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
+    """What to know before the numbers are trusted, the most serious first; one "ok" where all is well.
+
+    >>> import policyrisk as pr
+    >>> from policyrisk.evaluation import Evaluation
+    >>> from policyrisk.passes.survey import Survey
+    >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=40, seed=1)
+    >>> risk = pr.LSTD(pr.Tabular(5)).fit(data)
+    >>> for advice in advise(Evaluation("walk", ("place",), risk, Survey.of(data, seed=0))):
+    ...     print(f"{advice.severity}: {advice.title}")
+    warning: Few episodes stand behind the estimates
+    """
+    with warnings.catch_warnings():
+        # What they would say is said here, with the remedy.
+        warnings.simplefilter("ignore", PolicyRiskWarning)
+        found = [advice for check in _CHECKS for advice in check(evaluation)]
+    if all(advice.severity == "note" for advice in found):
+        found.append(_all_well(evaluation))
+    return tuple(sorted(found, key=lambda advice: _ORDER.index(advice.severity)))
+
+
+def _severity(value: float, limits: tuple[float, float, float]) -> Severity | None:
+    """None up to the first limit, then note, warning and serious beyond each."""
+    levels: tuple[Severity, ...] = ("serious", "warning", "note")
+    for level, limit in zip(levels, reversed(limits), strict=True):
+        if value > limit:
+            return level
+    return None
+
+
+def _few_episodes(evaluation: Evaluation) -> Iterator[Advice]:
+    summary = evaluation.summary
+    behind = evaluation.risk.episodes(evaluation.survey.visited)
+    behind = behind[behind > 0]
+    if not behind.size:
+        return  # without an estimate anywhere, other findings speak
+    share, middle, fewest = float(np.mean(behind < FEW)), float(np.median(behind)), float(behind.min())
+    severity = _severity(share, _FEW_SHARE)
+    if summary.episodes < FEW:
+        severity = "warning"
+    if severity is not None and min(middle, summary.episodes) < _VERY_FEW:
+        severity = "serious"
+    if severity is None:
+        return
+    yield Advice(
+        severity,
+        "Few episodes stand behind the estimates",
+        f"{percent(share)} of the visited states have fewer than {FEW} episodes behind their estimate "
+        f"({middle:.0f} in the middle, {fewest:.0f} at the fewest); the average start has "
+        f"{summary.episodes:.0f}. Intervals are too narrow there: nominal 95% intervals of the variance have "
+        "covered the truth in 91% of cases with 100 episodes, in 84% with 40 and in 78% with 15.",
+        "Record more episodes, or use fewer and wider features (for tiles:50x50, try --features tiles:25x25 "
+        "or rbf:9x9). Until then read the map of visits beside the others.",
+    )
+
+
+def _unvisited(evaluation: Evaluation) -> Iterator[Advice]:
+    summary, support = evaluation.summary, evaluation.risk.support
+    severity = _severity(summary.unvisited / summary.starts, _MANY_STARTS)
+    if severity is not None:
+        yield Advice(
+            severity,
+            "Some starts have no estimate",
+            f"{summary.unvisited} of {plural(summary.starts, 'start')} lie where the data say nothing. They "
+            "are left out of the averages, which speak of the others.",
+            "Record episodes that pass there, or use wider features (--features with fewer tiles or bases).",
+        )
+    share = evaluation.unvisited_share
+    never = 0 if support.gram is not None else int(np.count_nonzero(support.feature_episodes == 0))
+    if share > 0 or never:
+        idle = f", and {never} of {support.feature_episodes.size} features were active in no episode"
+        yield Advice(
+            "note",
+            "Part of the state space was never visited",
+            f"The data say nothing about {percent(share)} of the box that they span{idle if never else ''}. "
+            "Estimates there do not exist and are left blank.",
+            "Nothing, if the policy does not go there. Otherwise start episodes there.",
+        )
+
+
+def _negative(evaluation: Evaluation) -> Iterator[Advice]:
+    summary = evaluation.summary
+    severity = _severity(evaluation.negative_share, _NEGATIVE_SHARE)
+    over_starts = summary.variance_value < 0
+    if severity is None and not over_starts:
+        return
+    average = (
+        f" Over the start states it is {number(summary.variance_value)}, so that the policy as a whole has "
+        "no std and no Sharpe ratio."
+        if over_starts
+        else ""
+    )
+    direct = evaluation.risk.variance_method == "direct"
+    cause = "" if direct else " The features cannot fit the mean and the second moment equally well."
+    demand = "Demand" if direct else "Estimate the variance itself with --direct (variance='direct'), demand"
+    yield Advice(
+        "serious" if over_starts else severity or "warning",
+        "The estimated variance is negative in places",
+        f"At {percent(evaluation.negative_share)} of the visited states the variance comes out below 0; the "
+        f"std is left blank there.{cause}{average}",
+        f"{demand} V >= 0 with --nonnegative (nonnegative_at='visited'), or give it richer features "
+        "with second= in --features.",
+    )
+
+
+def _condition(evaluation: Evaluation) -> Iterator[Advice]:
+    condition = evaluation.risk.facts.condition
+    severity = _severity(condition, _CONDITION)
+    if severity is not None:
+        yield Advice(
+            severity,
+            "The equations are ill-conditioned",
+            f"Their condition number is {number(condition, 2)}: of about 16 digits "
+            f"{min(round(math.log10(condition)), 16)} may be lost, and small changes of the data change the "
+            "estimates a lot.",
+            "Use features that overlap less: a lower degree of poly: or fourier:, narrower or fewer bases of "
+            "rbf:, or tiles:. A small --ridge trades this for some bias.",
+        )
+
+
+def _cut_off(evaluation: Evaluation) -> Iterator[Advice]:
+    facts = evaluation.risk.facts
+    count = facts.episodes - facts.terminated
+    severity = _severity(count / max(facts.episodes, 1), _CUT_OFF_SHARE)
+    if severity is not None:
+        yield Advice(
+            severity,
+            "Episodes were cut off before their end",
+            f"{count:,} of {facts.episodes:,} episodes ({percent(count / facts.episodes)}) stopped at a time "
+            "limit. What would have come after is taken from the estimate itself, and the plain sample knows "
+            "the terminated episodes alone, often the short and easy ones.",
+            "Record with a longer time limit. If the task has no natural end, use --discount below 1.",
+        )
+    severity = _severity(facts.given_up / max(facts.episodes, 1), _GIVEN_UP_SHARE)
+    if severity is not None:
+        yield Advice(
+            severity,
+            "Some last transitions were given up",
+            f"{plural(facts.given_up, 'cut-off episode')} ended in a state that no episode had set out from, "
+            "so that nothing is known of what follows; the last transition of each was left out.",
+            "Record more episodes or with a longer time limit, or use wider features.",
+        )
+
+
+def _outside(evaluation: Evaluation) -> Iterator[Advice]:
+    facts = evaluation.risk.facts
+    severity = _severity(facts.outside / max(facts.transitions, 1), _OUTSIDE_SHARE)
+    if severity is not None:
+        yield Advice(
+            severity,
+            "States lie outside the features' box",
+            f"{facts.outside:,} of {facts.transitions:,.0f} transitions "
+            f"({percent(facts.outside / facts.transitions)}) started outside. They were taken for the "
+            "nearest state inside, and share its estimate.",
+            "Let the box be found from the data with --box auto, or widen low and high of the features.",
+        )
+
+
+def _disagreement(evaluation: Evaluation) -> Iterator[Advice]:
+    summary = evaluation.summary
+    sample = summary.sample
+    if sample is None or not summary.known or summary.cut_off or summary.unvisited:
+        return  # the sample is then of other episodes than the estimate
+    apart = [name for name in ("mean", "variance") if abs(_z(summary, sample, name)) > _APART]
+    if not apart:
+        return
+    size = max(
+        abs(summary.mean_value - sample.mean_value) / math.sqrt(max(sample.variance_value, 1e-300)),
+        abs(1.0 - summary.variance_value / sample.variance_value) if sample.variance_value > 0 else math.inf,
+    )
+    said = "; ".join(
+        f"the {name} is {number(getattr(summary, name), 4)} against {number(getattr(sample, name), 4)} in "
+        f"the plain sample, {abs(_z(summary, sample, name)):.1f} standard errors apart"
+        for name in apart
+    )
+    direct = evaluation.risk.variance_method == "direct"
+    mend = "" if direct else " --direct often mends the variance alone."
+    yield Advice(
+        "serious" if size > _LARGE else "warning",
+        "The estimate disagrees with the plain sample",
+        f"Over the start states {said}. Both come from the same episodes, so that chance does not explain "
+        "it: the features are too coarse to tell apart the states that matter.",
+        "Use richer features (more tiles, bases or coordinates), or a larger --lam, which leans less on the "
+        f"features.{mend}",
+    )
+
+
+def _z(summary: PolicySummary, sample: Moments, name: str) -> float:
+    """How many standard errors lie between the two.
+
+    They come from the same episodes and vary together, so that the larger of their errors is no less than
+    about that of the difference.
+    """
+    one, other = getattr(summary, name), getattr(sample, name)
+    error = max(one.standard_error, other.standard_error)
+    return (one.value - other.value) / error if error > 0 else 0.0
+
+
+def _minor(evaluation: Evaluation) -> Iterator[Advice]:
+    facts = evaluation.risk.facts
+    if evaluation.risk.error_bars is None:
+        yield Advice(
+            "warning",
+            "There are no error bars",
+            f"The estimate came from {facts.estimator}, which gives none: nobody can tell chance from fact "
+            "in these numbers.",
+            "Estimate with LSTD.fit(data), or `policyrisk evaluate`, which both give them.",
+        )
+    if facts.redundant:
+        yield Advice(
+            "note",
+            "Some features are redundant",
+            f"{plural(facts.redundant, 'direction')} of the weights change no estimate. That is usual with "
+            "several tilings, and harmless.",
+            "Nothing. Fewer features would do as well.",
+        )
+    if facts.constrained:
+        yield Advice(
+            "note",
+            "The demand V >= 0 is active",
+            f"At {plural(facts.constrained, 'state')} the variance would have come out negative and is held "
+            "at 0. It is small there, not nothing: do not read a std of 0 as certainty.",
+            "To see what the data say without the demand, leave out --nonnegative; --direct rarely needs it.",
+        )
+
+
+_CHECKS: tuple[Callable[[Evaluation], Iterator[Advice]], ...] = (
+    _disagreement,
+    _negative,
+    _few_episodes,
+    _cut_off,
+    _condition,
+    _unvisited,
+    _outside,
+    _minor,
+)
+
+
+def _all_well(evaluation: Evaluation) -> Advice:
+    return Advice(
+        "ok",
+        "Nothing stands against these numbers",
+        f"{evaluation.summary.episodes:.0f} episodes stand behind the average start; visits, variance, "
+        "condition number, cut-off episodes, the features' box and the agreement with the plain sample were "
+        "checked, and none is out of the ordinary.",
+        "Nothing. The intervals still speak of chance alone: they do not cover what these features cannot "
+        "express.",
+    )

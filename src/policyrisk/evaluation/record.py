@@ -1,0 +1,183 @@
+"""One policy, evaluated from its data: what a report shows, and what a folder on disk holds.
+
+The folder has two files that belong together, each with a format version and a checksum:
+
+    risk.npz      the RiskFunction, as ``RiskFunction.save`` writes it
+    survey.npz    the survey of the data, the names, the level, notes on how it came about, and the digest of
+                  the risk.npz beside it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from policyrisk._core.records import read_record, write_record
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.features import Features
+from policyrisk.passes.survey import Survey
+from policyrisk.risk import RiskFunction
+from policyrisk.risk.summary import PolicySummary
+from policyrisk.trajectories import Source
+
+RISK, SURVEY = "risk.npz", "survey.npz"
+_POINTS = 10_000  # of the box, to tell how much of it the data speak of
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """An estimate beside a survey of the data that it came from.
+
+    >>> import policyrisk as pr, tempfile
+    >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1)
+    >>> risk = pr.LSTD(pr.Tabular(5)).fit(data)
+    >>> evaluation = Evaluation("walk", ("place",), risk, Survey.of(data, seed=0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     evaluation.save(folder)
+    ...     again = Evaluation.load(folder)
+    >>> again.summary.mean == evaluation.summary.mean, again.names
+    (True, ('place',))
+    """
+
+    name: str  # of the policy, for titles
+    names: tuple[str, ...]  # of the state's coordinates
+    risk: RiskFunction
+    survey: Survey
+    level: float = 0.95  # of the intervals
+    notes: Mapping[str, Any] = field(default_factory=dict)  # plain values: settings, counts, the choice
+
+    def __post_init__(self) -> None:
+        if len(self.names) != self.survey.dim:
+            raise MismatchError(
+                f"names must be {self.survey.dim}, one per coordinate of the state, got "
+                f"{len(self.names)}: {', '.join(self.names)}; name each once"
+            )
+
+    @classmethod
+    def of(
+        cls, risk: RiskFunction, data: Source, *, name: str = "policy", names: Sequence[str] | None = None
+    ) -> Evaluation:
+        """An estimate beside a survey of the data that it came from, in one more pass over them.
+
+        >>> import policyrisk as pr
+        >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1)
+        >>> evaluation = pr.Evaluation.of(pr.LSTD(pr.Tabular(5)).fit(data), data, names=["place"])
+        >>> evaluation.survey.episodes
+        500
+        """
+        survey = Survey.of(data, seed=0)
+        called = [f"state_{i}" for i in range(survey.dim)] if names is None else names
+        return cls(name, tuple(called), risk, survey)
+
+    @cached_property
+    def summary(self) -> PolicySummary:
+        """Mean, variance, std and Sharpe ratio over the data's own starts."""
+        return self.risk.summary(self.survey.starts, level=self.level)
+
+    @cached_property
+    def looked_at(self) -> tuple[int, ...]:
+        """The coordinates that the features depend on, in their order; all where a map does not say."""
+        dim = self.survey.dim
+        return tuple(sorted(_dims(self.risk.features, dim) | _dims(self.risk.second_features, dim)))
+
+    @property
+    def changing(self) -> tuple[int, ...]:
+        """Those of them that take more than one value in the data: what there is to map."""
+        return tuple(d for d in self.looked_at if self.survey.low[d] < self.survey.high[d])
+
+    @property
+    def cut_off_share(self) -> float:
+        """The share of episodes that did not terminate."""
+        return self.survey.cut_off / self.survey.episodes
+
+    @cached_property
+    def unvisited_share(self) -> float:
+        """The share of the data's box, low to high, that the estimates say nothing about.
+
+        Of 10,000 points, uniform in the box (whole numbers in coordinates that are whole), always the same.
+        """
+        survey = self.survey
+        u = np.random.default_rng(0).random((_POINTS, survey.dim))
+        span = survey.high - survey.low
+        whole = np.minimum(np.floor(u * (span + 1)), span)
+        points = survey.low + np.where(survey.whole, whole, u * span)
+        return float(1.0 - self.risk.visited(points).mean())
+
+    @cached_property
+    def negative_share(self) -> float:
+        """The share of the visited states (the survey's sample of them) where the variance is negative."""
+        return float((self.risk.variance(self.survey.visited) < 0).mean())
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``risk.npz`` and ``survey.npz`` into the folder, which is made where it is missing."""
+        place = Path(folder)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInputError(
+                f"folder must be a folder that can be made, got {place}: {error.strerror}; choose another"
+            ) from error
+        self.risk.save(place / RISK)
+        header = {
+            "name": self.name,
+            "names": list(self.names),
+            "level": self.level,
+            "notes": dict(self.notes),
+            "risk": _digest(place / RISK),
+        }
+        write_record(place / SURVEY, "Survey", header, self.survey.to_arrays())
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Evaluation:
+        """Read what :func:`Evaluation.save` wrote; missing, damaged or mixed-up files are errors."""
+        place = Path(folder)
+        if not place.is_dir():
+            state = "which is a file" if place.exists() else "which does not exist"
+            raise InvalidInputError(
+                f"folder must be one that `policyrisk evaluate` wrote, got {place}, {state}; check it"
+            )
+        for name in (RISK, SURVEY):
+            if not (place / name).is_file():
+                raise InvalidInputError(
+                    f"folder must hold {RISK} and {SURVEY}, got {place} without {name}; "
+                    "evaluate again, or pass another folder"
+                )
+        header, arrays = read_record(place / SURVEY, "Survey")
+        risk = RiskFunction.load(place / RISK)
+        try:
+            evaluation = cls(
+                name=str(header["name"]),
+                names=tuple(map(str, header["names"])),
+                risk=risk,
+                survey=Survey.from_arrays(arrays),
+                level=float(header["level"]),
+                notes=dict(header["notes"]),
+            )
+            digest = header["risk"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"{place / SURVEY} must be of this version of policyrisk, and its contents do not fit "
+                f"({error}); use the version that wrote it"
+            ) from error
+        if digest != _digest(place / RISK):
+            raise MismatchError(
+                f"{RISK} and {SURVEY} in {place} must be of the same evaluation, and are not; evaluate again"
+            )
+        return evaluation
+
+
+def _dims(features: Features, dim: int) -> set[int]:
+    dims = getattr(features, "dims", None) or getattr(getattr(features, "box", None), "dims", None)
+    return set(range(dim)) if dims is None else set(dims)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,233 @@
+"""Feature maps spelled as text.
+
+    tiles:50x50             TileCoding, 50 by 50 tiles           tilings=4: so many shifted grids
+    rbf:9x9                 RadialBasis.grid, 9 by 9 centres     width=0.2 (or 0.1x0.3), parts of the box
+    fourier:3               Fourier of order 3                   total=4: at most that in sum
+    poly:2                  Polynomial of degree 2
+    tabular, tabular:30     Tabular of whole-numbered states 0, …, 29 (of as many as the data have)
+
+One number stands for all coordinates: ``tiles:10`` of two coordinates is ``tiles:10x10``. Options follow
+after commas. Each kind takes ``dims=x+y``, the coordinates that it looks at, by name or by number from 0;
+and, last of all, ``second=`` with another spelling: the features of the second moment (of the variance,
+where it is estimated directly), as in ``poly:1,second=poly:2``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from policyrisk._core.arrays import Floats
+from policyrisk.errors import InvalidInputError
+from policyrisk.features import Features, Fourier, Polynomial, RadialBasis, Tabular, TileCoding
+from policyrisk.passes.survey import Survey
+
+EXAMPLES = ("tiles:20x20", "tiles:8x8,tilings=4", "rbf:7x7", "fourier:3", "poly:2", "tabular", "auto")
+
+_OPTIONS = {
+    "tiles": ("tilings", "dims"),
+    "rbf": ("width", "dims"),
+    "fourier": ("total", "dims"),
+    "poly": ("dims",),
+    "tabular": ("dims",),
+}
+_EXAMPLE = {
+    "tiles": "tiles:20x20,tilings=4",
+    "rbf": "rbf:7x7,width=0.2",
+    "fourier": "fourier:3",
+    "poly": "poly:2",
+    "tabular": "tabular:30",
+}
+_LARGEST = 10_000  # features: matrices of their square have to fit into memory
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """A feature map without its box.
+
+    >>> spelling = Spelling.parse("tiles:10x5,tilings=2,dims=x+speed,second=poly:2")
+    >>> spelling.kind, spelling.sizes, spelling.tilings, spelling.dims, str(spelling.second)
+    ('tiles', (10, 5), 2, ('x', 'speed'), 'poly:2')
+    >>> str(spelling)
+    'tiles:10x5,tilings=2,dims=x+speed,second=poly:2'
+    """
+
+    kind: str
+    sizes: tuple[int, ...] = ()  # tiles or centres per coordinate, order, degree, table size; one for all
+    tilings: int = 1
+    width: tuple[float, ...] = ()
+    total: int | None = None
+    dims: tuple[str, ...] = ()
+    second: Spelling | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Spelling:
+        """The spelling that a text stands for; anything else is an error that shows a right one."""
+        first, found, rest = text.strip().partition(",second=")
+        second = cls.parse(rest) if found else None
+        if second is not None and second.second is not None:
+            raise _wrong(text, "there can be one second= only", "poly:1,second=poly:2")
+        head, *options = first.split(",")
+        kind, colon, size = head.partition(":")
+        if kind not in _OPTIONS:
+            raise InvalidInputError(
+                f"features must be auto or one of {', '.join(_OPTIONS)}, got {kind!r} in {text!r}; "
+                f"write for example {', '.join(EXAMPLES[:-1])}"
+            )
+        example = _EXAMPLE[kind]
+        values: dict[str, Any] = {}
+        for option in options:
+            name, equals, value = option.partition("=")
+            if name not in _OPTIONS[kind] or not equals or not value or name in values:
+                known = ", ".join(f"{known}=" for known in _OPTIONS[kind])
+                raise _wrong(text, f"after {kind} can stand each of {known} once, not {option!r}", example)
+            values[name] = _value(name, value, text, example)
+        sizes = _counts(size, text, example) if colon else ()
+        if not sizes and kind != "tabular":
+            raise _wrong(text, f"{kind} needs a size after a colon", example)
+        if len(sizes) > 1 and kind not in ("tiles", "rbf"):
+            raise _wrong(text, f"{kind} takes one number", example)
+        return cls(kind=kind, sizes=sizes, second=second, **values)
+
+    def __str__(self) -> str:
+        text = self.kind + (f":{'x'.join(map(str, self.sizes))}" if self.sizes else "")
+        if self.tilings != 1:
+            text += f",tilings={self.tilings}"
+        if self.width:
+            text += f",width={'x'.join(f'{part:g}' for part in self.width)}"
+        if self.total is not None:
+            text += f",total={self.total}"
+        if self.dims:
+            text += f",dims={'+'.join(self.dims)}"
+        return text + ("" if self.second is None else f",second={self.second}")
+
+    def build(self, names: Sequence[str], survey: Survey, low: Floats, high: Floats) -> Features:
+        """The map over states with these coordinate names, in the box low to high (dim,) of them."""
+        dims = self._dims(names)
+        count = len(names) if dims is None else len(dims)
+        if self.kind == "tabular":
+            return Tabular(self.sizes[0] if self.sizes else _table_size(survey, dims, names), dims)
+        for what, given in (("sizes", self.sizes), ("widths", self.width)):
+            if len(given) not in (0, 1, count):
+                looked_at = ", ".join(names if dims is None else [names[d] for d in dims])
+                raise InvalidInputError(
+                    f"features must have one of the {what} for each of the coordinates {looked_at}, or one "
+                    f"for all, got {len(given)} in {str(self)!r}; write for example "
+                    f"{self.kind}:{'x'.join(['8'] * count)}, or choose coordinates with dims="
+                )
+        chosen = list(range(len(names))) if dims is None else list(dims)
+        box: dict[str, Any] = {"low": low[chosen], "high": high[chosen], "dims": dims}
+        sizes = self.sizes if len(self.sizes) > 1 else self.sizes * count
+        size = self._size(sizes)
+        if size > _LARGEST:
+            raise InvalidInputError(
+                f"features must be at most {_LARGEST}, got {size} from {str(self)!r}, whose "
+                "equations would not fit into memory; choose fewer, or fewer coordinates with dims="
+            )
+        return self._make(sizes, box)
+
+    def _size(self, sizes: tuple[int, ...]) -> int:
+        """How many features there are, or of cosines with a total at most, without making them."""
+        if self.kind == "poly":
+            return math.comb(sizes[0] + len(sizes), len(sizes))
+        if self.kind == "fourier":
+            cosines = math.prod(size + 1 for size in sizes)
+            return (
+                cosines
+                if self.total is None
+                else min(cosines, math.comb(self.total + len(sizes), len(sizes)))
+            )
+        return self.tilings * math.prod(sizes)
+
+    def _make(self, sizes: tuple[int, ...], box: dict[str, Any]) -> Features:
+        if self.kind == "tiles":
+            return TileCoding(bins=sizes, tilings=self.tilings, **box)
+        if self.kind == "rbf":
+            width = self.width if len(self.width) > 1 else self.width[0] if self.width else None
+            return RadialBasis.grid(shape=sizes, width=width, **box)
+        if self.kind == "fourier":
+            return Fourier(order=sizes[0], total=self.total, **box)
+        return Polynomial(degree=sizes[0], **box)
+
+    def _dims(self, names: Sequence[str]) -> tuple[int, ...] | None:
+        if not self.dims:
+            if self.kind == "tabular" and len(names) > 1:
+                raise InvalidInputError(
+                    f"tabular must look at one coordinate, got {len(names)}: {', '.join(names)}; "
+                    f"choose one, as in tabular,dims={names[0]}"
+                )
+            return None
+        found = []
+        for name in self.dims:
+            if name in names:
+                found.append(list(names).index(name))
+            elif name.isdecimal() and int(name) < len(names):
+                found.append(int(name))
+            else:
+                raise InvalidInputError(
+                    f"dims must name coordinates of the state, {', '.join(names)}, got {name!r} in "
+                    f"{str(self)!r}; write for example dims={'+'.join(names[:2])}"
+                )
+        if len(set(found)) < len(found) or (self.kind == "tabular" and len(found) > 1):
+            alone = ", and one alone for tabular" if self.kind == "tabular" else ""
+            raise InvalidInputError(
+                f"dims must name each coordinate once{alone}, got "
+                f"{'+'.join(self.dims)} in {str(self)!r}; write for example dims={names[0]}"
+            )
+        return tuple(found)
+
+
+def data_box(survey: Survey) -> tuple[Floats, Floats, tuple[int, ...]]:
+    """The box low, high (dim,) of the data, and the coordinates that never change.
+
+    Where low = high there is nothing to divide, and the box begins there: u = 0, where a cosine is 1 and not
+    a rounded 0 that would be taken for a feature.
+    """
+    constant = survey.low == survey.high
+    high = np.where(constant, survey.high + np.maximum(1.0, np.abs(survey.high)), survey.high)
+    return survey.low, high, tuple(np.flatnonzero(constant).tolist())
+
+
+def _table_size(survey: Survey, dims: tuple[int, ...] | None, names: Sequence[str]) -> int:
+    d = 0 if dims is None else dims[0]
+    if not survey.whole[d] or survey.low[d] < 0 or survey.reached[d] >= _LARGEST:
+        rest = "" if survey.whole[d] else ", not all of them whole"
+        raise InvalidInputError(
+            f"tabular must have states that are whole numbers from 0 to at most {_LARGEST - 1}, got "
+            f"{names[d]} from {survey.low[d]:g} to {survey.reached[d]:g}{rest}; "
+            "use tiles, as in tiles:20"
+        )
+    return int(survey.reached[d]) + 1
+
+
+def _wrong(text: str, rule: str, example: str) -> InvalidInputError:
+    return InvalidInputError(f"features are misspelled in {text!r}: {rule}; write for example {example}")
+
+
+def _value(name: str, value: str, text: str, example: str) -> Any:
+    if name == "dims":
+        return tuple(value.split("+"))
+    if name == "width":
+        try:
+            widths = tuple(float(part) for part in value.split("x"))
+        except ValueError:
+            widths = ()
+        if not widths or not all(0 < width < np.inf for width in widths):
+            raise _wrong(text, f"width= takes positive numbers, not {value!r}", example)
+        return widths
+    (number, *more) = _counts(value, text, example)
+    if more:
+        raise _wrong(text, f"{name}= takes one number, not {value!r}", example)
+    return number
+
+
+def _counts(text: str, whole: str, example: str) -> tuple[int, ...]:
+    """Whole numbers from 1 with an x between them."""
+    if not re.fullmatch(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8})*", text, re.ASCII):
+        raise _wrong(whole, f"sizes are whole numbers from 1 with an x between, not {text!r}", example)
+    return tuple(int(part) for part in text.split("x"))

@@ -1,0 +1,311 @@
+"""The paper's pinball experiment (sec. 6, Figures 3 and 4): a risk map, and the naive one beside it.
+
+A near-optimal policy in a maze, rewards −1 until the target. Trajectories from uniformly random states at
+rest; LSTD(λ) with tiles on (x, y), for J and for M; Ṽ = M̃ − J̃². Against it stand two truths:
+
+    at rest      mean and std of the return from each free tile's centre with no velocity, by Monte Carlo
+    as visited   mean and std of all returns to go from a tile, over a large fresh set of trajectories
+
+The paper compares with the first. Tiles on (x, y) do not see the velocity and estimate the second: a
+ball that passes a tile at speed has another return to go than one that starts there.
+
+The paper's two claims, that the std is not monotone in the distance to the target and that somewhere is
+riskier than the farthest point, are tested on the Monte-Carlo map (see :mod:`policyrisk.paper.claims`).
+The riskiest of many noisy tiles looks riskier than it is, and a tile where the ball rarely goes astray may
+look safe, so the tiles that decide are simulated anew.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from policyrisk import distributed
+from policyrisk._core.arrays import Floats, Seed, as_count
+from policyrisk._core.output import Clock, make_folder, write_figure, write_json
+from policyrisk._core.progress import ProgressBar
+from policyrisk._core.records import write_atomically
+from policyrisk.control import pinball_policy
+from policyrisk.domains import Pinball
+from policyrisk.errors import CutOffWarning
+from policyrisk.features import TileCoding
+from policyrisk.lstd import LSTD
+from policyrisk.montecarlo import MonteCarlo, monte_carlo
+from policyrisk.paper.claims import monotonicity
+from policyrisk.paper.map_errors import Budget, Truth
+from policyrisk.paper.tile_grid import TileGrid
+from policyrisk.paper.tile_visits import Visits, every_visit, visits_of
+from policyrisk.risk import RiskFunction
+from policyrisk.simulation.compiled import CompiledPolicy
+from policyrisk.trajectories import Trajectories
+
+__all__ = ["PinballParameters", "PinballResult", "run", "write"]
+
+_BATCH = 10_000  # fresh trajectories in memory at a time
+_CONFIRM = 20_000  # fresh episodes for each of the tiles that decide a claim
+_CLEAR = float(stats.norm.isf(0.001))  # standard errors
+_SEEN = 100  # visits behind the as-visited truth of a tile, at least
+
+
+@dataclass(frozen=True)
+class PinballParameters:
+    """What may be varied; the defaults are the paper's."""
+
+    maze: str = "simple"
+    noise: float = 0.03
+    trajectories: int = 3000
+    mc_episodes: int = 500  # at every free tile centre
+    lam: float = 0.9
+    tiles: int = 50
+    seed: int = 0
+    fresh: int = 200_000  # trajectories behind the as-visited truth
+
+
+@dataclass(frozen=True, eq=False)
+class PinballResult:
+    """Everything that the figures show, and what an extension goes on from."""
+
+    parameters: PinballParameters
+    pinball: Pinball
+    policy: CompiledPolicy
+    grid: TileGrid
+    data: Trajectories
+    risk: RiskFunction  # LSTD's
+    rest: MonteCarlo  # at the free tiles' centres
+    fresh: Visits
+    budget: Budget
+    numbers: dict[str, Any] = field(repr=False)  # what result.json holds
+
+    @property
+    def truth(self) -> Truth:
+        """At rest."""
+        return self.budget.truth
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, as ``result.json`` holds them."""
+        return {"parameters": asdict(self.parameters), **self.numbers}
+
+    def maps(self) -> dict[str, Floats]:
+        """The maps in rows of y and columns of x, (tiles, tiles) each, as ``maps.npz`` holds them."""
+        J, V = self.risk.mean_and_variance(self.grid.states)
+        values = {
+            "distance": self.grid.distances,
+            "lstd_mean": J,
+            "lstd_variance": V,
+            "lstd_variance_se": self.risk.standard_error(self.grid.states, of="variance"),
+            "mc_mean": self.rest.mean,
+            "mc_std": self.rest.std,
+            "mc_mean_se": self.rest.mean_se,
+            "mc_std_se": self.rest.std_se,
+            "visits": self.fresh.visits,
+            "visited_mean": self.fresh.mean,
+            "visited_variance": self.fresh.variance,
+        }
+        return {name: self.grid.picture(value) for name, value in values.items()}
+
+
+def run(
+    parameters: PinballParameters | None = None,
+    *,
+    policy: CompiledPolicy | None = None,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    on_cluster: bool = False,
+) -> PinballResult:
+    """Simulate, estimate and compare.
+
+    ``policy`` is the one that ships for the maze unless another is given. The Monte-Carlo map is saved in
+    ``checkpoint`` every few seconds, and ``resume`` goes on from there; ``on_cluster`` simulates it by Ray.
+    """
+    given = PinballParameters() if parameters is None else parameters
+    for name, least in (("trajectories", 1), ("mc_episodes", 2), ("tiles", 2), ("fresh", 1)):
+        as_count(getattr(given, name), name, least)
+    pinball = Pinball(given.maze, noise=given.noise)
+    if policy is None:
+        policy = pinball_policy(given.maze)
+    seeds = np.random.SeedSequence(as_count(given.seed, "seed")).spawn(7)
+    grid = TileGrid(pinball.maze, given.tiles)
+    clock = Clock()
+    with clock("compilation"):
+        _warm_up(pinball, policy, given)
+    with clock("simulation"):
+        data = pinball.rollout(policy, pinball.sample_starts(given.trajectories, seeds[0]), seeds[1])
+    lstd = LSTD(TileCoding([0, 0], [1, 1], bins=[given.tiles] * 2, dims=[0, 1]), lam=given.lam)
+    with clock("estimation"):
+        equations = lstd.equations(data)
+    with clock("solve"):
+        lstd.solve(equations)
+    with clock("error_bars"):  # and all of the above once more
+        risk = lstd.fit(data)
+    with clock("monte_carlo"), warnings.catch_warnings():
+        # They are counted in the result, mc_cut_off.
+        warnings.simplefilter("ignore", CutOffWarning)
+        rest = (distributed.monte_carlo if on_cluster else monte_carlo)(
+            pinball, policy, grid.states, given.mc_episodes, seeds[2], checkpoint=checkpoint, resume=resume
+        )
+    with clock("as_visited"):
+        fresh, reached, steps = _fresh(pinball, policy, grid, given.fresh, seeds[3])
+    truth = Truth(rest.mean, rest.std, rest.mean_se, rest.std_se)
+    with clock("comparison"):
+        repeats = Budget.repeats(given.trajectories, len(grid.states))
+        returns = pinball.returns(policy, grid.states, repeats, seeds[4]).returns
+        budget = Budget(truth, returns.reshape(-1, repeats))
+        numbers = _numbers(grid, data, risk, rest, fresh, budget)
+        numbers |= _claims(pinball, policy, grid, rest, risk, seeds[5])
+    numbers["fresh"] = {"trajectories": given.fresh, "reached_share": reached, "mean_steps": steps}
+    numbers["value"] = _value_error(policy, grid, truth)
+    numbers["seconds"] = clock.seconds
+    return PinballResult(given, pinball, policy, grid, data, risk, rest, fresh, budget, numbers)
+
+
+def write(result: PinballResult, folder: Path) -> list[Path]:
+    """Write ``result.json``, ``maps.npz`` and the figures into the folder; their paths are returned."""
+    from policyrisk.paper.pinball_figures import draw_distance, draw_std, draw_value
+
+    make_folder(folder)
+    paths = [write_json(result.to_dict(), folder), folder / "maps.npz"]
+    maps = result.maps()
+    write_atomically(paths[1], lambda file: np.savez_compressed(file, allow_pickle=False, **maps))
+    for name, draw in (("value", draw_value), ("std", draw_std), ("distance", draw_distance)):
+        paths.append(write_figure(draw(result), folder / f"pinball_{name}.png"))
+    return paths
+
+
+def _warm_up(pinball: Pinball, policy: CompiledPolicy, given: PinballParameters) -> None:
+    """Have everything compiled, so that the other times are those of the work."""
+    few = pinball.rollout(policy, pinball.sample_starts(2, 0), 0)
+    pinball.returns(policy, few.starts(), 2, 0)
+    LSTD(TileCoding([0, 0], [1, 1], bins=[given.tiles] * 2, dims=[0, 1]), lam=given.lam).fit(few)
+
+
+def _fresh(
+    pinball: Pinball, policy: CompiledPolicy, grid: TileGrid, episodes: int, seed: np.random.SeedSequence
+) -> tuple[Visits, float, float]:
+    """The as-visited truth, the share of episodes that reached the target, and their mean steps."""
+    sums, reached, steps = np.zeros((3, grid.free.size)), 0, 0
+    sizes = [min(_BATCH, episodes - first) for first in range(0, episodes, _BATCH)]
+    with ProgressBar("fresh trajectories", len(sizes)) as bar:
+        for size, chance in zip(sizes, seed.spawn(len(sizes)), strict=True):
+            starts, noise = chance.spawn(2)
+            data = pinball.rollout(policy, pinball.sample_starts(size, starts), noise)
+            sums += visits_of(data, grid)
+            reached += int(data.terminated.sum())
+            steps += data.transitions
+            bar.advance()
+    return every_visit(sums), reached / episodes, steps / episodes
+
+
+def _numbers(
+    grid: TileGrid, data: Trajectories, risk: RiskFunction, rest: MonteCarlo, fresh: Visits, budget: Budget
+) -> dict[str, Any]:
+    """The sizes, and the errors against both truths."""
+    J, V = risk.mean_and_variance(grid.states)
+    at_rest = budget.truth.error(J, V)
+    rival = every_visit(visits_of(data, grid))
+    same, share = budget.same_budget(len(data))
+    needed = budget.needed(at_rest.std_error)
+    return {
+        "trajectories": len(data),
+        "transitions": data.transitions,
+        "mean_steps": float(data.lengths.mean()),
+        "reached_share": float(data.terminated.mean()),
+        "free_tiles": len(grid.states),
+        "mc_trajectories": int(rest.episodes.sum()),
+        "mc_cut_off": int(rest.cut_off.sum()),
+        "mc_mean_std": float(rest.std.mean()),
+        "mc_std_standard_error": float(np.sqrt(np.mean(rest.std_se**2))),
+        "std_rmse": at_rest.std_rmse,
+        "std_rmse_relative": at_rest.std_rmse_relative,
+        "mc_same_budget_rmse": same,
+        "mc_same_budget_share": share,
+        "mc_trajectories_needed": needed,
+        "mc_needed_is_the_fewest": at_rest.std_error >= budget.error(2),  # two at each: it is an upper bound
+        "sample_efficiency": needed / len(data),
+        "at_rest": {
+            "lstd": at_rest.to_dict(),
+            "every_visit": budget.truth.error(rival.mean[grid.free], rival.variance[grid.free]).to_dict(),
+        },
+        "as_visited": _against_visits(grid, risk, rival, fresh),
+    }
+
+
+def _against_visits(grid: TileGrid, risk: RiskFunction, rival: Visits, fresh: Visits) -> dict[str, Any]:
+    """Errors over all tiles that were visited often enough, free centres or not."""
+    often = np.flatnonzero(fresh.visits >= _SEEN)
+    if not often.size:
+        return {"tiles": 0}
+    positions = (np.column_stack(np.divmod(often, grid.tiles)) + 0.5) / grid.tiles
+    zero = np.zeros(len(often))
+    truth = Truth(fresh.mean[often], np.sqrt(fresh.variance[often]), zero, zero)
+    J, V = risk.mean_and_variance(np.column_stack([positions, np.zeros_like(positions)]))
+    return {
+        "tiles": len(often),
+        "mean_std": float(truth.std.mean()),
+        "lstd": truth.error(J, V).to_dict(),
+        "every_visit": truth.error(rival.mean[often], rival.variance[often]).to_dict(),
+    }
+
+
+def _claims(
+    pinball: Pinball, policy: CompiledPolicy, grid: TileGrid, rest: MonteCarlo, risk: RiskFunction, seed: Seed
+) -> dict[str, Any]:
+    """Both claims of the paper, tested on the Monte-Carlo map."""
+    d, side = grid.distances, 1 / grid.tiles
+    of_mean = monotonicity(-rest.mean, rest.mean_se, d, grid.neighbours, side)
+    of_std = monotonicity(rest.std, rest.std_se, d, grid.neighbours, side)
+    riskiest, farthest = int(np.nanargmax(rest.std)), int(np.argmax(np.where(np.isinf(d), -1.0, d)))
+    deciding = [riskiest, farthest, *of_std.drop_pair]
+    anew = monte_carlo(pinball, policy, grid.states[deciding], _CONFIRM, seed)
+    lstd_std = np.sqrt(np.maximum(risk.variance(grid.states), 0.0))
+
+    def tile(i: int, again: int) -> dict[str, Any]:
+        return {
+            "position": grid.states[i, :2].tolist(),
+            "distance": float(d[i]),
+            "mean": float(rest.mean[i]),
+            "std": float(rest.std[i]),
+            "std_standard_error": float(rest.std_se[i]),
+            "std_anew": float(anew.std[again]),
+            "std_anew_standard_error": float(anew.std_se[again]),
+            "lstd_std": float(lstd_std[i]),
+        }
+
+    def less(a: int, b: int) -> dict[str, float]:
+        difference, error = float(anew.std[a] - anew.std[b]), float(np.hypot(anew.std_se[a], anew.std_se[b]))
+        return {"std": difference, "standard_error": error, "z": difference / error}
+
+    gap, drop = less(0, 1), less(2, 3)
+    seen = np.isfinite(lstd_std)
+    chosen = int(np.flatnonzero(seen)[np.argmax(lstd_std[seen])])
+    return {
+        "correlation_of_mean_and_distance": -of_mean.correlation,
+        "riskiest": tile(riskiest, 0),
+        "farthest": tile(farthest, 1),
+        "lstd_riskiest": {"position": grid.states[chosen, :2].tolist(), "std": float(lstd_std[chosen])},
+        "claims": {
+            "steps_and_distance": of_mean.to_dict(),
+            "std_and_distance": of_std.to_dict(),
+            "drop_pair": [tile(i, again) for again, i in enumerate(of_std.drop_pair, start=2)],
+            "nearer_less_farther": drop,
+            "std_is_monotone_in_distance": of_std.monotone or drop["z"] <= _CLEAR,
+            "riskiest_less_farthest": gap,
+            "somewhere_is_riskier_than_the_farthest": gap["z"] > _CLEAR,
+        },
+    }
+
+
+def _value_error(policy: CompiledPolicy, grid: TileGrid, truth: Truth) -> dict[str, float] | None:
+    """How far the value that the policy was learned with is from the Monte-Carlo mean, if it has one."""
+    value = getattr(policy, "value", None)
+    if value is None:
+        return None
+    J = np.asarray(value(grid.states))
+    return {
+        "rmse": float(np.sqrt(np.mean((J - truth.mean) ** 2))),
+        "correlation": float(np.corrcoef(J, truth.mean)[0, 1]),
+    }

@@ -1,0 +1,208 @@
+"""Beyond the paper: other estimates of the same risk map from the same trajectories, and a choice.
+
+What can be varied, beside the paper's Ṽ = M̃ − J̃² on tiles of (x, y):
+
+    direct variance     C w_V = Σ y_t δ_t²
+    the constraint      Ṽ ≥ 0 wherever the ball was seen (sec. 5)
+    bases               φ that see the velocity: normalised Gaussians on a grid over (x, y, ẋ, ẏ), truncated
+    bases and tiles     φ_J of bases and φ_V of tiles: J̃ decides how good δ_t² is, and a sum of squares over
+                        tiles hardly ever comes out negative, as it does between smooth bases
+
+Cross-validation chooses one by held-out trajectories, without the truth. A ridge of 1e-7 makes the bases that
+the ball hardly ever came near harmless. Every-visit Monte Carlo on the same trajectories is the fair rival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from policyrisk._core.arrays import Floats
+from policyrisk._core.output import Clock, write_figure, write_json
+from policyrisk._core.progress import ProgressBar
+from policyrisk.features import RadialBasis, TileCoding
+from policyrisk.lstd import LSTD
+from policyrisk.paper.map_errors import MapError
+from policyrisk.paper.pinball import PinballParameters, PinballResult
+from policyrisk.paper.tile_visits import every_visit, visits_of
+from policyrisk.risk import RiskFunction
+from policyrisk.selection.cross_validation import CrossValidation, cross_validate
+from policyrisk.td import TD, StepSize
+from policyrisk.trajectories import Trajectories
+
+__all__ = ["ExtendedParameters", "ExtendedResult", "candidates", "run", "write"]
+
+_RIDGE = 1e-7
+_WIDTH, _CUT = 0.5, 2.0  # of the spacing, and of the width: two or three bases are near along each coordinate
+_NORMAL = 1.96
+_PASSES = 100  # of TD over its trajectories: one is far too few for a table of 2,500 tiles
+
+
+@dataclass(frozen=True)
+class ExtendedParameters:
+    """What may be varied."""
+
+    fine: int = 20  # bases along x and along y, for J
+    coarse: int = 15  # for J and V alike
+    velocities: int = 3  # along ẋ and along ẏ
+    folds: int = 3
+    sizes: tuple[int, ...] = (300, 1000, 3000, 10_000)  # numbers of trajectories that errors are shown for
+
+
+@dataclass(frozen=True, eq=False)
+class ExtendedResult:
+    """What the extension found; ``result`` is the paper's part."""
+
+    result: PinballResult
+    variances: dict[str, Floats]  # by estimate, (n,) at the free tiles' centres
+    errors: dict[str, Floats]  # standard errors of the variances, (n,)
+    validation: CrossValidation
+    curves: dict[str, list[tuple[int, float]]]  # by estimate: trajectories and error of the std at rest
+    numbers: dict[str, Any] = field(repr=False)
+
+
+def candidates(paper: PinballParameters, given: ExtendedParameters) -> dict[str, LSTD]:
+    """The estimators to choose from, by name."""
+    n, lam = paper.tiles, paper.lam
+    tiles = TileCoding([0, 0], [1, 1], bins=[n, n], dims=[0, 1])
+    fine, coarse = (_bases(k, given.velocities) for k in (given.fine, given.coarse))
+    direct: dict[str, Any] = {"lam": lam, "ridge": _RIDGE, "variance": "direct"}
+    return {
+        "tiles": LSTD(tiles, lam=lam),
+        "tiles, V ≥ 0": LSTD(tiles, lam=lam, nonnegative_at="visited"),
+        "tiles, direct": LSTD(tiles, lam=lam, variance="direct"),
+        "bases": LSTD(coarse, lam=lam, ridge=_RIDGE),
+        "bases, direct": LSTD(coarse, **direct),
+        "fine bases for J, coarse for V, direct": LSTD(fine, coarse, **direct),
+        "bases for J, tiles for V, direct": LSTD(fine, tiles, **direct),
+    }
+
+
+def run(result: PinballResult, parameters: ExtendedParameters | None = None) -> ExtendedResult:
+    """Fit every candidate, choose by cross-validation, and compare all with the truth at rest."""
+    given = ExtendedParameters() if parameters is None else parameters
+    clock = Clock()
+    chance = np.random.SeedSequence(result.parameters.seed).spawn(9)[7:]
+    estimators = candidates(result.parameters, given)
+    with clock("cross_validation"):
+        validation = cross_validate(estimators, result.data, folds=given.folds, seed=chance[0])
+    with clock("fits"):
+        risks = _fit(estimators, result.data)
+    states = result.grid.states
+    maps = {name: risk.mean_and_variance(states) for name, risk in risks.items()}
+    errors = {name: risk.standard_error(states, of="variance") for name, risk in risks.items()}
+    rival = every_visit(visits_of(result.data, result.grid))
+    free = result.grid.free
+    maps["every-visit Monte Carlo"] = (rival.mean[free], rival.variance[free])
+    found = {name: result.truth.error(*pair) for name, pair in maps.items()}
+    with clock("curves"):
+        curves = _curves(result, estimators[validation.best], validation.best, given.sizes, chance[1])
+    numbers: dict[str, Any] = {
+        "chosen": validation.best,
+        "verdict": validation.verdict,
+        "cross_validation": validation.to_dict(),
+        "maps": {
+            name: _summary(result, error, errors.get(name), maps[name][1]) for name, error in found.items()
+        },
+        "curves": {name: [list(point) for point in curve] for name, curve in curves.items()},
+        "seconds": clock.seconds,
+    }
+    numbers["sample_efficiency"] = numbers["maps"][validation.best]["sample_efficiency"]
+    variances = {name: V for name, (_, V) in maps.items()}
+    return ExtendedResult(result, variances, errors, validation, curves, numbers)
+
+
+def write(extension: ExtendedResult, folder: Path) -> list[Path]:
+    """Write the figures, and ``result.json`` anew with a key ``extended``; the figures' paths."""
+    from policyrisk.paper.pinball_figures import draw_curves, draw_error_bars, draw_estimates
+
+    write_json({**extension.result.to_dict(), "extended": extension.numbers}, folder)
+    return [
+        write_figure(draw(extension), folder / f"pinball_{name}.png")
+        for name, draw in (
+            ("estimates", draw_estimates),
+            ("error_bars", draw_error_bars),
+            ("curves", draw_curves),
+        )
+    ]
+
+
+def _bases(count: int, velocities: int) -> RadialBasis:
+    shape = (count, count, velocities, velocities)
+    return RadialBasis.grid(
+        low=[0, 0, -1, -1],
+        high=[1, 1, 1, 1],
+        shape=shape,
+        width=[_WIDTH / (s - 1) for s in shape],
+        normalised=True,
+        truncate=_CUT,
+    )
+
+
+def _fit(estimators: Mapping[str, LSTD], data: Trajectories) -> dict[str, RiskFunction]:
+    with ProgressBar("estimates", len(estimators)) as bar:
+        risks = {}
+        for name, estimator in estimators.items():
+            risks[name] = estimator.fit(data)
+            bar.advance()
+    return risks
+
+
+def _summary(result: PinballResult, error: MapError, se: Floats | None, V: Floats) -> dict[str, Any]:
+    """An estimate's errors, its worth in Monte-Carlo trajectories, and how often its error bars cover."""
+    needed = result.budget.needed(error.std_error)
+    summary = {
+        **error.to_dict(),
+        "mc_trajectories_needed": needed,
+        "sample_efficiency": needed / len(result.data),
+    }
+    if se is not None:
+        seen = np.isfinite(V) & np.isfinite(se)
+        spread = np.hypot(se, result.rest.variance_se)[seen]
+        inside = np.abs(V - result.rest.variance)[seen] <= _NORMAL * spread
+        summary["interval_coverage_at_rest"] = float(inside.mean())
+    return summary
+
+
+def _curves(
+    result: PinballResult, chosen: LSTD, name: str, sizes: tuple[int, ...], chance: np.random.SeedSequence
+) -> dict[str, list[tuple[int, float]]]:
+    """The error of the std at rest for growing numbers of trajectories, each set within the next."""
+    starts, noise = chance.spawn(2)
+    pinball, grid, n = result.pinball, result.grid, result.parameters.tiles
+    pool = pinball.rollout(result.policy, pinball.sample_starts(max(sizes), starts), noise)
+    tiles = TileCoding([0, 0], [1, 1], bins=[n, n], dims=[0, 1])
+    curves: dict[str, list[tuple[int, float]]] = {}
+
+    def add(label: str, size: int, J: Floats, V: Floats) -> None:
+        curves.setdefault(label, []).append((size, result.truth.error(J, V).std_error))
+
+    with ProgressBar("error against trajectories", len(sizes) * 7) as bar:
+        for size in sizes:
+            data = pool[:size]
+            for lam in (0.0, 0.5, 0.9):
+                lstd = LSTD(tiles, lam=lam)
+                risk = lstd.solve(lstd.equations(data))
+                add(f"LSTD({lam:g}), tiles", size, *risk.mean_and_variance(grid.states))
+                bar.advance()
+            # The step falls by half in the first tenth of the updates, so that the last ones average well.
+            td = TD(tiles, step=StepSize(0.5, decay=0.1 * _PASSES * data.transitions), update="step")
+            risk = td.fit(data, epochs=_PASSES)
+            add(f"TD(0), tiles, {_PASSES} passes", size, *risk.mean_and_variance(grid.states))
+            bar.advance()
+            for label, estimator in (
+                ("LSTD(0.9), tiles, direct", LSTD(tiles, lam=0.9, variance="direct")),
+                (f"chosen: {name}", chosen),
+            ):
+                add(label, size, *estimator.fit(data).mean_and_variance(grid.states))
+                bar.advance()
+            rival = every_visit(visits_of(data, grid))
+            add("every-visit Monte Carlo", size, rival.mean[grid.free], rival.variance[grid.free])
+            bar.advance()
+    trajectories, errors = result.budget.curve()
+    curves["Monte Carlo at rest"] = [(int(k), float(e)) for k, e in zip(trajectories, errors, strict=True)]
+    return curves

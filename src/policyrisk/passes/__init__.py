@@ -1,0 +1,1 @@
+"""Going over data wherever they lie: passes, who takes them, and the survey that comes first."""

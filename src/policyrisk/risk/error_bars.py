@@ -1,0 +1,154 @@
+"""Σ, the covariance of the estimated weights (w_J, w_second): what every error bar is computed from.
+
+A quantity with gradient g = (g_J, g_M) in the weights has variance
+
+    gᵀ Σ g = g_Jᵀ Σ_JJ g_J + 2 g_Jᵀ Σ_JM g_M + g_Mᵀ Σ_MM g_M            (the delta method)
+
+At a state the gradient is (a_J φ_J, a_M φ_M), so that s_JJ = φ_Jᵀ Σ_JJ φ_J, s_JM = φ_Jᵀ Σ_JM φ_M and
+s_MM = φ_Mᵀ Σ_MM φ_M are all that is needed. Features that were never active have no share in Σ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk._core.arrays import Floats, Ints, Matrix, check_shape, readonly
+from policyrisk.errors import InvalidInputError
+
+_PAIRS = 1 << 20  # pairs of entries of sparse features in hand at once
+_STRIP = 64  # rows whose transposes are read together: a page of memory holds few entries of a column
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorBars:
+    """Σ over the visited features, in blocks, each float64 or, where it is large, float32.
+
+    ``replicates`` are bootstrap deviations of the stacked weights (w_J, w_second) from their estimate.
+    The diagonal blocks are symmetric; where rounding made them differ, the lower triangle counts.
+    """
+
+    mean_kept: Ints  # (k_J,): the features that the first block speaks of
+    second_kept: Ints  # (k_M,)
+    mean: npt.NDArray[Any]  # (k_J, k_J): Σ_JJ
+    cross: npt.NDArray[Any]  # (k_J, k_M): Σ_JM
+    second: npt.NDArray[Any]  # (k_M, k_M): Σ_MM
+    replicates: npt.NDArray[Any] | None = None  # (B, k_J + k_M)
+
+    def __post_init__(self) -> None:
+        k_J, k_M = len(self.mean_kept), len(self.second_kept)
+        shapes = {"mean": (k_J, k_J), "cross": (k_J, k_M), "second": (k_M, k_M)}
+        for name, shape in shapes.items():
+            check_shape(getattr(self, name), f"ErrorBars.{name}", shape)
+        if self.replicates is not None:
+            check_shape(self.replicates, "ErrorBars.replicates", (None, k_J + k_M))
+        # One layout, so that a record that was saved and loaded rounds in the same way.
+        settled = {
+            "mean": _mirrored(self.mean),
+            "cross": np.ascontiguousarray(self.cross),
+            "second": _mirrored(self.second),
+        }
+        if self.replicates is not None:
+            settled["replicates"] = np.ascontiguousarray(self.replicates)
+        for name, array in settled.items():
+            object.__setattr__(self, name, readonly(array.view()))
+
+    def quadratic(self, phi_J: Matrix, phi_M: Matrix) -> tuple[Floats, Floats, Floats]:
+        """s_JJ, s_JM and s_MM at states with features (n, l_J) and (n, l_M), each of shape (n,)."""
+        J, M = phi_J[:, self.mean_kept], phi_M[:, self.second_kept]
+        return _rowwise(J, self.mean, J), _rowwise(J, self.cross, M), _rowwise(M, self.second, M)
+
+    def covariance(self, g_J: Floats, g_M: Floats) -> Floats:
+        """g Σ gᵀ (p, p), the covariance of p quantities with gradients g_J (p, l_J) and g_M (p, l_M)."""
+        J, M = g_J[:, self.mean_kept], g_M[:, self.second_kept]
+        cross = J @ self.cross @ M.T
+        covariance: Floats = J @ self.mean @ J.T + cross + cross.T + M @ self.second @ M.T
+        return covariance
+
+    def deviations(self, phi_J: Matrix, phi_M: Matrix) -> tuple[Floats, Floats]:
+        """What each replicate adds to φ_Jᵀ w_J and to φ_Mᵀ w_second, each of shape (n, B)."""
+        if self.replicates is None:
+            raise InvalidInputError(
+                'method="bootstrap" needs bootstrap replicates, and these error bars have none; '
+                "fit with the bootstrap= option, for example bootstrap=1000"
+            )
+        k_J = len(self.mean_kept)
+        dw_J, dw_M = self.replicates[:, :k_J], self.replicates[:, k_J:]
+        return (
+            np.asarray(phi_J[:, self.mean_kept] @ dw_J.T, dtype=np.float64),
+            np.asarray(phi_M[:, self.second_kept] @ dw_M.T, dtype=np.float64),
+        )
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything as named arrays, of the symmetric blocks the lower triangles."""
+        arrays = {
+            "mean_kept": self.mean_kept,
+            "second_kept": self.second_kept,
+            "mean": self.mean[np.tril_indices(len(self.mean))],
+            "cross": self.cross,
+            "second": self.second[np.tril_indices(len(self.second))],
+        }
+        return arrays if self.replicates is None else {**arrays, "replicates": self.replicates}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> ErrorBars:
+        """The way back from :func:`ErrorBars.to_arrays`."""
+        return cls(
+            mean_kept=arrays["mean_kept"],
+            second_kept=arrays["second_kept"],
+            mean=_symmetric(arrays["mean"], len(arrays["mean_kept"])),
+            cross=arrays["cross"],
+            second=_symmetric(arrays["second"], len(arrays["second_kept"])),
+            replicates=arrays.get("replicates"),
+        )
+
+
+def _rowwise(left: Matrix, middle: npt.NDArray[Any], right: Matrix) -> Floats:
+    """left_iᵀ middle right_i for every row i, of shape (n,)."""
+    if sp.issparse(left) and sp.issparse(right):
+        return _rowwise_sparse(sp.csr_array(left), middle, sp.csr_array(right))
+    product = np.asarray(left @ middle, dtype=np.float64)
+    if sp.issparse(right):
+        return np.asarray(sp.csr_array(right).multiply(product).sum(axis=1)).ravel()
+    sums: Floats = np.einsum("ij,ij->i", product, np.asarray(right))
+    return sums
+
+
+def _rowwise_sparse(left: Any, middle: npt.NDArray[Any], right: Any) -> Floats:
+    """As _rowwise, from the entries of middle that are needed: one for each pair of entries in a row."""
+    n = left.shape[0]
+    row = np.repeat(np.arange(n), np.diff(left.indptr))
+    count = np.diff(right.indptr)[row]  # how many pairs each entry of left is in
+    before = np.cumsum(count) - count
+    if n > 1 and count.sum() > _PAIRS:
+        return np.concatenate([_rowwise_sparse(left[half], middle, right[half]) for half in _halves(n)])
+    p = np.repeat(np.arange(row.size), count)
+    q = np.arange(p.size) + (right.indptr[row] - before)[p]
+    terms = left.data[p] * middle[left.indices[p], right.indices[q]] * right.data[q]
+    sums: Floats = np.bincount(row[p], weights=terms, minlength=n).astype(np.float64, copy=False)
+    return sums
+
+
+def _halves(n: int) -> tuple[slice, slice]:
+    return slice(0, n // 2), slice(n // 2, n)
+
+
+def _mirrored(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The block with its lower triangle on both sides; itself where it is symmetric already."""
+    strips = [slice(first, first + _STRIP) for first in range(0, len(block), _STRIP)]
+    if all(np.array_equal(block[at, at.start :], block[at.start :, at].T) for at in strips):
+        return np.ascontiguousarray(block)
+    return _symmetric(block[np.tril_indices(len(block))], len(block))
+
+
+def _symmetric(triangle: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    matrix = np.zeros((size, size), dtype=triangle.dtype)
+    rows, columns = np.tril_indices(size)
+    matrix[rows, columns] = triangle
+    matrix[columns, rows] = triangle
+    return matrix

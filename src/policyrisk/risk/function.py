@@ -1,0 +1,376 @@
+"""The one kind of answer: J̃, M̃ and Ṽ as functions of the state, with error bars.
+
+    J̃(x) = φ_J(x)ᵀ w_J                                    mean
+    M̃(x) = φ_M(x)ᵀ w_M,        Ṽ(x) = M̃(x) − J̃(x)²        variance="second-moment", the paper's
+    Ṽ(x) = φ_M(x)ᵀ w_V,        M̃(x) = Ṽ(x) + J̃(x)²        variance="direct"
+
+Nothing is clipped: a negative Ṽ is returned as it is, and its square root is nan. Where the data say
+nothing about a state (see ``visited``) every estimate is nan.
+
+Error bars rest on Σ, the covariance of the estimated weights (see :mod:`policyrisk.risk.error_bars`). A
+quantity whose gradient in the weights is (a_J φ_J, a_M φ_M) has variance a_J² s_JJ + 2 a_J a_M s_JM + a_M²
+s_MM. They cover the estimator's own limit, not the features' bias; with cut-off episodes that limit differs
+from that of the exact projected equations.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._core.arrays import Bools, Floats, as_states, check_choice, check_shape
+from policyrisk._core.records import read_record, write_record
+from policyrisk._core.text import number, plural
+from policyrisk.errors import FewEpisodesWarning, InvalidInputError, NegativeVarianceWarning
+from policyrisk.features import Features, from_spec
+from policyrisk.risk.error_bars import ErrorBars
+from policyrisk.risk.estimate import as_level
+from policyrisk.risk.provenance import Facts
+from policyrisk.risk.quantities import Quantity, VarianceMethod, value
+from policyrisk.risk.scoring import Score, ScoreSums, episode_of_step, held_out_pieces, step_scores
+from policyrisk.risk.summary import PolicySummary, SampleReturns, start_weights
+from policyrisk.risk.support import Support
+from policyrisk.risk.views import IntervalMethod, Look, Moment, looks
+from policyrisk.trajectories import Source
+
+__all__ = ["ErrorBars", "Facts", "Quantity", "RiskFunction", "SampleReturns", "VarianceMethod"]
+
+FEW = 100  # episodes behind an estimate below which its interval is known to be too narrow
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RiskFunction:
+    """J̃, M̃ and Ṽ at any state, with error bars where the estimator gave them.
+
+    ``w_mean`` and ``w_second`` are the paper's w_J and w_M (w_V for the direct variance). States x are of
+    shape (n, dim), or (n,) for dimension 1.
+
+    >>> import policyrisk as pr
+    >>> chain = pr.domains.walk(n=30, p=0.7)
+    >>> risk = pr.LSTD(pr.Tabular(30)).fit_exact(chain, start=0)
+    >>> risk.mean([0, 29]).round(6), risk.variance([0, 29]).round(6)
+    (array([-73.125,  -2.5  ]), array([359.296875,  13.125   ]))
+    """
+
+    features: Features
+    second_features: Features
+    w_mean: Floats  # (l_J,)
+    w_second: Floats  # (l_M,)
+    variance_method: VarianceMethod
+    support: Support
+    second_support: Support
+    facts: Facts
+    error_bars: ErrorBars | None = None
+    returns: SampleReturns | None = None
+
+    def __post_init__(self) -> None:
+        check_choice(self.variance_method, "variance_method", get_args(VarianceMethod))
+        check_shape(self.w_mean, "w_mean", (self.features.size,))
+        check_shape(self.w_second, "w_second", (self.second_features.size,))
+
+    def mean(self, x: npt.ArrayLike) -> Floats:
+        """J̃(x) = φ_J(x)ᵀ w_J, of shape (n,)."""
+        return self._collect(x, lambda look: look.J)
+
+    def second_moment(self, x: npt.ArrayLike) -> Floats:
+        """M̃(x), of shape (n,)."""
+        return self._collect(x, lambda look: look.V + look.J**2)
+
+    def variance(self, x: npt.ArrayLike) -> Floats:
+        """Ṽ(x), of shape (n,), negative where it comes out so."""
+        return self._collect(x, lambda look: look.V)
+
+    def std(self, x: npt.ArrayLike) -> Floats:
+        """√Ṽ(x), of shape (n,), nan where Ṽ(x) < 0."""
+        J, V = self.mean_and_variance(x)
+        _warn_negative(V)
+        return value("std", J, V)
+
+    def sharpe(self, x: npt.ArrayLike) -> Floats:
+        """J̃(x) / √Ṽ(x), of shape (n,), nan where Ṽ(x) < 0 and infinite where it is 0."""
+        J, V = self.mean_and_variance(x)
+        _warn_negative(V)
+        return value("sharpe", J, V)
+
+    def mean_and_variance(self, x: npt.ArrayLike) -> tuple[Floats, Floats]:
+        """J̃(x) and Ṽ(x) in one go, each of shape (n,)."""
+        both = self._collect(x, lambda look: np.column_stack([look.J, look.V]))
+        return both[:, 0].copy(), both[:, 1].copy()
+
+    def visited(self, x: npt.ArrayLike) -> Bools:
+        """Whether the data say anything about x, of shape (n,)."""
+        return self.episodes(x) > 0
+
+    def episodes(self, x: npt.ArrayLike) -> Floats:
+        """How many episodes stand behind the estimates at x, of shape (n,); see :class:`Support`."""
+        return self._collect(x, lambda look: look.episodes)
+
+    def standard_error(self, x: npt.ArrayLike, of: Quantity = "variance") -> Floats:
+        """The standard error of a quantity at x, of shape (n,), nan where the quantity is."""
+        check_choice(of, "of", get_args(Quantity))
+        bars = self._bars()
+        table = self._collect(x, lambda look: np.column_stack([look.standard_error(of, bars), look.V]))
+        if of in ("std", "sharpe"):
+            _warn_negative(table[:, 1])
+        return table[:, 0].copy()
+
+    def interval(
+        self,
+        x: npt.ArrayLike,
+        of: Quantity = "variance",
+        level: float = 0.95,
+        method: IntervalMethod = "student",
+    ) -> Floats:
+        """A confidence interval for a quantity at x, of shape (n, 2).
+
+        "student": estimate ± t · standard error, where t is Student's quantile with max(e − 1, 1) degrees of
+        freedom, e = ``episodes(x)`` being those behind the estimate. Where only one or two stand behind it
+        the interval is very wide, as it should be; with a few dozens it is still too narrow, since returns
+        are skewed (nominal 95% intervals of V have covered 78% with 15 episodes, 84% with 40, 91% with 100
+        and 96% with 1000: ``benchmarks/calibration.py``). A FewEpisodesWarning says where.
+
+        "bootstrap": the range that holds the middle share ``level`` of the quantity over the bootstrap
+        replicates of the weights (``bootstrap=`` of fit). A replicate with Ṽ ≤ 0 counts as std 0 and as an
+        infinite Sharpe ratio of the sign of J̃, so that an end of 0 or ±inf says that the data do not
+        rule it out. Both are of the same influences: the bootstrap bends with the quantity, and knows
+        nothing of small samples.
+        """
+        check_choice(of, "of", get_args(Quantity))
+        check_choice(method, "method", get_args(IntervalMethod))
+        level = as_level(level)
+        bars = self._bars()
+        replicates = bars.replicates if method == "bootstrap" else None
+        table = self._collect(
+            x,
+            lambda look: np.column_stack([look.interval(of, level, method, bars), look.V, look.episodes]),
+            width=0 if replicates is None else len(replicates),
+        )
+        if of in ("std", "sharpe"):
+            _warn_negative(table[:, 2])
+        _warn_few(table[:, 3])
+        return table[:, :2].copy()
+
+    def summary(
+        self, starts: npt.ArrayLike, *, weights: npt.ArrayLike | None = None, level: float = 0.95
+    ) -> PolicySummary:
+        """Mean, variance, std and Sharpe ratio of the return over a start distribution.
+
+        The rows of ``starts`` (n, dim) are equally likely, or have probabilities proportional to ``weights``
+        (n,). The variance is E[M̃(x_0)] − E[J̃(x_0)]², not the mean of Ṽ. With ω the probabilities, its
+        gradient in (w_J, w_second) is
+
+            (−2m Σ ω φ_J, Σ ω φ_M)  for M̃,        (2 Σ ω (J̃ − m) φ_J, Σ ω φ_M)  for the direct variance
+
+        Unvisited starts are left out and counted. Intervals are Student's with as many episodes as stand
+        behind the average start.
+        """
+        level = as_level(level)
+        states = as_states(starts, "starts")
+        w = start_weights(weights, len(states))
+        J, V = self.mean_and_variance(states)
+        episodes = self.episodes(states)
+        visited = (episodes > 0) & (w > 0)
+        total = w[visited].sum()
+        omega = np.where(visited, w, 0.0) / (total if total > 0 else np.nan)
+        J, V = np.where(visited, J, 0.0), np.where(visited, V, 0.0)
+        m = float(omega @ J)
+        # E[M̃] − m² = E[Ṽ] + E[(J̃ − m)²], without the cancellation
+        v = float(omega @ V + omega @ (J - m) ** 2)
+        negative = int(np.count_nonzero(visited & (V < 0)))
+        if v < 0:
+            warnings.warn(
+                f"the variance over the start distribution is negative, {number(v)}, so that its std is nan; "
+                "demand V >= 0 with nonnegative_at=, or use variance='direct'",
+                NegativeVarianceWarning,
+                stacklevel=2,
+            )
+        return PolicySummary(
+            mean_value=m,
+            variance_value=v,
+            covariance=self._joint_covariance(states, omega, J, m),
+            episodes=float(omega @ episodes),
+            level=level,
+            starts=len(states),
+            unvisited=int(np.count_nonzero(episodes == 0)),
+            negative=negative,
+            discount=self.facts.discount,
+            estimator=self.facts.estimator,
+            returns=self.returns,
+            cut_off=self.facts.episodes - self.facts.terminated if self.returns is not None else 0,
+        )
+
+    def score(self, held_out: Source) -> Score:
+        """How well this foretells episodes that were not fitted: see :mod:`policyrisk.risk.scoring`.
+
+        Every step of every terminated episode counts, with this estimate's discount; cut-off episodes have
+        no known returns to go and are left out and counted.
+
+        >>> import policyrisk as pr
+        >>> chain = pr.domains.walk(n=30, p=0.7)
+        >>> risk = pr.LSTD(pr.Tabular(30)).fit_exact(chain, start=0)
+        >>> score = risk.score(chain.sample(0, episodes=2000, seed=1))
+        >>> score.calibration.low < 1 < score.calibration.high
+        True
+        """
+        sums, cut_off = ScoreSums(), 0
+        for piece, left_out in held_out_pieces(held_out):
+            cut_off += left_out
+            if len(piece):
+                J, V = self.mean_and_variance(piece.states[piece.visited_rows])
+                scores = step_scores(J, V, piece.returns_to_go(self.facts.discount))
+                sums += ScoreSums.of(scores, episode_of_step(piece))
+        return Score.of(sums, cut_off)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to an npz file with a version and a checksum; see :func:`RiskFunction.load`."""
+        header = {
+            "features": _spec(self.features),
+            "second_features": _spec(self.second_features),
+            "variance_method": self.variance_method,
+            "facts": asdict(self.facts),
+            "returns": None if self.returns is None else asdict(self.returns),
+        }
+        arrays = {"w_mean": self.w_mean, "w_second": self.w_second}
+        arrays |= _prefixed("support", self.support.to_arrays())
+        if self.second_support is not self.support:
+            arrays |= _prefixed("second_support", self.second_support.to_arrays())
+        if self.error_bars is not None:
+            arrays |= _prefixed("error_bars", self.error_bars.to_arrays())
+        write_record(path, "RiskFunction", header, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> RiskFunction:
+        """Read what :func:`RiskFunction.save` wrote; a damaged or altered file is an error."""
+        header, arrays = read_record(path, "RiskFunction")
+        try:
+            return cls._from_record(header, arrays)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise InvalidInputError(
+                f"path must be a RiskFunction file of this version of policyrisk, got {path}, whose contents "
+                f"do not fit ({error}); use the version that wrote it"
+            ) from error
+
+    @classmethod
+    def _from_record(cls, header: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> RiskFunction:
+        support = Support.from_arrays(_unprefixed("support", arrays))
+        second_support, bars = _unprefixed("second_support", arrays), _unprefixed("error_bars", arrays)
+        features, second_features = from_spec(header["features"]), from_spec(header["second_features"])
+        return cls(
+            features=features,
+            second_features=features if second_features == features else second_features,
+            w_mean=arrays["w_mean"],
+            w_second=arrays["w_second"],
+            variance_method=header["variance_method"],
+            support=support,
+            second_support=Support.from_arrays(second_support) if second_support else support,
+            facts=Facts(**header["facts"]),
+            error_bars=ErrorBars.from_arrays(bars) if bars else None,
+            returns=None if header["returns"] is None else SampleReturns(**header["returns"]),
+        )
+
+    def __repr__(self) -> str:
+        maps = repr(self.features)
+        if self.second_features != self.features:
+            maps += f" and {self.second_features!r}"
+        bars = "no error bars" if self.error_bars is None else "error bars"
+        return f"RiskFunction({self.facts.settings}, {maps}, variance={self.variance_method!r}, {bars})"
+
+    def __str__(self) -> str:
+        facts, bars = self.facts, self.error_bars
+        replicates = 0 if bars is None or bars.replicates is None else len(bars.replicates)
+        second = "variance" if self.variance_method == "direct" else "second moment"
+        lines = [
+            f"mean and variance of the reward to go, by {facts.settings}",
+            f"mean: {self.features!r}",
+            f"{second}: {self.second_features!r}",
+            f"data: {plural(facts.episodes, 'episode')}, {facts.transitions:g} transitions",
+            *facts.remarks,
+            "error bars: "
+            + ("none" if bars is None else "yes")
+            + (f", with {plural(replicates, 'bootstrap replicate')}" if replicates else ""),
+        ]
+        return "\n  ".join(lines)
+
+    def _looks(self, x: npt.ArrayLike, width: int = 0) -> Iterator[Look]:
+        mean = Moment(self.features, self.w_mean, self.support)
+        second = Moment(self.second_features, self.w_second, self.second_support)
+        return looks(as_states(x, "x"), mean, second, self.variance_method, width)
+
+    def _collect(self, x: npt.ArrayLike, function: Callable[[Look], Floats], width: int = 0) -> Floats:
+        return np.concatenate([function(look) for look in self._looks(x, width)])
+
+    def _joint_covariance(self, states: Floats, omega: Floats, J: Floats, m: float) -> Floats:
+        """S (2, 2) of the mean and the variance over probabilities ω (n,) of the states; nan without bars."""
+        if self.error_bars is None or np.isnan(omega).any():
+            return np.full((2, 2), np.nan)
+        g_J = np.zeros((2, self.features.size))
+        g_M = np.zeros((2, self.second_features.size))
+        first = 0
+        for look in self._looks(states):
+            part = slice(first, first + len(look.J))
+            first = part.stop
+            g_J[0] += look.phi_mean.T @ omega[part]
+            g_M[1] += look.phi_second.T @ omega[part]
+            if self.variance_method == "direct":
+                g_J[1] += look.phi_mean.T @ (2 * omega[part] * (J[part] - m))
+        if self.variance_method == "second-moment":
+            g_J[1] = -2 * m * g_J[0]
+        return self.error_bars.covariance(g_J, g_M)
+
+    def _bars(self) -> ErrorBars:
+        if self.error_bars is None:
+            raise InvalidInputError(
+                f"this RiskFunction has no error bars, since it came from {self.facts.estimator}; "
+                "LSTD.fit(data) gives them"
+            )
+        return self.error_bars
+
+
+def _warn_few(episodes: Floats) -> None:
+    few = (episodes > 0) & (episodes < FEW)
+    if few.any():
+        warnings.warn(
+            f"fewer than {FEW} episodes stand behind the interval at {int(few.sum())} of {few.size} states, "
+            f"{episodes[few].min():.0f} at the fewest, and it covers less often than it says; "
+            "see episodes(x), gather more episodes or use coarser features",
+            FewEpisodesWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_negative(V: Floats) -> None:
+    """One warning where some variances are negative, in the name of the caller's caller."""
+    negative = int(np.count_nonzero(V < 0))
+    if negative:
+        warnings.warn(
+            f"the estimated variance is negative at {negative} of {plural(V.size, 'state')}, where std and "
+            "Sharpe ratio are nan; demand V >= 0 there with nonnegative_at=, or use variance='direct'",
+            NegativeVarianceWarning,
+            stacklevel=3,
+        )
+
+
+def _prefixed(prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    return {f"{prefix}.{name}": array for name, array in arrays.items()}
+
+
+def _unprefixed(prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    start = f"{prefix}."
+    return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+
+
+def _spec(features: Features) -> dict[str, Any]:
+    spec = getattr(features, "spec", None)
+    if spec is None:
+        raise InvalidInputError(
+            f"features must have a spec() to be saved, got {type(features).__name__}; "
+            "use one of the library's classes, or save w_mean and w_second yourself"
+        )
+    described: dict[str, Any] = spec()
+    return described

@@ -1,0 +1,58 @@
+"""Where an estimate comes from: settings and counts, in numbers and in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policyrisk._core.text import plural
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Where an estimate comes from, in numbers.
+
+    >>> Facts("LSTD", lam=0.9, discount=1.0, episodes=10, terminated=8, transitions=93).remarks
+    ('2 episodes cut off',)
+    """
+
+    estimator: str
+    lam: float
+    discount: float
+    ridge: float = 0.0
+    episodes: int = 0
+    terminated: int = 0
+    transitions: float = 0.0
+    outside: int = 0  # transitions that started outside the features' boxes
+    given_up: int = 0  # last transitions of cut-off episodes that ended in an unvisited state
+    redundant: int = 0  # directions of the features that change no estimate
+    condition: float = float("nan")  # 1-norm condition number of the scaled equations, the larger of the two
+    constrained: int = 0  # states where the positive-variance constraint is active
+    constraint_residual: float = 0.0
+    trace_cut: float = 0.0  # share to which traces decayed before they were cut off, where sums are sparse
+    residual: float = 0.0  # of equations that were solved by iteration: ‖S(b − A w)‖ / ‖S b‖, the larger one
+    skipped: tuple[str, ...] = ()  # shards that could not be read and were left out
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "skipped", tuple(self.skipped))  # a file gives a list
+
+    @property
+    def settings(self) -> str:
+        """The estimator and its settings."""
+        ridge = f", ridge={self.ridge:g}" if self.ridge else ""
+        return f"{self.estimator}, lam={self.lam:g}, discount={self.discount:g}{ridge}"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is out of the ordinary, a sentence each."""
+        cut_off = self.episodes - self.terminated
+        said = [
+            (cut_off, f"{plural(cut_off, 'episode')} cut off"),
+            (self.outside, f"{plural(self.outside, 'transition')} started outside the features' box"),
+            (self.given_up, f"{plural(self.given_up, 'last transition')} given up: cut off where unvisited"),
+            (self.redundant, f"{plural(self.redundant, 'redundant direction')}, which change no estimate"),
+            (self.constrained, f"{plural(self.constrained, 'state')} where the constraint V >= 0 is active"),
+            (self.trace_cut, f"many features: traces cut off at {self.trace_cut:g}, no error bars"),
+            (self.residual, f"equations solved to a relative residual of {self.residual:.0e}"),
+            (len(self.skipped), f"{plural(len(self.skipped), 'shard')} left out: {', '.join(self.skipped)}"),
+        ]
+        return tuple(text for count, text in said if count)

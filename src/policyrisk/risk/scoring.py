@@ -1,0 +1,264 @@
+"""Estimates against what happened: scores on held-out episodes.
+
+A terminated episode that was not fitted has its own returns to go B_t, and every step x_t, t < T, scores
+J = J̃(x_t) and V = Ṽ(x_t):
+
+    squared error       (B − J)²
+    calibration         (B − J)² / V                 1 on average where mean and variance are right
+    Dawid–Sebastiani    log V + (B − J)² / V         proper: the true J and V make it smallest on average
+
+The means are over steps. Steps of an episode depend on each other and episodes do not, so that standard
+errors are of a ratio of sums over episodes: with S_k the sum of the scores of episode k and n_k its steps,
+
+    μ = Σ S_k / Σ n_k,        s.e.² = K/(K − 1) · Σ (S_k − μ n_k)² / (Σ n_k)²
+
+Not every step has every score:
+
+- *unvisited* (J or V is nan): nothing was predicted. Counted, in no score.
+- *not positive* (V ≤ 0): no such distribution exists, and the score is +∞. One such step makes the mean +∞,
+  so a model does not gain by it; the mean over the other steps is kept beside it, with the share of these.
+- *certain*: V = 0 and B = J, to within rounding. Where nothing is left to chance that is right, and the
+  score, −∞, says nothing about the rest. Counted, in the squared error alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from policyrisk._core.arrays import Bools, Floats, Ints, as_floats
+from policyrisk._core.text import number, percent, plural, table
+from policyrisk.errors import InvalidInputError
+from policyrisk.risk.estimate import Estimate
+from policyrisk.trajectories import Source, Trajectories, batches
+
+_ROUNDING = 1e-9  # of B² + J²: what counts as no variance and no error
+_PIECE = 2**17  # transitions at a time
+
+
+@dataclass(frozen=True)
+class ClusterSums:
+    """What a mean over steps and its standard error over episodes need; they add."""
+
+    clusters: int = 0  # K: episodes with at least one step
+    steps: float = 0.0  # Σ n_k
+    total: float = 0.0  # Σ S_k
+    total_squared: float = 0.0  # Σ S_k²
+    cross: float = 0.0  # Σ S_k n_k
+    steps_squared: float = 0.0  # Σ n_k²
+
+    @classmethod
+    def of(cls, values: Floats, episode: Ints) -> ClusterSums:
+        """Sums of values (n,) that belong to episodes (n,); nan values are left out.
+
+        >>> sums = ClusterSums.of(np.array([1.0, 3.0, 5.0, np.nan]), np.array([0, 0, 1, 1]))
+        >>> sums.mean(), sums.clusters
+        (3.0, 2)
+        """
+        counted = ~np.isnan(values)
+        S = np.bincount(episode[counted], weights=values[counted])
+        n = np.bincount(episode[counted]).astype(np.float64)
+        products = (float(left @ right) for left, right in ((S, S), (S, n), (n, n)))
+        return cls(int(np.count_nonzero(n)), float(n.sum()), float(S.sum()), *products)
+
+    def __add__(self, other: ClusterSums) -> ClusterSums:
+        return ClusterSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(ClusterSums)))
+
+    def __neg__(self) -> ClusterSums:
+        """The sums of the negated values."""
+        return replace(self, total=-self.total, cross=-self.cross)
+
+    def mean(self) -> float:
+        """μ, nan for no steps."""
+        return float(self.total / self.steps) if self.steps else math.nan
+
+    def standard_error(self) -> float:
+        """The standard error of μ, nan for fewer than two episodes."""
+        K, mean = self.clusters, self.mean()
+        if K < 2:
+            return math.nan
+        squared = self.total_squared - 2 * mean * self.cross + mean**2 * self.steps_squared
+        return math.sqrt(max(squared, 0.0) * K / (K - 1)) / self.steps
+
+    def estimate(self, level: float = 0.95) -> Estimate:
+        """μ with its standard error and interval."""
+        return Estimate.of(self.mean(), self.standard_error(), self.clusters, level)
+
+
+@dataclass(frozen=True, eq=False)
+class StepScores:
+    """The scores of n steps, nan where a step has none."""
+
+    squared_error: Floats  # (n,)
+    calibration: Floats  # (n,)
+    dawid_sebastiani: Floats  # (n,)
+    unvisited: Bools  # (n,)
+    not_positive: Bools  # (n,)
+    certain: Bools  # (n,)
+
+
+def step_scores(J: Floats, V: Floats, B: Floats) -> StepScores:
+    """The scores of means J and variances V against returns to go B, each of shape (n,).
+
+    >>> scores = step_scores(np.array([1.0, 1.0]), np.array([4.0, -1.0]), np.array([3.0, 3.0]))
+    >>> scores.squared_error, scores.dawid_sebastiani.round(3)
+    (array([4., 4.]), array([2.386,   nan]))
+    """
+    n = len(B)
+    for name, values in (("J", J), ("V", V)):
+        if values.shape != (n,):
+            raise InvalidInputError(
+                f"{name} must have shape ({n},), that of B, got {values.shape}; align them"
+            )
+    B = as_floats(B, "B", (None,))
+    unvisited = np.isnan(J) | np.isnan(V)
+    squared = (B - J) ** 2
+    nothing = _ROUNDING * (B**2 + J**2)
+    certain = ~unvisited & (np.abs(V) <= nothing) & (squared <= nothing)
+    positive = ~certain & (V > 0)
+    calibration = np.full(n, np.nan)
+    np.divide(squared, V, out=calibration, where=positive)
+    logarithm = np.full(n, np.nan)
+    np.log(V, out=logarithm, where=positive)
+    return StepScores(
+        squared_error=squared,
+        calibration=calibration,
+        dawid_sebastiani=logarithm + calibration,
+        unvisited=unvisited,
+        not_positive=~unvisited & ~certain & ~positive,
+        certain=certain,
+    )
+
+
+@dataclass(frozen=True)
+class ScoreSums:
+    """The sums that a :class:`Score` is made of; they add, over batches and folds."""
+
+    squared_error: ClusterSums = ClusterSums()
+    calibration: ClusterSums = ClusterSums()
+    dawid_sebastiani: ClusterSums = ClusterSums()
+    episodes: int = 0
+    steps: int = 0
+    unvisited: int = 0
+    not_positive: int = 0
+    certain: int = 0
+
+    @classmethod
+    def of(cls, scores: StepScores, episode: Ints) -> ScoreSums:
+        """Sums over the steps of episodes numbered (n,) from 0."""
+        return cls(
+            ClusterSums.of(scores.squared_error, episode),
+            ClusterSums.of(scores.calibration, episode),
+            ClusterSums.of(scores.dawid_sebastiani, episode),
+            np.unique(episode).size,
+            episode.size,
+            *(
+                int(np.count_nonzero(which))
+                for which in (scores.unvisited, scores.not_positive, scores.certain)
+            ),
+        )
+
+    def __add__(self, other: ScoreSums) -> ScoreSums:
+        return ScoreSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(ScoreSums)))
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well an estimate foretold held-out episodes: smaller is better, but calibration should be 1.
+
+    ``dawid_sebastiani`` is +∞ where some variance was not positive; ``dawid_sebastiani_positive`` is its
+    mean over the steps where it was. Shares are of all ``steps``.
+    """
+
+    mse: Estimate
+    calibration: Estimate
+    dawid_sebastiani: Estimate
+    dawid_sebastiani_positive: Estimate
+    episodes: int  # terminated
+    steps: int
+    cut_off: int  # episodes left out, since their returns to go are not known
+    unvisited: float  # share of steps
+    not_positive: float
+    certain: float
+
+    @classmethod
+    def of(cls, sums: ScoreSums, cut_off: int) -> Score:
+        """The score of summed steps."""
+        if sums.steps == 0:
+            raise InvalidInputError(
+                f"held_out must hold at least one terminated episode, got {plural(cut_off, 'episode')}, all "
+                "cut off, whose returns to go are not known; hold out episodes that end"
+            )
+        positive = sums.dawid_sebastiani.estimate()
+        return cls(
+            mse=sums.squared_error.estimate(),
+            calibration=sums.calibration.estimate(),
+            dawid_sebastiani=Estimate(math.inf) if sums.not_positive else positive,
+            dawid_sebastiani_positive=positive,
+            episodes=sums.episodes,
+            steps=sums.steps,
+            cut_off=cut_off,
+            unvisited=sums.unvisited / sums.steps,
+            not_positive=sums.not_positive / sums.steps,
+            certain=sums.certain / sums.steps,
+        )
+
+    def __str__(self) -> str:
+        named = {
+            "mean squared error of J": self.mse,
+            "calibration, 1 is right": self.calibration,
+            "Dawid–Sebastiani": self.dawid_sebastiani,
+        }
+        if self.not_positive:
+            named["  where V > 0"] = self.dawid_sebastiani_positive
+        rows = [[name, number(e), number(e.standard_error, 3)] for name, e in named.items()]
+        lines = [
+            f"{plural(self.episodes, 'held-out episode')}, {plural(self.steps, 'step')}",
+            table(["", "score", "std error"], rows),
+        ]
+        remarks = [
+            (self.not_positive, "of the steps have V <= 0, where the score is infinite"),
+            (self.unvisited, "of the steps are in unvisited states and have no score"),
+            (self.certain, "of the steps have V = 0 and no error: certain, counted in the first score alone"),
+        ]
+        lines += [f"note: {percent(share)} {text}" for share, text in remarks if share]
+        if self.cut_off:
+            lines.append(f"note: {plural(self.cut_off, 'episode')} cut off and left out")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain values."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {k: v.to_dict() if isinstance(v, Estimate) else v for k, v in values.items()}
+
+
+def select(data: Trajectories, chosen: Bools) -> Trajectories:
+    """The episodes where ``chosen`` (episodes,) is True, as one record."""
+    if chosen.all():
+        return data
+    return Trajectories(
+        data.states[np.repeat(chosen, data.lengths + 1)],
+        data.rewards[np.repeat(chosen, data.lengths)],
+        data.lengths[chosen],
+        data.terminated[chosen],
+    )
+
+
+def held_out_pieces(source: Source) -> Iterator[tuple[Trajectories, int]]:
+    """The terminated episodes of a source, some at a time, with the number of cut-off ones left out."""
+    for batch in batches(source):
+        piece = batch.offsets[:-1] // _PIECE
+        for index in np.unique(piece):
+            first, last = np.searchsorted(piece, [index, index + 1])
+            part = batch[int(first) : int(last)]
+            kept = select(part, part.terminated)
+            yield kept, len(part) - len(kept)
+
+
+def episode_of_step(data: Trajectories) -> Ints:
+    """The number of the episode that each transition belongs to, of shape (transitions,)."""
+    return np.repeat(np.arange(len(data)), data.lengths)

@@ -1,0 +1,1 @@
+"""The choice between estimators and between policies: cross-validation and comparison."""

@@ -1,0 +1,221 @@
+"""Policies compared by a risk criterion: a ranking with intervals, and how sure the first place is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from policyrisk._core.text import NONE, number, percent, plural, table
+from policyrisk.criteria import Assessment, Criterion, Sharpe, normal_probability
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.risk import RiskFunction
+from policyrisk.risk.estimate import Estimate
+from policyrisk.risk.summary import PolicySummary
+
+__all__ = ["Comparison", "Ranked", "Significance", "compare"]
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """A policy's place in a comparison."""
+
+    name: str
+    assessment: Assessment
+    summary: PolicySummary
+
+
+@dataclass(frozen=True)
+class Significance:
+    """How sure it is that the first policy is better than the second, both being feasible.
+
+    ``difference`` is in the criterion's favour: positive where the first is better. Its standard error is
+    that of independent data sets, √(s₁² + s₂²).
+    """
+
+    best: str
+    second: str
+    difference: Estimate
+    probability: float  # that the first is better: Φ(difference / standard error)
+    p_value: float  # two-sided, of no difference
+
+    def __str__(self) -> str:
+        if math.isnan(self.probability):
+            return f"{self.best} leads {self.second} by {number(self.difference)}; without error bars"
+        return (
+            f"{self.best} leads {self.second} by {self.difference!r}: better with probability "
+            f"{percent(self.probability)} (two-sided p = {number(self.p_value, 2)})"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Policies in the order of a criterion, the feasible ones first."""
+
+    criterion: Criterion
+    ranking: tuple[Ranked, ...]
+    significance: Significance | None  # of the best two, None unless both are feasible
+    level: float
+    notes: tuple[str, ...]
+
+    @property
+    def best(self) -> str:
+        """The name of the policy in the first place."""
+        return self.ranking[0].name
+
+    def __str__(self) -> str:
+        constrained = any(ranked.assessment.constrained for ranked in self.ranking)
+        rows = []
+        for ranked in self.ranking:
+            judged, summary = ranked.assessment, ranked.summary
+            value, error = judged.value, judged.value.standard_error
+            feasible = ["yes" if judged.feasible else "no", percent(judged.probability)]
+            rows.append(
+                [
+                    ranked.name,
+                    number(value),
+                    number(error, 3),
+                    NONE if math.isnan(error) else value.ends,
+                    *(feasible if constrained else []),
+                    number(summary.mean),
+                    number(summary.variance),
+                ]
+            )
+        feasibility = ["feasible", "P(feasible)"] if constrained else []
+        header = ["", "value", "std error", "interval", *feasibility, "mean", "variance"]
+        lines = [f"{self.criterion} ({self.level:.4g} intervals)", table(header, rows)]
+        if self.significance is not None:
+            lines.append(str(self.significance))
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+    __repr__ = __str__
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain values."""
+        pair = self.significance
+        return {
+            "criterion": str(self.criterion),
+            "level": self.level,
+            "ranking": [
+                {"name": r.name, **r.assessment.to_dict(), "summary": r.summary.to_dict()}
+                for r in self.ranking
+            ],
+            "significance": None
+            if pair is None
+            else {**asdict(pair), "difference": pair.difference.to_dict()},
+            "notes": list(self.notes),
+        }
+
+
+def compare(
+    policies: Mapping[str, RiskFunction],
+    starts: npt.ArrayLike,
+    criterion: Criterion | None = None,
+    *,
+    level: float = 0.95,
+) -> Comparison:
+    """Rank policies over a start distribution by a criterion (the Sharpe ratio where None).
+
+    ``policies`` are the risk functions of each, estimated from separate data; ``starts`` (n, dim) the states
+    that all of them start in, equally likely. Feasible policies come first, by their value; the others
+    follow by how far they are from feasible.
+
+    >>> import policyrisk as pr
+    >>> risks = {}
+    >>> for p in (0.6, 0.8):
+    ...     chain = pr.domains.walk(n=10, p=p)
+    ...     risks[f"p = {p}"] = pr.LSTD(pr.Tabular(10)).fit_exact(chain, start=0)
+    >>> comparison = compare(risks, starts=[0], criterion=pr.criteria.VarianceMeanAtLeast(-30))
+    >>> comparison.best
+    'p = 0.8'
+    >>> [ranked.assessment.feasible for ranked in comparison.ranking]
+    [True, False]
+    """
+    criterion = Sharpe() if criterion is None else criterion
+    _check(policies, criterion)
+    ranking = []
+    for name, risk in policies.items():
+        summary = risk.summary(starts, level=level)
+        ranking.append(Ranked(name, criterion.assess(summary), summary))
+    ranking.sort(key=_order)
+    return Comparison(
+        criterion=criterion,
+        ranking=tuple(ranking),
+        significance=_significance(ranking, level),
+        level=level,
+        notes=tuple(_notes(ranking, criterion)),
+    )
+
+
+def _order(ranked: Ranked) -> tuple[bool, float, float]:
+    """Feasible first, then by violation, then by value; what cannot be judged last."""
+    judged = ranked.assessment
+    value = -judged.value.value if judged.larger_is_better else judged.value.value
+    return not judged.feasible, judged.violation, math.inf if math.isnan(value) else value
+
+
+def _significance(ranking: list[Ranked], level: float) -> Significance | None:
+    if len(ranking) < 2 or not ranking[1].assessment.feasible:
+        return None
+    (a, b) = (ranked.assessment.value for ranked in ranking[:2])
+    difference = (a.value - b.value) * (1.0 if ranking[0].assessment.larger_is_better else -1.0)
+    error = math.hypot(a.standard_error, b.standard_error)
+    behind = min(ranked.summary.episodes for ranked in ranking[:2])
+    return Significance(
+        best=ranking[0].name,
+        second=ranking[1].name,
+        difference=Estimate.of(difference, error, behind, level),
+        probability=normal_probability(difference, error),
+        p_value=2.0 * normal_probability(-difference, error) if error > 0 else float(difference == 0.0),
+    )
+
+
+def _notes(ranking: list[Ranked], criterion: Criterion) -> list[str]:
+    notes = [f"{r.name} is not feasible: {r.assessment.reason}" for r in ranking if not r.assessment.feasible]
+    notes += [
+        f"{r.name}: {plural(r.summary.unvisited, 'start')} of {r.summary.starts} not visited and left out"
+        for r in ranking
+        if r.summary.unvisited
+    ]
+    if isinstance(criterion, Sharpe) and any(r.summary.mean_value < 0 for r in ranking):
+        notes.append("where the mean is negative, more variance makes the Sharpe ratio larger")
+    if not all(r.summary.known for r in ranking):
+        notes.append("without error bars there are no intervals and no probabilities; LSTD.fit gives them")
+    else:
+        notes.append(
+            "intervals cover the estimators' limits, not the bias of their features; the data of different "
+            "policies are taken as independent"
+        )
+        if len(ranking) > 2 and ranking[1].assessment.feasible:
+            notes.append(
+                f"the best two of {len(ranking)} are judged as if they had been chosen beforehand; with many "
+                "policies ask for a smaller p"
+            )
+    return notes
+
+
+def _check(policies: Mapping[str, RiskFunction], criterion: Criterion) -> None:
+    if not isinstance(policies, Mapping) or not policies:
+        raise InvalidInputError(
+            "policies must be a dictionary of at least one name and its RiskFunction, got "
+            f'{type(policies).__name__}; pass {{"a": risk_a, "b": risk_b}}'
+        )
+    for name, risk in policies.items():
+        if not isinstance(risk, RiskFunction):
+            raise InvalidInputError(
+                f"policies[{name!r}] must be a RiskFunction, got {type(risk).__name__}; "
+                "pass what an estimator's fit gave"
+            )
+    if isinstance(criterion, type) or not hasattr(criterion, "assess"):
+        raise InvalidInputError(
+            f"criterion must be one such as Sharpe() or MeanMinusStd(1.0), got {criterion!r}; "
+            "make an instance"
+        )
+    discounts = {name: risk.facts.discount for name, risk in policies.items()}
+    if len(set(discounts.values())) > 1:
+        raise MismatchError(
+            f"policies must agree on the discount to be compared, got {discounts}; estimate them with one"
+        )

@@ -1,0 +1,1 @@
+"""Running a policy: compiled domains, Gymnasium environments, policies."""

@@ -1,0 +1,323 @@
+"""Compiled domains and policies: what they are, and how episodes of the two are run in parallel.
+
+A domain or policy of ours is, for the compiler, a NamedTuple of numbers and arrays (its *table*) and
+pure scalar kernels registered for that NamedTuple's class:
+
+    read(domain, states, i)                  -> state                 row i as a tuple of floats
+    step(domain, state, action, s0, s1)      -> state, reward, terminated, s0, s1
+    choose(policy, state, s0, s1)            -> action, s0, s1
+
+(s0, s1) is the state of a stream of :mod:`policyrisk._core.random`. The functions below are specialised for
+each pair of classes. Unlike functions passed as arguments, classes have the same name in every process,
+so that Numba's cache on disk can hold the specialised code. It does for classes of this package. Those
+of others are compiled anew in each process: reading the cache's index imports every class named in it, and
+a process that cannot import one could use none.
+
+Episode i of a call draws from stream i of the call's key and from nothing else: neither the number of
+threads nor the way in which the work is cut up changes a bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, parallel_chunksize, prange
+from numba.extending import overload
+
+from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.random import stream
+from policyrisk.errors import InvalidInputError
+
+__all__ = [
+    "CompiledPolicy",
+    "Episodes",
+    "Returns",
+    "choose",
+    "read",
+    "register_domain",
+    "register_policy",
+    "run",
+    "run_returns",
+    "start_streams",
+    "step",
+]
+
+Words = npt.NDArray[np.uint64]
+
+_BATCH = 1 << 14  # episodes in flight at once
+_BLOCK = 1 << 20  # steps recorded in a round, over all episodes in flight
+_SHORTEST = 64  # steps an episode may take in a round, at least
+_CHUNK = 16  # episodes a thread takes at a time: their lengths differ widely
+
+
+@runtime_checkable
+class CompiledPolicy(Protocol):
+    """A policy that compiled code can follow."""
+
+    @property
+    def actions(self) -> int:
+        """The number of actions it chooses among."""
+
+    def compiled(self) -> Any:
+        """Its table: a NamedTuple whose class has a registered ``choose`` kernel."""
+
+
+class Episodes(NamedTuple):
+    """Recorded episodes, laid out as in :class:`policyrisk.trajectories.Trajectories`."""
+
+    states: Floats  # (sum(lengths) + episodes, dim)
+    rewards: Floats  # (sum(lengths),)
+    lengths: Ints  # (episodes,)
+    terminated: Bools  # (episodes,)
+
+
+class Returns(NamedTuple):
+    """What is left of episodes whose states were not recorded; row i belongs to episode i."""
+
+    returns: Floats  # (episodes,) the sum of the discounted rewards
+    lengths: Ints  # (episodes,)
+    terminated: Bools  # (episodes,) False where the episode was cut off
+
+
+# --- the three functions that every table has its own version of ------------------------------------
+
+_READ: dict[type, Callable[..., Any]] = {}
+_STEP: dict[type, Callable[..., Any]] = {}
+_CHOOSE: dict[type, Callable[..., Any]] = {}
+
+
+def register_domain(table: type, read_kernel: Callable[..., Any], step_kernel: Callable[..., Any]) -> None:
+    """Give a domain's NamedTuple class its kernels."""
+    _check_name(table)
+    _READ[table] = read_kernel
+    _STEP[table] = step_kernel
+
+
+def register_policy(table: type, choose_kernel: Callable[..., Any]) -> None:
+    """Give a policy's NamedTuple class its kernel."""
+    _check_name(table)
+    _CHOOSE[table] = choose_kernel
+
+
+def _check_name(table: type) -> None:
+    """Numba's parallel loops tell the classes of tuples apart by their bare names."""
+    for other in (*_STEP, *_CHOOSE):
+        if other.__name__ == table.__name__ and other.__module__ != table.__module__:
+            raise InvalidInputError(
+                f"table must be a class with a name of its own, got {table.__module__}.{table.__name__} "
+                f"beside {other.__module__}.{other.__name__}; rename it"
+            )
+
+
+def read(domain: Any, states: Floats, i: int) -> Any:
+    """Row i of ``states`` as the domain's state; only for compiled code."""
+    raise NotImplementedError
+
+
+def step(domain: Any, state: Any, action: int, s0: np.uint64, s1: np.uint64) -> Any:
+    """One action in the domain; only for compiled code."""
+    raise NotImplementedError
+
+
+def choose(policy: Any, state: Any, s0: np.uint64, s1: np.uint64) -> Any:
+    """The policy's action; only for compiled code."""
+    raise NotImplementedError
+
+
+def _kernel(kernels: dict[type, Callable[..., Any]], table: Any) -> Callable[..., Any] | None:
+    """The kernel for the Numba type of a table; None, a typing error for the caller, where there is none."""
+    return kernels.get(getattr(table, "instance_class", type(None)))
+
+
+@overload(read, strict=False)
+def _read(domain: Any, states: Any, i: Any) -> Any:
+    kernel = _kernel(_READ, domain)
+    return kernel and (lambda domain, states, i: kernel(domain, states, i))
+
+
+@overload(step, strict=False)
+def _step(domain: Any, state: Any, action: Any, s0: Any, s1: Any) -> Any:
+    kernel = _kernel(_STEP, domain)
+    return kernel and (lambda domain, state, action, s0, s1: kernel(domain, state, action, s0, s1))
+
+
+@overload(choose, strict=False)
+def _choose(policy: Any, state: Any, s0: Any, s1: Any) -> Any:
+    kernel = _kernel(_CHOOSE, policy)
+    return kernel and (lambda policy, state, s0, s1: kernel(policy, state, s0, s1))
+
+
+# --- running episodes ------------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def start_streams(key0: np.uint64, key1: np.uint64, first: int, out: Words) -> None:
+    """Row i becomes the start of stream ``first + i``."""
+    for i in range(out.shape[0]):
+        out[i, 0], out[i, 1] = stream(key0, key1, first + i)
+
+
+def _advance(
+    domain: Any,
+    policy: Any,
+    live: Ints,  # (m,) episodes that go on
+    now: Floats,  # (n, dim) where each episode is
+    words: Words,  # (n, 2) its stream
+    states: Floats,  # (m, most, dim) out: the states after each step
+    rewards: Floats,  # (m, most) out
+    taken: Ints,  # (m,) out: steps made
+    ended: Bools,  # (n,) out
+) -> None:
+    for a in prange(live.shape[0]):
+        i = live[a]
+        state = read(domain, now, i)
+        s0 = words[i, 0]
+        s1 = words[i, 1]
+        t = 0
+        done = False
+        while t < rewards.shape[1] and not done:
+            action, s0, s1 = choose(policy, state, s0, s1)
+            state, reward, done, s0, s1 = step(domain, state, action, s0, s1)
+            for d in range(len(state)):
+                states[a, t, d] = state[d]
+            rewards[a, t] = reward
+            t += 1
+        for d in range(len(state)):
+            now[i, d] = state[d]
+        words[i, 0] = s0
+        words[i, 1] = s1
+        taken[a] = t
+        ended[i] = done
+
+
+def _sum_up(
+    domain: Any,
+    policy: Any,
+    starts: Floats,
+    repeats: int,
+    key0: np.uint64,
+    key1: np.uint64,
+    most: int,
+    discount: float,
+    returns: Floats,
+    lengths: Ints,
+    terminated: Bools,
+) -> None:
+    for i in prange(returns.shape[0]):
+        state = read(domain, starts, i // repeats)
+        s0, s1 = stream(key0, key1, i)
+        t = 0
+        total = 0.0
+        weight = 1.0
+        done = False
+        while t < most and not done:
+            action, s0, s1 = choose(policy, state, s0, s1)
+            state, reward, done, s0, s1 = step(domain, state, action, s0, s1)
+            total += weight * reward
+            weight *= discount
+            t += 1
+        returns[i] = total
+        lengths[i] = t
+        terminated[i] = done
+
+
+# Kept on disk, and not.
+_ADVANCE = njit(cache=True, parallel=True)(_advance), njit(parallel=True)(_advance)
+_SUM_UP = njit(cache=True, parallel=True)(_sum_up), njit(parallel=True)(_sum_up)
+
+
+def _foreign(*tables: object) -> bool:
+    """Whether a table's class is defined outside this package."""
+    return any(type(table).__module__.partition(".")[0] != __package__ for table in tables)
+
+
+@njit(cache=True, parallel=True)
+def _gather(
+    live: Ints,
+    taken: Ints,
+    before: Ints,  # (n,) steps made before this round
+    offsets: Ints,  # (n,) each episode's first reward
+    states: Floats,
+    rewards: Floats,
+    all_states: Floats,
+    all_rewards: Floats,
+) -> None:
+    for a in prange(live.shape[0]):
+        i = live[a]
+        at = offsets[i] + before[i]
+        count = taken[a]
+        all_rewards[at : at + count] = rewards[a, :count]
+        at += i + 1  # i final states of earlier episodes, and this one's start
+        all_states[at : at + count] = states[a, :count]
+
+
+def run(
+    domain: Any, policy: Any, starts: Floats, key: tuple[np.uint64, np.uint64], max_steps: int
+) -> Episodes:
+    """One recorded episode from each row of ``starts``, at most ``max_steps`` long."""
+    parts = [
+        _run_batch(domain, policy, starts[first : first + _BATCH], key, first, max_steps)
+        for first in range(0, max(len(starts), 1), _BATCH)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return Episodes(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _run_batch(
+    domain: Any,
+    policy: Any,
+    starts: Floats,
+    key: tuple[np.uint64, np.uint64],
+    first: int,
+    max_steps: int,
+) -> Episodes:
+    advance = _ADVANCE[_foreign(domain, policy)]
+    n, dim = starts.shape
+    now = starts.copy()
+    words = np.empty((n, 2), np.uint64)
+    start_streams(*key, first, words)
+    lengths = np.zeros(n, np.int64)
+    ended = np.zeros(n, np.bool_)
+    live = np.arange(n)
+    rounds = []
+    steps = 0  # that every live episode has made
+    while live.size and steps < max_steps:
+        most = min(max(_BLOCK // live.size, _SHORTEST), max_steps - steps)
+        states = np.empty((live.size, most, dim))
+        rewards = np.empty((live.size, most))
+        taken = np.empty(live.size, np.int64)
+        with parallel_chunksize(_CHUNK):
+            advance(domain, policy, live, now, words, states, rewards, taken, ended)
+        rounds.append((live, taken, lengths.copy(), states, rewards))
+        lengths[live] += taken
+        live = live[~ended[live]]
+        steps += most
+    offsets = np.cumsum(lengths) - lengths
+    all_states = np.empty((int(lengths.sum()) + n, dim))
+    all_rewards = np.empty(int(lengths.sum()))
+    all_states[offsets + np.arange(n)] = starts
+    for live, taken, before, states, rewards in rounds:
+        _gather(live, taken, before, offsets, states, rewards, all_states, all_rewards)
+    return Episodes(all_states, all_rewards, lengths, ended)
+
+
+def run_returns(
+    domain: Any,
+    policy: Any,
+    starts: Floats,
+    repeats: int,
+    key: tuple[np.uint64, np.uint64],
+    max_steps: int,
+    discount: float,
+) -> Returns:
+    """``repeats`` episodes from each row of ``starts`` in turn, of which only the sums are kept."""
+    sum_up = _SUM_UP[_foreign(domain, policy)]
+    n = len(starts) * repeats
+    returns, lengths, terminated = np.empty(n), np.empty(n, np.int64), np.empty(n, np.bool_)
+    with parallel_chunksize(_CHUNK):
+        sum_up(domain, policy, starts, repeats, *key, max_steps, discount, returns, lengths, terminated)
+    return Returns(returns, lengths, terminated)

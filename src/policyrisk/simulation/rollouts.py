@@ -1,0 +1,260 @@
+"""Episodes of a policy in any Gymnasium environment.
+
+Bias. The first N episodes to finish, of many that run side by side, are too short on average: long ones are
+still under way when the counting stops. Here the episodes are numbered 0, …, N − 1 beforehand, and each of
+them is run to its end.
+
+Chance. Episode k begins with ``env.reset(seed=s_k)``, where s_k is the first word of the k-th child of the
+seed (SeedSequence's spawn key). What happens in it depends on the seed and on k, so that the same seed gives
+the same episodes for any number of environments, and any part of them can be run elsewhere, as far as the
+policy takes no chance of its own and answers each observation alike whatever the others of its batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from policyrisk._core.arrays import Ints, Seed, as_count
+from policyrisk._core.optional import check_installed
+from policyrisk._core.progress import ProgressBar
+from policyrisk._core.random import keys
+from policyrisk.errors import InvalidInputError
+from policyrisk.simulation.observations import Project, as_project, as_rows, stack
+from policyrisk.simulation.policies import Choose, as_actions, as_policy
+from policyrisk.simulation.recorder import Log
+from policyrisk.simulation.vector import run_vector
+from policyrisk.trajectories import Trajectories
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+    from gymnasium.envs.registration import EnvSpec
+    from gymnasium.vector import VectorEnv
+
+_SIDE_BY_SIDE = 16
+
+
+def rollout(
+    env: str | EnvSpec | gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | Callable[..., gym.Env[Any, Any]],
+    policy: object,
+    episodes: int = 1000,
+    seed: Seed = None,
+    *,
+    num_envs: int | None = None,
+    project: Project = None,
+    max_steps: int | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> Trajectories:
+    """Run a policy for so many episodes and record them, ordered by their number.
+
+    ``env`` an id or spec for ``gymnasium.make``, or a function that makes an environment (both get
+    ``env_kwargs``), of which ``num_envs`` (by default up to 16) are stepped side by side and closed at the
+    end; or one environment. A vector environment works as well: with autoreset disabled, episodes are seeded
+    as ever; with autoreset, the first is seeded and the others follow on, and environment i of n runs
+    episodes i, i + n, i + 2n, … (so that the result is unbiased, but depends on n).
+
+    ``policy`` a function from a batch of n observations to n actions, or an object with
+    ``predict(observations, deterministic=True)`` that returns (actions, None), as Stable-Baselines3's have.
+    For n observations of shape (dim,) it gets an array (n, dim), for Discrete ones (n,), for Dict and Tuple
+    ones a dict or tuple of arrays with n in front; n is at most ``num_envs`` and falls as the last episodes
+    end. Discrete actions are n whole numbers, Box actions of shape (a,) an array (n, a). A policy that takes
+    chance of its own may have a method ``spawn(k)``: episode k is then played by what that returns, alone,
+    and does not depend on ``num_envs``.
+
+    ``project`` a function from a batch of observations to the states that are recorded, of shape (n, dim) or
+    (n,): needed for Dict and Tuple observations, and free to pick coordinates of others. By default arrays
+    are flattened, and Discrete observations stay whole numbers.
+
+    ``max_steps`` cuts episodes off that are longer, in addition to the environment's own limit; without
+    either, an episode without an end runs until it is interrupted. An episode that both terminates and is
+    truncated has terminated. The observation that an episode ended in is its last state.
+
+    >>> import numpy as np
+    >>> data = rollout("CartPole-v1", lambda x: x[:, 2] + 0.3 * x[:, 3] > 0, episodes=20, seed=1)
+    >>> data
+    Trajectories(20 episodes, ... terminated, ... transitions, dim 4)
+    >>> one = rollout("CartPole-v1", lambda x: x[:, 2] + 0.3 * x[:, 3] > 0, episodes=20, seed=1, num_envs=1)
+    >>> np.array_equal(data.states, one.states)
+    True
+    """
+    check_installed("gymnasium", "rollout")
+    from gymnasium.vector import VectorEnv
+
+    choose, picked = as_policy(policy), as_project(project)
+    count = as_count(episodes, "episodes", 1)
+    limit = None if max_steps is None else as_count(max_steps, "max_steps", 1)
+    key = seed_key(seed)
+    with ProgressBar("episodes", count) as bar:
+        if isinstance(env, VectorEnv):
+            _check_given(env, env.num_envs, num_envs, env_kwargs)
+            return run_vector(env, choose, count, lambda k: episode_seed(key, k), picked, limit, bar.advance)
+        envs, ours = make_environments(env, count, num_envs, dict(env_kwargs or {}))
+        try:
+            return run_episodes(envs, choose, range(count), key, picked, limit, bar.advance)
+        finally:
+            for each in envs if ours else ():
+                each.close()
+
+
+def seed_key(seed: Seed) -> tuple[int, int]:
+    """The 128 bits that all episodes' seeds are made of."""
+    first, second = keys(seed)
+    return int(first), int(second)
+
+
+def episode_seed(key: tuple[int, int], k: int) -> int:
+    """The seed s_k that episode k's environment is reset with: 32 bits, which every environment takes."""
+    return int(np.random.SeedSequence(key, spawn_key=(k,)).generate_state(1, np.uint32)[0])
+
+
+def run_episodes(
+    envs: Sequence[gym.Env[Any, Any]],
+    choose: Choose,
+    numbers: Sequence[int],
+    key: tuple[int, int],
+    project: Project = None,
+    max_steps: int | None = None,
+    done: Callable[[], None] = lambda: None,
+) -> Trajectories:
+    """The episodes with the given numbers, in this order, whoever runs the others.
+
+    The environments take them one after the other, each the next as soon as it is free; ``done`` is called
+    after each. ``choose`` is what :func:`~policyrisk.simulation.policies.as_policy` gives; if it has a method
+    ``spawn(k)``, episode k is played by what that returns.
+    """
+    spawn: Callable[[int], Choose] | None = getattr(choose, "spawn", None)
+    log = Log(len(numbers))
+    waiting = iter(range(len(numbers)))
+    live: list[_Running] = []
+    idle = list(envs)
+    observations: Any = None  # of the live ones, where they are batched already
+    while True:
+        fresh = [
+            _Running(
+                idle.pop(),
+                place,
+                episode_seed(key, numbers[place]),
+                spawn(numbers[place]) if spawn else choose,
+            )
+            for place in itertools.islice(waiting, len(idle))
+        ]
+        if fresh:
+            log.visit(_places(fresh), as_rows(_batch(fresh), project, len(fresh)))
+            live += fresh
+        if not live:
+            return log.trajectories()
+        if observations is None:
+            observations = _batch(live)
+        space = live[0].env.action_space
+        if spawn:
+            actions = [as_actions(each.choose(_batch([each])), space, 1)[0] for each in live]
+        else:
+            actions = as_actions(choose(observations), space, len(live))
+        rewards = np.array([running.step(action) for running, action in zip(live, actions, strict=True)])
+        observations = _batch(live)
+        log.earn(_places(live), rewards)
+        log.visit(_places(live), as_rows(observations, project, len(live)))
+        over = [running for running in live if running.over or running.steps == max_steps]
+        for running in over:
+            log.terminated[running.place] = running.terminated
+            idle.append(running.env)
+            done()
+        if over:
+            live = [running for running in live if running not in over]
+            observations = None
+
+
+class _Running:
+    """An environment in the middle of an episode."""
+
+    def __init__(self, env: gym.Env[Any, Any], place: int, seed: int, choose: Choose) -> None:
+        self.env, self.place, self.choose = env, place, choose
+        self.observation, _ = env.reset(seed=seed)
+        self.steps = 0
+        self.terminated = self.over = False
+
+    def step(self, action: Any) -> float:
+        """Act; the reward."""
+        self.observation, reward, terminated, truncated, _ = self.env.step(action)
+        self.terminated, self.over = bool(terminated), bool(terminated or truncated)
+        self.steps += 1
+        return float(reward)
+
+
+def _places(running: Sequence[_Running]) -> Ints:
+    return np.array([each.place for each in running])
+
+
+def _batch(running: Sequence[_Running]) -> Any:
+    """The observations as one batch; a copy, for environments that write into the same array every time."""
+    return stack([each.observation for each in running], running[0].env.observation_space)
+
+
+def _check_given(env: object, has: int, num_envs: int | None, env_kwargs: Mapping[str, Any] | None) -> None:
+    """An environment that exists already is neither multiplied nor made with arguments."""
+    if num_envs is not None and as_count(num_envs, "num_envs", 1) != has:
+        raise InvalidInputError(
+            f"num_envs must be {has} for the environment {env}, got {num_envs}; pass its id, or a function "
+            "that makes one, to have several"
+        )
+    if env_kwargs:
+        raise InvalidInputError(
+            f"env_kwargs must be left out for an environment that is made already, got {dict(env_kwargs)}; "
+            "pass its id, or a function that makes one"
+        )
+
+
+def make_environments(
+    env: object, episodes: int, num_envs: int | None, env_kwargs: dict[str, Any]
+) -> tuple[list[gym.Env[Any, Any]], bool]:
+    """The environments to step, and whether we made them and so close them."""
+    import gymnasium as gym
+    from gymnasium.envs.registration import EnvSpec
+
+    if isinstance(env, gym.Env):
+        _check_given(env, 1, num_envs, env_kwargs)
+        return [env], False
+    count = min(_SIDE_BY_SIDE if num_envs is None else as_count(num_envs, "num_envs", 1), episodes)
+    made: list[gym.Env[Any, Any]] = []
+    try:
+        for _ in range(count):
+            if isinstance(env, str | EnvSpec):
+                made.append(_make(env, env_kwargs))
+            elif callable(env):
+                made.append(_checked(env(**env_kwargs)))
+            else:
+                raise InvalidInputError(
+                    "env must be an environment of Gymnasium, its id, or a function that makes one, got "
+                    f"{type(env).__name__}; pass for example 'CartPole-v1'"
+                )
+    except BaseException:
+        for each in made:
+            each.close()
+        raise
+    return made, True
+
+
+def _make(env: str | EnvSpec, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    import gymnasium as gym
+
+    try:
+        return gym.make(env, **env_kwargs)
+    except (gym.error.Error, ImportError, TypeError) as error:
+        raise InvalidInputError(
+            f"env must be what gymnasium.make can make, got {env!r} with {env_kwargs} ({error}); check the "
+            "id and env_kwargs"
+        ) from error
+
+
+def _checked(env: object) -> gym.Env[Any, Any]:
+    import gymnasium as gym
+
+    if not isinstance(env, gym.Env):
+        raise InvalidInputError(
+            f"env must make an environment of Gymnasium, got a function that returns {type(env).__name__}; "
+            "let it return a gymnasium.Env"
+        )
+    return env
