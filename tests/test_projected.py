@@ -5,7 +5,8 @@ import pytest
 import scipy.sparse as sp
 
 import policyrisk as pr
-from policyrisk.errors import NegativeVarianceWarning
+from policyrisk.equations import MomentEquations
+from policyrisk.errors import MismatchError, NegativeVarianceWarning
 
 
 def setup(seed, discount, *, transition_rewards=False, n=8):
@@ -142,6 +143,33 @@ def test_unvisited_states_are_nan_and_negative_variance_warns():
         std = walk.std(np.arange(30))
     assert np.isnan(std[-2:]).all()
     assert not np.isnan(std[:-2]).any()
+
+
+@pytest.mark.parametrize("settings", [{}, {"nonnegative_at": np.arange(30)}], ids=["free", "constrained"])
+@pytest.mark.parametrize("start", [0, 29, np.eye(30)[3]])
+def test_exact_equations_are_solved_as_fit_exact_does(settings, start):
+    """Leverage limits what data say, not what a chain says: no state that the chain visits is unknown."""
+    chain, x = pr.domains.walk(30), np.arange(30)
+    features = [pr.Polynomial(degree, low=[0], high=[29]) for degree in (1, 2)]
+    lstd = pr.LSTD(*features, lam=0.95, **settings)
+    solved, fitted = lstd.solve(lstd.exact_equations(chain, start)), lstd.fit_exact(chain, start)
+    assert not np.isnan(fitted.mean(x)).any()
+    for name in ("mean", "variance", "second_moment", "episodes"):
+        np.testing.assert_array_equal(getattr(solved, name)(x), getattr(fitted, name)(x), err_msg=name)
+
+
+def test_exact_and_sampled_equations_do_not_add():
+    chain, lstd = pr.domains.walk(5), pr.LSTD(pr.Polynomial(1, low=[0], high=[4]))
+    exact, sampled = lstd.exact_equations(chain), lstd.equations(chain.sample(0, episodes=10, seed=0))
+    for one, other in ((exact, sampled), (sampled, exact)):
+        with pytest.raises(MismatchError, match="exact ones and sampled ones"):
+            one + other
+    nothing = MomentEquations.empty(lstd.features)
+    assert (nothing + exact).exact
+    assert (exact + nothing).exact
+    both = exact + lstd.exact_equations(chain, 3)
+    assert both.exact
+    assert lstd.solve(both).visited(np.arange(5)).all()
 
 
 def test_large_sparse_features_stay_sparse_through_the_chain():

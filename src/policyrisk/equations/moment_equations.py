@@ -57,7 +57,7 @@ class MomentEquations:
     """Sums that determine w_J and w_M.
 
     They add, with ``MomentEquations.empty(...)`` as identity, and ``sum()`` works. Adding equations of
-    other features, λ or γ is an error.
+    other features, λ or γ is an error, and so is adding exact ones to sampled ones.
     """
 
     A: Matrix  # (l_J, l_J)
@@ -80,6 +80,7 @@ class MomentEquations:
     features: Features
     second_features: Features
     trace_cut: float = 0.0  # traces were cut off when they had decayed to this share; 0: never
+    exact: bool = False  # whether they are a chain's expectations of one episode rather than sums over data
 
     @classmethod
     def empty(
@@ -146,6 +147,11 @@ class MomentEquations:
                 )
         if self.episodes == 0 or other.episodes == 0:
             return other if self.episodes == 0 else self
+        if self.exact != other.exact:
+            raise MismatchError(
+                "equations must be all of a chain or all of data to be added, got exact ones and sampled ones; "
+                "sample episodes from the chain, or solve the two apart"
+            )
         if (self.sparse, self.trace_cut) != (other.sparse, other.trace_cut):
             raise MismatchError(
                 "equations must be both sparse or both dense to be added, with the same trace_cut, got "

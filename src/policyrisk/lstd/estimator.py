@@ -104,7 +104,7 @@ class LSTD:
         demanded = self.nonnegative_at
         if isinstance(demanded, str):
             demanded = np.flatnonzero(projected.q > 0)[:, None].astype(np.float64)
-        supports = _supports(equations, exact=True)
+        supports = _supports(equations)
         constrained = None
         if demanded is not None:
             constrained = self._constraint(equations, weights, d, supports).at(demanded)
@@ -173,7 +173,7 @@ class LSTD:
         if self.variance == "direct":
             w_mean = weights.mean
             d = trimmed(lambda source, _: second_moment_of_direct(source, self, w_mean))
-        supports = _supports(equations, exact=False)
+        supports = _supports(equations)
         constrained = None
         if self.nonnegative_at is not None:
             constraint = self._constraint(equations, weights, d, supports)
@@ -228,7 +228,7 @@ class LSTD:
             self._refuse_where_sparse(0)
         weights = equations.solve(self.ridge)
         d = equations.second_rhs(weights.mean)
-        supports = _supports(equations, exact=False)
+        supports = _supports(equations)
         constrained = None
         if self.nonnegative_at is not None:
             constrained = self._constraint(equations, weights, d, supports).at(self.nonnegative_at)
@@ -348,7 +348,7 @@ def _warn_no_error_bars(equations: MomentEquations) -> None:
     )
 
 
-def _supports(equations: MomentEquations, *, exact: bool) -> tuple[Support, Support]:
+def _supports(equations: MomentEquations) -> tuple[Support, Support]:
     """What the equations say about φ_J and about φ_M."""
 
     def support(features: Features, visits: Floats, episodes: Floats, gram: Matrix) -> Support:
@@ -357,7 +357,7 @@ def _supports(equations: MomentEquations, *, exact: bool) -> tuple[Support, Supp
             feature_episodes=episodes,
             episodes=equations.episodes,
             gram=None if isinstance(features, BinaryFeatures) or sp.issparse(gram) else gram,
-            limit=np.inf if exact else 1.0,
+            limit=np.inf if equations.exact else 1.0,
         )
 
     first = support(equations.features, equations.visits, equations.feature_episodes, equations.mean_gram)

@@ -93,6 +93,7 @@ class ProjectedChain:
             discount=gamma,
             features=self.features,
             second_features=self.second_features,
+            exact=True,
         )
 
     def direct_right_hand_side(self, w_mean: Floats) -> Floats:
