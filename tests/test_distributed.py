@@ -219,6 +219,12 @@ def test_fit_is_the_local_one_with_everything_in_it(settings, options):
     if local.error_bars is None:
         assert found.error_bars is None
         return
+    over_starts, truth = found.summary(), local.summary(np.concatenate([part.starts() for part in data]))
+    assert (over_starts.starts, over_starts.unvisited) == (truth.starts, truth.unvisited)
+    for name in ("mean", "variance"):
+        for field in ("value", "standard_error", "high"):
+            ours, theirs = (getattr(getattr(each, name), field) for each in (over_starts, truth))
+            assert ours == pytest.approx(theirs, rel=1e-6), (name, field)
     truth = local.standard_error(x)
     np.testing.assert_allclose(found.standard_error(x), truth, rtol=1e-6, atol=1e-9 * np.nanmax(truth))
     if "bootstrap" in options:

@@ -8,7 +8,6 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from slow_lstd import SlowLSTD, dense
 
 import policyrisk as pr
 from policyrisk._core import records as storage
@@ -541,8 +540,7 @@ def test_summary_reads_well_and_becomes_plain_values():
 def test_summary_beside_the_sample_of_real_data():
     chain = pr.domains.walk(n=8, p=0.7)
     data = chain.sample(0, episodes=300, seed=3)
-    table = pr.Tabular(8)
-    summary = SlowLSTD(table, table).fit(data).summary([0])
+    summary = pr.LSTD(pr.Tabular(8)).fit(data).summary([0])
     g = data.returns()
     assert summary.sample.mean == pytest.approx(g.mean())
     assert summary.sample.variance == pytest.approx(g.var(ddof=1))
@@ -662,8 +660,7 @@ def test_certain_and_unvisited_steps_are_counted():
     assert score.certain == pytest.approx(last)  # the reward of the last state is sure
     assert score.not_positive == 0
     assert np.isfinite(score.dawid_sebastiani)
-    table = pr.Tabular(12)
-    seen = SlowLSTD(table, table).fit(data[:1])
+    seen = pr.LSTD(pr.Tabular(12)).fit(data[:1])
     x = data.states[data.visited_rows]
     partial = seen.score(data)
     assert partial.unvisited == pytest.approx(np.mean(~seen.visited(x)))
@@ -807,7 +804,7 @@ def test_what_cannot_be_saved_says_so(tmp_path):
         size = 2
 
         def __call__(self, states):
-            return dense(LINE(states))
+            return LINE(states)
 
     function = pr.FunctionFeatures(lambda x: np.hstack([np.ones_like(x), x]), size=2)
     for features, message in ((function, "cannot be saved"), (Bare(), r"must have a spec\(\)")):

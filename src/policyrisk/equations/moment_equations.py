@@ -149,8 +149,8 @@ class MomentEquations:
             return other if self.episodes == 0 else self
         if self.exact != other.exact:
             raise MismatchError(
-                "equations must be all of a chain or all of data to be added, got exact ones and sampled ones; "
-                "sample episodes from the chain, or solve the two apart"
+                "equations must come all from a chain or all from data to be added, got exact ones and "
+                "sampled ones; sample episodes from the chain, or solve the two apart"
             )
         if (self.sparse, self.trace_cut) != (other.sparse, other.trace_cut):
             raise MismatchError(

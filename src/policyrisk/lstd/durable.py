@@ -29,9 +29,11 @@ from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import from_spec
 from policyrisk.lstd.constrained import Offenders
 from policyrisk.lstd.cutoffs import GivenUp
+from policyrisk.lstd.estimator import SecondPass
 from policyrisk.lstd.score_sums import ScoreSums
 from policyrisk.passes.fold import FirstPass, Sum
 from policyrisk.risk import SampleReturns
+from policyrisk.risk.starts import StartSums
 from policyrisk.trajectories import Source, Trajectories, batches
 
 BATCHES = 1  # of the source in a part: some 1.3·10⁵ transitions of a file
@@ -40,7 +42,16 @@ _EVERY = 5.0  # seconds between two checkpoints
 _PATIENCE = 10.0  # of a checkpoint's own time: large ones are written less often
 _RECORDS = {
     record.__name__: record
-    for record in (FirstPass, GivenUp, MomentEquations, Offenders, SampleReturns, ScoreSums)
+    for record in (
+        FirstPass,
+        GivenUp,
+        MomentEquations,
+        Offenders,
+        SampleReturns,
+        ScoreSums,
+        SecondPass,
+        StartSums,
+    )
 }
 
 Arrays = dict[str, npt.NDArray[Any]]

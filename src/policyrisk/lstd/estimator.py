@@ -11,6 +11,7 @@ of W = {w : φ_M(x_i)ᵀ w ≥ (φ_J(x_i)ᵀ w_J)² for all i} with (C w − d)�
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -26,16 +27,19 @@ from policyrisk.features import BinaryFeatures, Features, as_features
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.constrained import Constrained, Constraint
 from policyrisk.lstd.cutoffs import Trim, trim
-from policyrisk.lstd.influence import influence_by
-from policyrisk.lstd.score_sums import second_moment_of_direct
+from policyrisk.lstd.influence import influence_of, score_pass
+from policyrisk.lstd.score_sums import ScorePass, ScoreSums, second_moment_of_direct
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.fold import FirstPass, Fold, Sum, here
 from policyrisk.risk import Facts, RiskFunction, SampleReturns, VarianceMethod
+from policyrisk.risk.starts import StartSums
 from policyrisk.risk.support import Support
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
 ConstraintSolver = Literal["active-set", "projection"]
+
+_STARTS = 1 << 12  # starts that are looked at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,18 +157,18 @@ class LSTD:
             )
         first = fold(self._first_pass)
         returns, equations = first.returns, first.equations
+        starts, cut = error_bars, Trim(())
         if equations.sparse:
             self._refuse_where_sparse(bootstrap)
             if error_bars:
                 _warn_no_error_bars(equations)
             error_bars = False
         trimmed = fold
-        given_up = 0
         if equations.terminated < equations.episodes:
             seen = [(self.features, equations.visits), (self.second_features, equations.second_visits)]
             cut = trim(fold, seen[:1] if self.second_features == self.features else seen)
             if cut.transitions:
-                trimmed, given_up = _through(fold, cut), cut.transitions
+                trimmed = _through(fold, cut)
                 del first, equations  # large, and no longer true
                 first = trimmed(self._first_pass)
                 equations = first.equations
@@ -181,20 +185,28 @@ class LSTD:
             constrained = (
                 constraint.at_visited(trimmed) if isinstance(demanded, str) else constraint.at(demanded)
             )
-        risk = self._answer(equations, weights, d, supports, constrained, estimator="LSTD", given_up=given_up)
+        risk = replace(
+            self._answer(
+                equations, weights, d, supports, constrained, estimator="LSTD", given_up=cut.transitions
+            ),
+            returns=returns,
+        )
         if not error_bars:
-            return replace(risk, returns=returns)
-        moved = influence_by(
-            trimmed,
+            # No other pass goes over the starts where the features are too many for error bars.
+            return replace(risk, starts=fold(_starts_pass(risk))) if starts else risk
+        weights = replace(weights, second=risk.w_second)
+        scores = score_pass(
             equations,
-            replace(weights, second=risk.w_second),
+            weights,
             method=self.variance,
-            face=None if constrained is None else constrained.face,
             replicates=bootstrap,
             seed=seed,
             episodes=first.episodes,
         )
-        return replace(risk, error_bars=moved.bars, returns=returns)
+        second = fold(_second_pass(scores, risk, cut))
+        face = None if constrained is None else constrained.face
+        moved = influence_of(second.scores, scores, equations, weights, face)
+        return replace(risk, error_bars=moved.bars, starts=second.starts)
 
     def _first_pass(self, source: Source, part: int) -> FirstPass:
         observed = Observed(source, self.discount)
@@ -328,6 +340,56 @@ class Observed:
         for batch in batches(self.source):
             self.returns += SampleReturns.of(batch.returns(self.discount)[batch.terminated])
             yield batch
+
+
+class ObservedStarts:
+    """A source whose starts are summed on the way through, for the summary."""
+
+    def __init__(self, source: Source, risk: RiskFunction) -> None:
+        self.source, self.risk = source, risk
+        self.sums = StartSums.empty(risk.w_mean.size, risk.w_second.size)
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        waiting: list[npt.NDArray[Any]] = []
+        for batch in batches(self.source):
+            waiting.append(batch.starts())
+            if sum(map(len, waiting)) >= _STARTS:
+                self._take(waiting)
+            yield batch
+        self._take(waiting)
+
+    def _take(self, waiting: list[npt.NDArray[Any]]) -> None:
+        if any(map(len, waiting)):
+            self.sums += self.risk.start_sums(np.concatenate(waiting))
+        waiting.clear()
+
+
+@dataclass(frozen=True, eq=False)
+class SecondPass:
+    """What the pass for the error bars finds."""
+
+    scores: ScoreSums
+    starts: StartSums  # of all episodes, those included that gave up every transition
+
+    def __add__(self, other: SecondPass) -> SecondPass:
+        return SecondPass(self.scores + other.scores, self.starts + other.starts)
+
+
+def _second_pass(scores: ScorePass, risk: RiskFunction, cut: Trim) -> Callable[[Source, int], SecondPass]:
+    def work(source: Source, part: int) -> SecondPass:
+        observed = ObservedStarts(source, risk)
+        return SecondPass(scores(cut(observed), part), observed.sums)
+
+    return work
+
+
+def _starts_pass(risk: RiskFunction) -> Callable[[Source, int], StartSums]:
+    def work(source: Source, part: int) -> StartSums:
+        observed = ObservedStarts(source, risk)
+        deque(observed, maxlen=0)
+        return observed.sums
+
+    return work
 
 
 def _through(fold: Fold, view: Trim) -> Fold:

@@ -120,7 +120,21 @@ def influence_by(
     episodes: Sequence[int] = (),
 ) -> Influence:
     """As :func:`influence`, by a fold; ``episodes`` are those of each part, to number them by."""
-    work = ScorePass(
+    work = score_pass(equations, weights, method=method, replicates=replicates, seed=seed, episodes=episodes)
+    return influence_of(fold(work), work, equations, weights, face)
+
+
+def score_pass(
+    equations: MomentEquations,
+    weights: Weights,
+    *,
+    method: VarianceMethod,
+    replicates: int,
+    seed: Seed,
+    episodes: Sequence[int] = (),
+) -> ScorePass:
+    """The pass over the data that sums what the error bars need."""
+    return ScorePass(
         features=equations.features,
         second_features=equations.second_features,
         lam=equations.lam,
@@ -133,16 +147,20 @@ def influence_by(
         key=keys(seed),
         first=[0, *np.cumsum(episodes, dtype=np.int64).tolist()],
     )
-    finish = _Finish(fold(work), work)
-    count, D = finish.sums.count, finish.sums.D
-    if count == 0:
+
+
+def influence_of(
+    sums: ScoreSums, work: ScorePass, equations: MomentEquations, weights: Weights, face: Face | None
+) -> Influence:
+    """The covariance of the weights from what the pass summed."""
+    if sums.count == 0:
         raise InvalidInputError("data must hold at least one episode, got none; pass what was fitted")
-    if count != equations.episodes:
+    if sums.count != equations.episodes:
         raise MismatchError(
-            f"data must be those of the equations, with {equations.episodes} episodes, got {count}; "
+            f"data must be those of the equations, with {equations.episodes} episodes, got {sums.count}; "
             "pass the source that the equations were made from"
         )
-    return finish.influence(_solver(weights, equations.D if D is None else D, face))
+    return _Finish(sums, work).influence(_solver(weights, equations.D if sums.D is None else sums.D, face))
 
 
 def _solver(weights: Weights, D: Matrix, face: Face | None) -> Solver:

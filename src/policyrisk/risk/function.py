@@ -15,6 +15,7 @@ from that of the exact projected equations.
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from policyrisk.risk.estimate import as_level
 from policyrisk.risk.provenance import Facts
 from policyrisk.risk.quantities import Quantity, VarianceMethod, value
 from policyrisk.risk.scoring import Score, ScoreSums, episode_of_step, held_out_pieces, step_scores
+from policyrisk.risk.starts import StartSums
 from policyrisk.risk.summary import PolicySummary, SampleReturns, start_weights
 from policyrisk.risk.support import Support
 from policyrisk.risk.views import IntervalMethod, Look, Moment, looks
@@ -68,6 +70,7 @@ class RiskFunction:
     facts: Facts
     error_bars: ErrorBars | None = None
     returns: SampleReturns | None = None
+    starts: StartSums | None = None  # of the data that were fitted, where the estimator went over them
 
     def __post_init__(self) -> None:
         check_choice(self.variance_method, "variance_method", get_args(VarianceMethod))
@@ -157,32 +160,27 @@ class RiskFunction:
         return table[:, :2].copy()
 
     def summary(
-        self, starts: npt.ArrayLike, *, weights: npt.ArrayLike | None = None, level: float = 0.95
+        self,
+        starts: npt.ArrayLike | None = None,
+        *,
+        weights: npt.ArrayLike | None = None,
+        level: float = 0.95,
     ) -> PolicySummary:
         """Mean, variance, std and Sharpe ratio of the return over a start distribution.
 
         The rows of ``starts`` (n, dim) are equally likely, or have probabilities proportional to ``weights``
-        (n,). The variance is E[M̃(x_0)] − E[J̃(x_0)]², not the mean of Ṽ. With ω the probabilities, its
-        gradient in (w_J, w_second) is
-
-            (−2m Σ ω φ_J, Σ ω φ_M)  for M̃,        (2 Σ ω (J̃ − m) φ_J, Σ ω φ_M)  for the direct variance
+        (n,); without them, the starts are all those of the data that were fitted. The variance is
+        E[M̃(x_0)] − E[J̃(x_0)]², not the mean of Ṽ; see :mod:`policyrisk.risk.starts`.
 
         Unvisited starts are left out and counted. Intervals are Student's with as many episodes as stand
         behind the average start.
         """
         level = as_level(level)
-        states = as_states(starts, "starts")
-        w = start_weights(weights, len(states))
-        J, V = self.mean_and_variance(states)
-        episodes = self.episodes(states)
-        visited = (episodes > 0) & (w > 0)
-        total = w[visited].sum()
-        omega = np.where(visited, w, 0.0) / (total if total > 0 else np.nan)
-        J, V = np.where(visited, J, 0.0), np.where(visited, V, 0.0)
-        m = float(omega @ J)
-        # E[M̃] − m² = E[Ṽ] + E[(J̃ − m)²], without the cancellation
-        v = float(omega @ V + omega @ (J - m) ** 2)
-        negative = int(np.count_nonzero(visited & (V < 0)))
+        sums = self._own_starts(weights) if starts is None else self.start_sums(starts, weights=weights)
+        m, v = sums.moments
+        covariance = np.full((2, 2), np.nan)
+        if self.error_bars is not None and sums.weight > 0:
+            covariance = self.error_bars.covariance(*sums.gradients(self.variance_method))
         if v < 0:
             warnings.warn(
                 f"the variance over the start distribution is negative, {number(v)}, so that its std is nan; "
@@ -193,17 +191,32 @@ class RiskFunction:
         return PolicySummary(
             mean_value=m,
             variance_value=v,
-            covariance=self._joint_covariance(states, omega, J, m),
-            episodes=float(omega @ episodes),
+            covariance=covariance,
+            episodes=sums.episodes / sums.weight if sums.weight > 0 else math.nan,
             level=level,
-            starts=len(states),
-            unvisited=int(np.count_nonzero(episodes == 0)),
-            negative=negative,
+            starts=sums.count,
+            unvisited=sums.unvisited,
+            negative=sums.negative,
             discount=self.facts.discount,
             estimator=self.facts.estimator,
             returns=self.returns,
             cut_off=self.facts.episodes - self.facts.terminated if self.returns is not None else 0,
         )
+
+    def start_sums(self, starts: npt.ArrayLike, *, weights: npt.ArrayLike | None = None) -> StartSums:
+        """What a summary over ``starts`` (n, dim) is made of; it adds."""
+        states = as_states(starts, "starts")
+        return StartSums.of(self._looks(states), start_weights(weights, len(states)))
+
+    def _own_starts(self, weights: npt.ArrayLike | None) -> StartSums:
+        if weights is not None:
+            raise InvalidInputError("weights must come with starts, got weights alone; pass starts as well")
+        if self.starts is None:
+            raise InvalidInputError(
+                "starts must be passed, since this RiskFunction did not keep those of its data: it came from "
+                f"{self.facts.estimator}, and only LSTD.fit with error bars keeps them; pass data.starts()"
+            )
+        return self.starts
 
     def score(self, held_out: Source) -> Score:
         """How well this foretells episodes that were not fitted: see :mod:`policyrisk.risk.scoring`.
@@ -242,6 +255,8 @@ class RiskFunction:
             arrays |= _prefixed("second_support", self.second_support.to_arrays())
         if self.error_bars is not None:
             arrays |= _prefixed("error_bars", self.error_bars.to_arrays())
+        if self.starts is not None:
+            arrays |= _prefixed("starts", self.starts.to_arrays())
         write_record(path, "RiskFunction", header, arrays)
 
     @classmethod
@@ -260,6 +275,7 @@ class RiskFunction:
     def _from_record(cls, header: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> RiskFunction:
         support = Support.from_arrays(_unprefixed("support", arrays))
         second_support, bars = _unprefixed("second_support", arrays), _unprefixed("error_bars", arrays)
+        starts = _unprefixed("starts", arrays)
         features, second_features = from_spec(header["features"]), from_spec(header["second_features"])
         return cls(
             features=features,
@@ -272,6 +288,7 @@ class RiskFunction:
             facts=Facts(**header["facts"]),
             error_bars=ErrorBars.from_arrays(bars) if bars else None,
             returns=None if header["returns"] is None else SampleReturns(**header["returns"]),
+            starts=StartSums.from_arrays(starts) if starts else None,
         )
 
     def __repr__(self) -> str:
@@ -304,24 +321,6 @@ class RiskFunction:
 
     def _collect(self, x: npt.ArrayLike, function: Callable[[Look], Floats], width: int = 0) -> Floats:
         return np.concatenate([function(look) for look in self._looks(x, width)])
-
-    def _joint_covariance(self, states: Floats, omega: Floats, J: Floats, m: float) -> Floats:
-        """S (2, 2) of the mean and the variance over probabilities ω (n,) of the states; nan without bars."""
-        if self.error_bars is None or np.isnan(omega).any():
-            return np.full((2, 2), np.nan)
-        g_J = np.zeros((2, self.features.size))
-        g_M = np.zeros((2, self.second_features.size))
-        first = 0
-        for look in self._looks(states):
-            part = slice(first, first + len(look.J))
-            first = part.stop
-            g_J[0] += look.phi_mean.T @ omega[part]
-            g_M[1] += look.phi_second.T @ omega[part]
-            if self.variance_method == "direct":
-                g_J[1] += look.phi_mean.T @ (2 * omega[part] * (J[part] - m))
-        if self.variance_method == "second-moment":
-            g_J[1] = -2 * m * g_J[0]
-        return self.error_bars.covariance(g_J, g_M)
 
     def _bars(self) -> ErrorBars:
         if self.error_bars is None:

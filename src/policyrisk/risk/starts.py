@@ -1,0 +1,125 @@
+"""Sums over start states, at an estimate: all that a summary over a start distribution needs of them.
+
+With weights w of the visited starts x_0, W = Σ w and m = Σ w J̃(x_0) / W, the return has
+
+    mean m        variance v = Σ w Ṽ(x_0) / W + Σ w (J̃(x_0) − m)² / W
+
+and these have the gradients in (w_J, w_second)
+
+    m   (Σ w φ_J / W,  0)
+    v   (−2m Σ w φ_J / W,  Σ w φ_M / W)            for M̃
+    v   (2 Σ w (J̃ − m) φ_J / W,  Σ w φ_M / W)      for the direct variance
+
+Every sum adds, those about the mean by Pébay's formulas: data of any length, on any number of machines, are
+summarised over all of their starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._core.arrays import Floats
+from policyrisk.risk.quantities import VarianceMethod
+from policyrisk.risk.views import Look
+
+
+@dataclass(frozen=True, eq=False)
+class StartSums:
+    """What starts say together; it adds. All but the first two are of the visited starts."""
+
+    count: int  # starts
+    unvisited: int  # those the data say nothing about: they are in no other sum
+    negative: int  # starts with Ṽ < 0
+    weight: float  # W
+    episodes: float  # Σ w e, e being the episodes behind the estimate at the start
+    mean: float  # m; 0 where W is
+    squares: float  # Σ w (J̃ − m)²
+    variances: float  # Σ w Ṽ
+    phi_mean: Floats  # (l_J,): Σ w φ_J
+    phi_second: Floats  # (l_M,): Σ w φ_M
+    phi_spread: Floats  # (l_J,): Σ w (J̃ − m) φ_J
+
+    @classmethod
+    def empty(cls, l_J: int, l_M: int) -> StartSums:
+        """The sums of no start at all: adding them changes nothing."""
+        return cls(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, np.zeros(l_J), np.zeros(l_M), np.zeros(l_J))
+
+    @classmethod
+    def of(cls, looks: Iterable[Look], weights: Floats) -> StartSums:
+        """The sums of starts that were looked at, at least once, with their weights (n,)."""
+        parts, first = [], 0
+        for look in looks:
+            parts.append(cls._of_look(look, weights[first : first + len(look.J)]))
+            first += len(look.J)
+        return reduce(add, parts)
+
+    @classmethod
+    def _of_look(cls, look: Look, weights: Floats) -> StartSums:
+        visited = (look.episodes > 0) & (weights > 0)
+        w = np.where(visited, weights, 0.0)
+        J, V = np.where(visited, look.J, 0.0), np.where(visited, look.V, 0.0)
+        W = float(w.sum())
+        m = float(w @ J) / W if W > 0 else 0.0
+        return cls(
+            count=len(w),
+            unvisited=int(np.count_nonzero(look.episodes == 0)),
+            negative=int(np.count_nonzero(V < 0)),
+            weight=W,
+            episodes=float(w @ look.episodes),
+            mean=m,
+            squares=float(w @ (J - m) ** 2),
+            variances=float(w @ V),
+            phi_mean=np.asarray(look.phi_mean.T @ w),
+            phi_second=np.asarray(look.phi_second.T @ w),
+            phi_spread=np.asarray(look.phi_mean.T @ (w * (J - m))),
+        )
+
+    def __add__(self, other: StartSums) -> StartSums:
+        a, b = self.weight, other.weight
+        delta = other.mean - self.mean
+        share = b / (a + b) if a + b > 0 else 0.0
+        m = self.mean + share * delta
+        plain = {
+            field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(StartSums)
+        }
+        moved = {
+            "mean": m,
+            "squares": plain["squares"] + delta**2 * a * share,
+            "phi_spread": plain["phi_spread"]
+            + (self.mean - m) * self.phi_mean
+            + (other.mean - m) * other.phi_mean,
+        }
+        return StartSums(**{**plain, **moved})
+
+    @property
+    def moments(self) -> tuple[float, float]:
+        """m and v, nan where no start was visited."""
+        if self.weight == 0:
+            return math.nan, math.nan
+        return self.mean, (self.variances + self.squares) / self.weight
+
+    def gradients(self, method: VarianceMethod) -> tuple[Floats, Floats]:
+        """The gradients of (m, v) by w_J, (2, l_J), and by w_second, (2, l_M)."""
+        g_J, g_M = np.zeros((2, self.phi_mean.size)), np.zeros((2, self.phi_second.size))
+        g_J[0] = self.phi_mean
+        g_J[1] = 2 * self.phi_spread if method == "direct" else -2 * self.mean * self.phi_mean
+        g_M[1] = self.phi_second
+        return g_J / self.weight, g_M / self.weight
+
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything as named arrays."""
+        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> StartSums:
+        """The way back from :func:`StartSums.to_arrays`."""
+        values: dict[str, Any] = {name: a if a.ndim else a.item() for name, a in arrays.items()}
+        return cls(**values)
