@@ -72,8 +72,8 @@ def random_chain(rng, n, successors):
     else:
         rows = np.repeat(np.arange(n), successors)
         columns = np.concatenate([rng.choice(n, successors, replace=False) for _ in range(n)])
-        chance = rng.dirichlet(np.ones(successors), size=n) * rng.uniform(0.0, 0.95, size=(n, 1))
-        P = sp.csr_array((chance.ravel(), (rows, columns)), shape=(n, n))
+        probability = rng.dirichlet(np.ones(successors), size=n) * rng.uniform(0.0, 0.95, size=(n, 1))
+        P = sp.csr_array((probability.ravel(), (rows, columns)), shape=(n, n))
     return P, np.abs(rng.standard_t(3, size=n))
 
 
@@ -85,9 +85,9 @@ def drifting_chain(rng, n):
     """Steps of −3, −1, 1 and 4 along a line, mostly forward: long, nearly certain episodes."""
     steps = {-3: 0.05, -1: 0.10, 1: 0.40, 4: 0.45}
     P = sp.lil_array((n, n))
-    for i, (step, chance) in itertools.product(range(n), steps.items()):
+    for i, (step, probability) in itertools.product(range(n), steps.items()):
         if i + step < n:
-            P[i, max(i + step, 0)] += chance
+            P[i, max(i + step, 0)] += probability
     return sp.csr_array(P), np.abs(1 + 0.1 * rng.normal(size=n))
 
 
