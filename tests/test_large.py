@@ -18,8 +18,8 @@ from conftest import dense
 from test_accumulate import MAPS, episodes, reference
 
 import policyrisk as pr
-from policyrisk import equations as equations_module
 from policyrisk.equations import MomentEquations, Weights, sparse_system
+from policyrisk.equations import moment_equations as equations_module
 from policyrisk.errors import (
     ImproperPolicyError,
     InvalidInputError,
