@@ -1,26 +1,39 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-STAMP := .venv/.installed
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: setup run test test-all check format bench docs clean
+.PHONY: setup run test test-services test-all test-blas check format bench docs clean
 
-setup: $(STAMP)
+setup: .venv/.dev
 
-# One stamp: installing again happens only when the list of packages changed.
-$(STAMP): pyproject.toml constraints.txt
+# What `make run` needs (.plot) and what everything needs (.dev), in one environment. A stamp for each:
+# installing again happens only when the list of packages changed. Modules are compiled when they are imported.
+.venv/.plot .venv/.dev: .venv/.%: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
-	touch $@
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable ".[$*]"
+	touch .venv/.plot $@
 
-run: setup
+run: .venv/.plot
 	$(BIN)/policyrisk reproduce chain --out results/chain
 	$(BIN)/policyrisk reproduce pinball --out results/pinball
 
 test: setup
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -n auto --dist loadfile -m "not slow and not service"
+
+# Not in parallel: a cluster and a browser take both cores.
+test-services: setup
+	$(PYTEST) -m "service and not slow" tests
 
 test-all: setup
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
+	$(PYTEST) -n auto --dist loadfile -m "not service"
+	$(PYTEST) -m service tests
+
+# Kernels of BLAS round differently from machine to machine: the tests with those of four kinds, on one thread and on two.
+test-blas: setup
+	for kind in Prescott Haswell Zen SkylakeX; do for threads in 1 2; do \
+		echo "$$kind, $$threads"; \
+		OPENBLAS_CORETYPE=$$kind OPENBLAS_NUM_THREADS=$$threads $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow and not service" || exit; \
+	done; done
 
 check: setup
 	$(BIN)/ruff check .

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
+from conftest import dense
 
 import policyrisk as pr
 from policyrisk.errors import SingularSystemError
 from policyrisk.risk import ErrorBars, Facts, RiskFunction, SampleReturns
 from policyrisk.risk.support import Support
 from policyrisk.trajectories import batches
-
-
-def dense(phi):
-    return phi.toarray() if sp.issparse(phi) else np.asarray(phi)
 
 
 def spread(features, states, used):

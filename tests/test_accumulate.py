@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
+from conftest import dense
 
 from policyrisk._core import threads as _blas
 from policyrisk._core.arrays import readonly
@@ -98,11 +99,6 @@ def episodes(ends: str, seed: int = 0, count: int = 9) -> Trajectories:
     return Trajectories(np.concatenate(parts), rng.normal(1, 2, lengths.sum()), lengths, terminated)
 
 
-def dense(features: Any, states: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    phi = features(states)
-    return phi.toarray() if sp.issparse(phi) else np.asarray(phi)
-
-
 def reference(data: Trajectories, features: Any, second: Any, lam: float, discount: float) -> dict[str, Any]:
     """The sampled column of the table, literally."""
     l_J, l_M = features.size, second.size
@@ -115,7 +111,7 @@ def reference(data: Trajectories, features: Any, second: Any, lam: float, discou
     for episode in data:
         T, done = int(episode.lengths[0]), bool(episode.terminated[0])
         states = episode.states[:T] if done else episode.states
-        phi_J, phi_M = dense(features, states), dense(second, states)
+        phi_J, phi_M = dense(features(states)), dense(second(states))
         if done:
             phi_J, phi_M = np.vstack([phi_J, np.zeros(l_J)]), np.vstack([phi_M, np.zeros(l_M)])
         z, y = np.zeros(l_J), np.zeros(l_M)

@@ -153,7 +153,7 @@ def test_bias_shows_as_disagreement_with_the_sample():
     assert "--lam" in advice.remedy
 
 
-def test_chance_is_no_disagreement():
+def test_randomness_is_no_disagreement():
     """An unbiased estimate of 40 data sets is not accused."""
     chain = pr.domains.walk(n=6, p=0.7)
     for seed in range(40):

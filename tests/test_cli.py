@@ -101,7 +101,7 @@ def test_debug_shows_the_traceback(arguments, tmp_path):
     assert "Traceback" in done.stderr
 
 
-def test_every_command_has_json_and_those_with_chance_a_seed(capsys):
+def test_every_command_has_json_and_random_ones_a_seed(capsys):
     commands = {
         ("rollout",): True,
         ("evaluate",): True,
@@ -111,11 +111,11 @@ def test_every_command_has_json_and_those_with_chance_a_seed(capsys):
         ("reproduce", "pinball"): True,
         ("train", "pinball"): True,
     }
-    for command, chance in commands.items():
+    for command, is_random in commands.items():
         assert cli.run([*command, "--help"]) == 0
         text = capsys.readouterr().out
         assert "--json" in text, command
-        assert ("--seed" in text) == chance, command
+        assert ("--seed" in text) == is_random, command
 
 
 def test_training_writes_the_policy_and_its_learning_curve(tmp_path, capsys):

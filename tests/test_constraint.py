@@ -72,8 +72,8 @@ def random_chain(rng, n, successors):
     else:
         rows = np.repeat(np.arange(n), successors)
         columns = np.concatenate([rng.choice(n, successors, replace=False) for _ in range(n)])
-        chance = rng.dirichlet(np.ones(successors), size=n) * rng.uniform(0.0, 0.95, size=(n, 1))
-        P = sp.csr_array((chance.ravel(), (rows, columns)), shape=(n, n))
+        probability = rng.dirichlet(np.ones(successors), size=n) * rng.uniform(0.0, 0.95, size=(n, 1))
+        P = sp.csr_array((probability.ravel(), (rows, columns)), shape=(n, n))
     return P, np.abs(rng.standard_t(3, size=n))
 
 
@@ -85,9 +85,9 @@ def drifting_chain(rng, n):
     """Steps of −3, −1, 1 and 4 along a line, mostly forward: long, nearly certain episodes."""
     steps = {-3: 0.05, -1: 0.10, 1: 0.40, 4: 0.45}
     P = sp.lil_array((n, n))
-    for i, (step, chance) in itertools.product(range(n), steps.items()):
+    for i, (step, probability) in itertools.product(range(n), steps.items()):
         if i + step < n:
-            P[i, max(i + step, 0)] += chance
+            P[i, max(i + step, 0)] += probability
     return sp.csr_array(P), np.abs(1 + 0.1 * rng.normal(size=n))
 
 
@@ -283,19 +283,25 @@ def test_brute_force_over_active_sets(seed, solver):
     np.testing.assert_allclose(result.w, brute_force(problem), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("lemke", [_kernels.lemke, _kernels.compiled_lemke], ids=["plain", "compiled"])
 @pytest.mark.parametrize("seed", range(20))
-def test_kernel_follows_the_textbook_tableau(seed):
+def test_kernel_follows_the_textbook_tableau(seed, lemke):
     problem = random_small(seed, features=8, rows=30, tight=0.0)
     H, C_inverse = problem.H, np.linalg.inv(problem.C)
     H, g = (x / np.linalg.norm(H, axis=1).reshape(-1, *[1] * (x.ndim - 1)) for x in (H, problem.g))
     q = g - H @ C_inverse @ problem.d
     p = np.random.default_rng(seed).uniform(1, 2, q.size)
     assert q.min() < 0
-    status, pivots, rows, values = _kernels.lemke(H, C_inverse, q, p, 1000)
+    status, pivots, rows, values = lemke(H, C_inverse, q, p, 1000)
     mu, expected_pivots = tableau_lemke(H @ C_inverse @ H.T, q, p)
     assert status == _kernels.SOLVED
     assert pivots == expected_pivots
     np.testing.assert_allclose(np.bincount(rows, values, q.size), mu, atol=1e-9)
+
+
+def test_small_problems_compile_nothing(monkeypatch):
+    monkeypatch.setattr(_kernels, "compiled_lemke", None)
+    assert paper_chain().solve().solver == "active-set"
 
 
 def test_kernel_renews_its_inverse_on_a_long_path():
@@ -304,7 +310,7 @@ def test_kernel_renews_its_inverse_on_a_long_path():
     C_inverse = np.linalg.inv(scaled.C)
     q = scaled.g - scaled.H @ scaled.unconstrained
     p = np.random.default_rng(0).uniform(1, 2, q.size)
-    _, pivots, rows, mu = _kernels.lemke(scaled.H, C_inverse, q, p, 10_000)
+    _, pivots, rows, mu = _kernels.compiled_lemke(scaled.H, C_inverse, q, p, 10_000)
     assert pivots > 2 * _kernels._PIVOTS_BETWEEN_REFRESHES
     H_A = scaled.H[rows]
     np.testing.assert_allclose(H_A @ C_inverse @ H_A.T @ mu, -q[rows], rtol=0, atol=1e-13)
@@ -548,19 +554,19 @@ def test_bounds_path_is_left_alone_where_it_is_not_proved(C, H):
 def test_a_stalled_path_is_followed_again_in_another_direction(monkeypatch):
     problem = instance("grid", 0.9)
     expected = problem.solve()
-    follow, directions = _kernels.lemke, []
+    follow, directions = _kernels.compiled_lemke, []
 
     def stall_twice(H, C_inverse, q, p, max_pivots):
         directions.append(p)
         return follow(H, C_inverse, q, p, 3 if len(directions) <= 2 else max_pivots)
 
-    monkeypatch.setattr(_kernels, "lemke", stall_twice)
+    monkeypatch.setattr(_kernels, "compiled_lemke", stall_twice)
     result = problem.solve()
     assert len(directions) == 3
     assert not np.array_equal(directions[0], directions[1])
     np.testing.assert_allclose(result.w, expected.w, rtol=1e-9)
 
-    monkeypatch.setattr(_kernels, "lemke", lambda *a: follow(*a[:-1], 3))
+    monkeypatch.setattr(_kernels, "compiled_lemke", lambda *a: follow(*a[:-1], 3))
     with pytest.raises(SolverError, match=r"3 pivots in 5 attempts.*projection"):
         problem.solve()
 

@@ -155,7 +155,7 @@ def test_where_smaller_is_better_the_lead_is_positive():
 
 
 def test_probability_of_being_better_is_that_of_repetition():
-    # Two policies of the same true value: the chance that the leader is called better is uniform on (½, 1).
+    # For two policies of the same true value the leader's probability of being better is uniform on (½, 1).
     rng = np.random.default_rng(0)
     called = []
     for a, b in rng.normal(2.0, 0.1, (300, 2)):

@@ -445,7 +445,7 @@ def test_evaluate_counts_what_workers_gave_up(tmp_path, capsys):
     assert local["unrecorded_ends"] > 11
 
 
-def test_random_policy_has_fresh_chance_on_every_worker(tmp_path):
+def test_random_policy_has_fresh_randomness_on_every_worker(tmp_path):
     line = ["rollout", "CartPole-v1", "--policy", "random", "--episodes", "20", "--seed", "1", "--ray"]
     for name in ("one.npz", "two.npz"):
         assert run([*line, "--out", str(tmp_path / name)]) == 0

@@ -278,6 +278,7 @@ def load_tool(name):
     return module
 
 
+@pytest.mark.service
 def test_the_site_builds_without_a_warning(tmp_path):
     """Every link leads somewhere, every page is in the navigation, nothing comes from the network."""
     done = subprocess.run(

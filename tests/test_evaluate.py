@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import listing
 
 import policyrisk as pr
 from policyrisk._core.folder import complete_folder
@@ -295,13 +296,6 @@ def test_maps_are_drawn_for_features_of_any_coordinates(features, capsys, tmp_pa
 
 
 # What is left behind.
-
-
-def listing(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in folder.rglob("*")
-    }
 
 
 def test_an_existing_folder_keeps_other_files_and_is_replaced_only_by_a_run_that_works(

@@ -61,9 +61,9 @@ def slow_distances(cells, sources):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_distances_are_those_of_bellmans_equation(seed):
-    chance = np.random.default_rng(seed)
-    cells = chance.random((9, 7)) < 0.6
-    sources = chance.random((9, 7)) < 0.1
+    rng = np.random.default_rng(seed)
+    cells = rng.random((9, 7)) < 0.6
+    sources = rng.random((9, 7)) < 0.1
     np.testing.assert_allclose(grid_distances(cells, sources), slow_distances(cells, sources), atol=1e-12)
 
 
@@ -144,13 +144,13 @@ def test_budget_errors_are_those_of_normal_samples():
     assert budget.same_budget(places) == (budget.error(2), 0.5)
 
 
-def test_budget_takes_the_truths_own_chance_off():
+def test_budget_takes_the_truths_own_randomness_off():
     places, sigma = 20_000, 3.0
-    chance = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     noise = np.full(places, 0.5)
-    truth = Truth(noise, sigma + noise * chance.normal(size=places), noise, noise)
+    truth = Truth(noise, sigma + noise * rng.normal(size=places), noise, noise)
     clean = Truth(noise, np.full(places, sigma), noise, 0 * noise)
-    returns = chance.normal(0, sigma, (places, 8))
+    returns = rng.normal(0, sigma, (places, 8))
     assert Budget(truth, returns).error(8) == pytest.approx(Budget(clean, returns).error(8), rel=0.02)
 
 
@@ -179,8 +179,8 @@ def test_a_noisy_monotone_map_passes_and_one_with_a_hump_does_not():
 
 def test_false_alarms_are_rare():
     d = np.arange(40.0)
-    chance = np.random.default_rng(5)
-    flat = [monotonicity(chance.normal(0, 1, 40), np.ones(40), d, LINE, 1.0).monotone for _ in range(300)]
+    rng = np.random.default_rng(5)
+    flat = [monotonicity(rng.normal(0, 1, 40), np.ones(40), d, LINE, 1.0).monotone for _ in range(300)]
     assert sum(flat) >= 298  # each alarms with probability 0.001 at most
 
 

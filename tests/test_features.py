@@ -10,6 +10,7 @@ import pickle
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from conftest import dense, scaled
 
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import (
@@ -71,16 +72,6 @@ def some_states(phi: Features, n: int = 60, seed: int = 0) -> np.ndarray:
     return states
 
 
-def as_dense(phi: np.ndarray | sp.csr_array) -> np.ndarray:
-    return phi.toarray() if sp.issparse(phi) else phi
-
-
-def scaled(x: list[float], low: list[float], high: list[float]) -> list[float]:
-    return [
-        (min(max(value, a), b) - a) / (b - a) for value, a, b in zip(x, low, high, strict=True)
-    ]  # the nearest point of the box
-
-
 @pytest.mark.parametrize("phi", MAPS.values(), ids=MAPS)
 class TestEveryMap:
     def test_shape_and_type(self, phi):
@@ -89,7 +80,7 @@ class TestEveryMap:
         assert isinstance(phi, Features)
         assert value.shape == (len(states), phi.size)
         assert value.dtype == np.float64
-        assert np.isfinite(as_dense(value)).all()
+        assert np.isfinite(dense(value)).all()
         if sp.issparse(value):
             assert isinstance(value, sp.csr_array)
             columns = [
@@ -99,9 +90,9 @@ class TestEveryMap:
 
     def test_a_state_does_not_depend_on_the_others(self, phi):
         states = some_states(phi, n=17)
-        whole = as_dense(phi(states))
+        whole = dense(phi(states))
         for i in range(len(states)):
-            np.testing.assert_array_equal(as_dense(phi(states[i : i + 1]))[0], whole[i])
+            np.testing.assert_array_equal(dense(phi(states[i : i + 1]))[0], whole[i])
 
     def test_no_states(self, phi):
         nothing = np.empty((0, dim_of(phi)))
@@ -110,12 +101,12 @@ class TestEveryMap:
 
     def test_any_memory_layout(self, phi):
         states = some_states(phi)
-        want = as_dense(phi(states))
+        want = dense(phi(states))
         read_only = states.copy()
         read_only.flags.writeable = False
         wide = np.repeat(states, 2, axis=1)[:, ::2]
         for same in (np.asfortranarray(states), wide, states.tolist(), states.astype(">f8"), read_only):
-            np.testing.assert_array_equal(as_dense(phi(same)), want)
+            np.testing.assert_array_equal(dense(phi(same)), want)
 
     def test_spec_goes_through_json(self, phi):
         again = from_spec(json.loads(json.dumps(phi.spec())))
@@ -124,7 +115,7 @@ class TestEveryMap:
         assert hash(again) == hash(phi)
         assert again.spec() == phi.spec()
         states = some_states(phi)
-        np.testing.assert_array_equal(as_dense(again(states)), as_dense(phi(states)))
+        np.testing.assert_array_equal(dense(again(states)), dense(phi(states)))
 
     def test_pickle(self, phi):
         states = some_states(phi)
@@ -133,7 +124,7 @@ class TestEveryMap:
         assert again == phi
         arrays = [value for value in vars(again).values() if isinstance(value, np.ndarray)]
         assert not any(array.flags.writeable for array in arrays)
-        np.testing.assert_array_equal(as_dense(again(states)), as_dense(phi(states)))
+        np.testing.assert_array_equal(dense(again(states)), dense(phi(states)))
 
     def test_differs_from_all_others(self, phi):
         assert sum(phi == other for other in MAPS.values()) == 1
@@ -177,12 +168,12 @@ def test_outside_states_count_as_the_nearest_point(phi):
     assert outside.any()
     assert not outside.all()
     assert not outside[:2].any()  # the corners belong to the box
-    np.testing.assert_array_equal(as_dense(phi(states)), as_dense(phi(moved)))
+    np.testing.assert_array_equal(dense(phi(states)), dense(phi(moved)))
     far = states.copy()
     far[:, columns] = np.where(states[:, columns] < np.mean([LOW, HIGH], axis=0), -1.7e308, 1.7e308)
     corner = states.copy()
     corner[:, columns] = np.where(far[:, columns] < 0, LOW, HIGH)
-    np.testing.assert_array_equal(as_dense(phi(far)), as_dense(phi(corner)))
+    np.testing.assert_array_equal(dense(phi(far)), dense(phi(corner)))
 
 
 @pytest.mark.parametrize("name", ["polynomial", "fourier", "tiles", "grid", "centres", "grid-truncated"])
@@ -191,7 +182,7 @@ def test_dims_choose_coordinates(name):
     spec = {**phi.spec(), "dims": [3, 1]}
     states = np.random.default_rng(1).normal(loc=[0, 10, 0, 0], size=(40, 4))
     plain = from_spec({**spec, "dims": None})
-    np.testing.assert_array_equal(as_dense(from_spec(spec)(states)), as_dense(plain(states[:, [3, 1]])))
+    np.testing.assert_array_equal(dense(from_spec(spec)(states)), dense(plain(states[:, [3, 1]])))
 
 
 def test_which_maps_are_binary():

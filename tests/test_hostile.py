@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pyarrow as pa
 import pytest
+from conftest import listing
 from pyarrow import parquet as pq
 
 import policyrisk as pr
@@ -242,14 +243,6 @@ CASES = [
     ([*ROLLOUT, "--policy", "random", "--out", "folder.npz"], 2, "is a folder"),
     (["rollout", "NoSuchEnv-v0", "--policy", "random", "--episodes", "1", "--out", "o.npz"], 1, "NoSuchEnv"),
 ]
-
-
-def listing(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in folder.rglob("*")
-        if "__pycache__" not in path.parts
-    }
 
 
 def check(code, expected, out, err, message):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
+from conftest import dense
 
 from policyrisk._core.random import keys, stream, uniform
 from policyrisk._core.threads import single_threaded
@@ -52,11 +53,6 @@ def walks(episodes: int, seed: int, most: int = 12) -> Trajectories:
     return Trajectories(paths[steps <= lengths[:, None]], rewards, lengths, paths[:, -1] == N)
 
 
-def dense(features: Any, states: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    phi = features(states)
-    return phi.toarray() if sp.issparse(phi) else np.asarray(phi)
-
-
 def terms(
     data: Trajectories, pair: tuple[Any, Any], lam: float, discount: float, w_J: Any, direct: bool
 ) -> list[dict[str, Any]]:
@@ -64,7 +60,7 @@ def terms(
     out = []
     for episode in data:
         T, done = int(episode.lengths[0]), bool(episode.terminated[0])
-        phi_J, phi_M = (dense(phi, episode.states[: T + 1 - done]) for phi in pair)
+        phi_J, phi_M = (dense(phi(episode.states[: T + 1 - done])) for phi in pair)
         if done:
             phi_J, phi_M = (np.vstack([phi, np.zeros(phi.shape[1])]) for phi in (phi_J, phi_M))
         l_J, l_M = phi_J.shape[1], phi_M.shape[1]
@@ -130,7 +126,7 @@ def fitted(data: Trajectories, pair: Any, lam: float, discount: float, ridge: fl
 
 def estimable(pair: Any, which: int) -> npt.NDArray[np.float64]:
     """Features of the states: what redundant features leave undetermined drops out of φᵀψ."""
-    return dense(pair[which], np.arange(N))
+    return dense(pair[which](np.arange(N)))
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -161,7 +157,7 @@ def test_on_the_active_face(direct: bool, episodes: int) -> None:
     data, pair = walks(episodes, seed=2), MAPS["polynomial"]
     equations, weights = fitted(data, pair, 0.9, 1.0, 0.0, direct)
     states = np.array([0.0, 4.0])
-    phi_J, phi_M = dense(pair[0], states), dense(pair[1], states)
+    phi_J, phi_M = dense(pair[0](states)), dense(pair[1](states))
     J = phi_J @ weights.mean
     # Scores at the constrained weights: the multipliers keep them from summing to zero.
     w_M = weights.second + np.linalg.pinv(phi_M) @ ((0 if direct else J**2) - phi_M @ weights.second)
@@ -181,7 +177,7 @@ def test_on_the_active_face(direct: bool, episodes: int) -> None:
 def test_redundant_active_rows_change_nothing() -> None:
     data, pair = walks(30, seed=2), MAPS["table"]
     equations, weights = fitted(data, pair, 0.9, 1.0, 0.0, True)
-    row = dense(pair[1], np.array([3]))
+    row = dense(pair[1](np.array([3])))
     once = influence(data, equations, weights, method="direct", face=Face(row, np.zeros((1, N))))
     twice = influence(
         data, equations, weights, method="direct", face=Face(np.vstack([row, row]), np.zeros((2, N)))

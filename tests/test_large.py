@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
+from conftest import dense
 from test_accumulate import MAPS, episodes, reference
 
 import policyrisk as pr
-from policyrisk import equations as equations_module
 from policyrisk.equations import MomentEquations, Weights, sparse_system
+from policyrisk.equations import moment_equations as equations_module
 from policyrisk.errors import (
     ImproperPolicyError,
     InvalidInputError,
@@ -153,7 +154,7 @@ def test_cutting_the_work_up_changes_nothing(cut: float, large: pytest.MonkeyPat
         large.setattr(sparse_total, "BLOCKS", blocks)
         large.setattr("policyrisk.lstd.accumulate.SPARSE_CHUNK", most)
         cut_up = accumulate(data, features, lam=0.9, discount=0.95)
-        check(cut_up, {name: _array(getattr(whole, name)) for name in (*MATRICES, "b", "e")})
+        check(cut_up, {name: dense(getattr(whole, name)) for name in (*MATRICES, "b", "e")})
 
 
 def test_the_same_bits_on_one_thread_and_on_many(large: pytest.MonkeyPatch) -> None:
@@ -180,7 +181,7 @@ def test_sparse_equations_add(large: pytest.MonkeyPatch) -> None:
         parts = [empty, lstd.equations(data[:4]), lstd.equations(data[4:4]), lstd.equations(data[4:]), empty]
         for order in (parts, parts[::-1]):
             total = sum(order)
-            check(total, {name: _array(getattr(whole, name)) for name in (*MATRICES, "b", "e")})
+            check(total, {name: dense(getattr(whole, name)) for name in (*MATRICES, "b", "e")})
             assert total.shared == whole.shared
             assert (total.episodes, total.transitions) == (whole.episodes, whole.transitions)
             np.testing.assert_allclose(total.gram.toarray(), whole.gram.toarray())
@@ -213,7 +214,7 @@ def test_features_decide_what_stays_sparse() -> None:
 
 
 def walks(count: int = 3000, seed: int = 0, cut_off: float = 0.0) -> Trajectories:
-    """Walks in the unit square that end by chance, rewards that depend on the place."""
+    """Walks in the unit square that end at random, rewards that depend on the place."""
     rng = np.random.default_rng(seed)
     lengths = rng.geometric(1 / 20, count)
     rows = int(lengths.sum()) + count
@@ -426,7 +427,7 @@ def test_a_stream_is_read_as_it_comes_and_nothing_of_it_stays(large: pytest.Monk
 
     found = accumulate(stream(), PHI, lam=0.8, discount=1.0)
     whole = accumulate(Trajectories.concatenate(list(stream())), PHI, lam=0.8, discount=1.0)
-    check(found, {name: _array(getattr(whole, name)) for name in (*MATRICES, "b", "e")})
+    check(found, {name: dense(getattr(whole, name)) for name in (*MATRICES, "b", "e")})
     assert max(noted) < 3 * 4096
     assert found.transitions * PHI.tilings > 20 * 4096
 
@@ -438,7 +439,3 @@ def test_traces_last_the_fewest_steps_that_leave_so_little(decay: float, cut: fl
     assert steps_of(decay, cut) == steps
     assert decay**steps <= cut * (1 + 1e-9)
     assert steps == 1 or decay ** (steps - 1) > cut
-
-
-def _array(sums: Any) -> npt.NDArray[np.float64]:
-    return sums.toarray() if sp.issparse(sums) else sums

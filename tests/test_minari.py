@@ -9,6 +9,7 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
+from conftest import assert_same
 
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError, MissingPackageError
@@ -104,11 +105,6 @@ def expected(*coordinates):
     states = np.concatenate(at)[:, None] * np.array(coordinates)
     rewards = -np.concatenate(PLANS).astype(float)
     return pr.Trajectories(states, rewards, [len(plan) for plan in PLANS], ENDS)
-
-
-def assert_same(a, b):
-    for name in ("states", "rewards", "lengths", "terminated"):
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), strict=True)
 
 
 def test_box_observations_by_object_id_path_and_door(datasets):

@@ -58,7 +58,7 @@ class Exponential(Noise):
 
 
 def test_standard_errors_are_the_spread_over_replications() -> None:
-    # A state that is asked for again has chance of its own: each row is a replication.
+    # A state that is asked for again has randomness of its own: each row is a replication.
     result = monte_carlo(Exponential(), None, np.zeros(1000), episodes=1000, seed=2)
     for name in ("mean", "variance", "std"):
         difference = (getattr(result, name) - 1.0) ** 2 - result.standard_error(name) ** 2

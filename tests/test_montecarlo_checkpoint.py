@@ -100,7 +100,7 @@ def test_an_interrupt_at_any_line_counts_every_episode_once(tmp_path: Path) -> N
     assert interrupts > 80
 
 
-def test_without_a_seed_the_chance_is_kept_in_the_file(tmp_path: Path) -> None:
+def test_without_a_seed_the_random_key_is_kept_in_the_file(tmp_path: Path) -> None:
     path, copy = tmp_path / "mc.npz", tmp_path / "copy.npz"
     interrupted(path, seed=None)
     copy.write_bytes(path.read_bytes())

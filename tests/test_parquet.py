@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,14 +24,6 @@ from policyrisk.readers.episode_ids import Seen
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 WHOLE = st.integers(-(2**63), 2**63 - 1)
-
-
-def assert_same(a, b):
-    for name in ("states", "rewards", "lengths", "terminated"):
-        x, y = getattr(a, name), getattr(b, name)
-        assert x.dtype == y.dtype, name
-        assert x.shape == y.shape, name
-        assert x.tobytes() == y.tobytes(), name
 
 
 @st.composite

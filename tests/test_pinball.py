@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pytest
+from conftest import assert_same
 from numba import njit
 from pinball_twin import edges_of, plain_actions
 from scipy import stats
@@ -202,17 +203,12 @@ class Chase:
         return np.where(np.abs(d[:, 0]) > np.abs(d[:, 1]), across, along)
 
 
-def same(a: Any, b: Any) -> None:
-    for column in ("states", "rewards", "lengths", "terminated"):
-        np.testing.assert_array_equal(getattr(a, column), getattr(b, column))
-
-
 def test_a_function_and_a_compiled_policy_go_the_same_way() -> None:
     pinball = Pinball("box", noise=0.03)
     policy = Chase(pinball.maze)
     starts = pinball.sample_starts(300, seed=0)
     ours = pinball.rollout(policy, starts, seed=1, max_steps=120)
-    same(ours, pinball.rollout(policy.function, starts, seed=1, max_steps=120))
+    assert_same(ours, pinball.rollout(policy.function, starts, seed=1, max_steps=120))
     assert ours.terminated.any()
     assert not ours.terminated.all()
 
@@ -282,20 +278,20 @@ def test_same_bits_on_one_thread_and_on_two_however_the_work_is_cut(
     one = pinball.rollout(policy, starts, seed=1, max_steps=700)
     sums = pinball.returns(policy, starts, seed=1, max_steps=700)
     threads(min(2, numba.config.NUMBA_NUM_THREADS))
-    same(one, pinball.rollout(policy, starts, seed=1, max_steps=700))
+    assert_same(one, pinball.rollout(policy, starts, seed=1, max_steps=700))
     same_sums = pinball.returns(policy, starts, seed=1, max_steps=700)
     for a, b in zip(sums, same_sums, strict=True):
         np.testing.assert_array_equal(a, b)
     monkeypatch.setattr(_compiled, "_BATCH", 40)
     monkeypatch.setattr(_compiled, "_BLOCK", 5_000)
-    same(one, pinball.rollout(policy, starts, seed=1, max_steps=700))
+    assert_same(one, pinball.rollout(policy, starts, seed=1, max_steps=700))
     np.testing.assert_array_equal(sums.returns, one.returns())
     np.testing.assert_array_equal(sums.lengths, one.lengths)
     np.testing.assert_array_equal(sums.terminated, one.terminated)
     assert one.terminated.any()
 
 
-def test_returns_repeat_each_start_with_fresh_chance() -> None:
+def test_returns_repeat_each_start_with_fresh_randomness() -> None:
     pinball = Pinball("empty")
     starts = np.array([[0.2, 0.9], [0.88, 0.26]])
     out = pinball.returns(UniformPolicy(), starts, episodes=400, seed=0, max_steps=20_000)

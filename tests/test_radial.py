@@ -8,21 +8,12 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from conftest import dense, scaled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import RadialBasis
-
-
-def as_dense(phi: np.ndarray | sp.csr_array) -> np.ndarray:
-    return phi.toarray() if sp.issparse(phi) else phi
-
-
-def scaled(x: list[float], low: list[float], high: list[float]) -> list[float]:
-    return [
-        (min(max(value, a), b) - a) / (b - a) for value, a, b in zip(x, low, high, strict=True)
-    ]  # the nearest point of the box
 
 
 def slow_radial(
@@ -73,7 +64,7 @@ def test_grid_against_the_formula(shape, normalised, truncate, width, seed):
         slow_radial(scaled(x, low, high), grid_centres(shape), wide, normalised, truncate)
         for x in states.tolist()
     ]
-    np.testing.assert_allclose(as_dense(value), want, rtol=1e-12, atol=1e-300)
+    np.testing.assert_allclose(dense(value), want, rtol=1e-12, atol=1e-300)
     if truncate is not None:
         assert value.nnz == np.count_nonzero(want)
     if normalised:
@@ -106,7 +97,7 @@ def test_given_centres_against_the_formula(dim, size, boxed, normalised, truncat
             phi(states)
         return
     want = g / g.sum(axis=1, keepdims=True) if normalised else g
-    np.testing.assert_allclose(as_dense(phi(states)), want, rtol=1e-12)
+    np.testing.assert_allclose(dense(phi(states)), want, rtol=1e-12)
     np.testing.assert_array_equal(
         phi.outside(states),
         [boxed and list(a) != b for a, b in zip(states, np.clip(states, low, high).tolist(), strict=True)],
@@ -148,9 +139,9 @@ def test_narrow_normalised_bases_do_not_vanish():
     # Every g underflows to 0 between the centres; the nearest one has all the weight nevertheless.
     for truncate in (None, 400.0):
         phi = RadialBasis.grid(low=[0], high=[1], shape=2, width=2e-3, normalised=True, truncate=truncate)
-        np.testing.assert_allclose(as_dense(phi([0.45, 0.55])), [[1, 0], [0, 1]], atol=1e-300)
+        np.testing.assert_allclose(dense(phi([0.45, 0.55])), [[1, 0], [0, 1]], atol=1e-300)
         given_centres = RadialBasis([0, 1], 2e-3, normalised=True, truncate=truncate)
-        np.testing.assert_allclose(as_dense(given_centres([0.45, 0.55])), [[1, 0], [0, 1]], atol=1e-300)
+        np.testing.assert_allclose(dense(given_centres([0.45, 0.55])), [[1, 0], [0, 1]], atol=1e-300)
 
 
 def test_default_width_is_the_spacing():

@@ -5,6 +5,7 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
+from conftest import assert_same
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -41,12 +42,12 @@ class Chance(gym.Env):
 
 
 def choose(observations):
-    """Some policy without chance: each row's action depends on that row."""
+    """Some policy without randomness: each row's action depends on that row."""
     return (observations[:, 1] * 3).astype(int)
 
 
 def by_hand(env, policy, seeds, limit=None):
-    """One environment, one episode after the other; the seed None goes on with the chance that there is."""
+    """One environment, one episode after the other; the seed None keeps its random state."""
     states, rewards, lengths, ends = [], [], [], []
     for seed in seeds:
         observation, _ = env.reset(seed=seed)
@@ -60,11 +61,6 @@ def by_hand(env, policy, seeds, limit=None):
             lengths[-1] += 1
         ends.append(bool(ended))
     return pr.Trajectories(np.array(states), rewards, lengths, ends)
-
-
-def assert_same(a, b):
-    for name in ("states", "rewards", "lengths", "terminated"):
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), strict=True)
 
 
 def seeds(seed, episodes):
@@ -210,7 +206,7 @@ def test_a_vector_environment_without_autoreset(n, max_steps):
 @pytest.mark.parametrize("n", [1, 3, 8])
 @pytest.mark.parametrize("episodes", [2, 20])
 def test_a_vector_environment_with_autoreset(mode, n, episodes):
-    """Environment i begins with its seed and runs episodes i, i + n, …, each with what chance is left."""
+    """Environment i begins with its seed and runs episodes i, i + n, …, one random state through all."""
     data = pr.rollout(vector(mode, n), choose, episodes=episodes, seed=5)
     (first,) = seeds(5, 1)
     parts = {}

@@ -42,9 +42,9 @@ def slow_sarsa(sarsa: Sarsa, pinball: Pinball, episodes: int, seed: int, max_ste
             return draw(below, sarsa.actions)
         return int(np.argmax(features @ w))
 
-    chance = generator(seed)
-    key = keys(chance)
-    starts = pinball.sample_starts(episodes, seed=chance)
+    rng = generator(seed)
+    key = keys(rng)
+    starts = pinball.sample_starts(episodes, seed=rng)
     w = np.zeros((sarsa.features.size, sarsa.actions))
     for k in range(episodes):
         alpha, epsilon = (
@@ -153,7 +153,7 @@ def test_finds_the_optimal_policy_of_a_corridor():
     q = optimal_corridor()
     assert set(q.argmax(axis=1)) == {0, 1}
     result = Sarsa(one_hot, 2, step=Falling(0.3, 0.005), epsilon=Falling(0.3, 0.01)).train(
-        Corridor(), 20_000, starts=lambda n, chance: chance.integers(0, N, (n, 1)), seed=0, max_steps=500
+        Corridor(), 20_000, starts=lambda n, rng: rng.integers(0, N, (n, 1)), seed=0, max_steps=500
     )
     assert result.policy(states).tolist() == q.argmax(axis=1).tolist()
     np.testing.assert_allclose(result.policy.value(states), q.max(axis=1), atol=0.8)

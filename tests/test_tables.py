@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from conftest import assert_same
 
 import policyrisk as pr
 from policyrisk.errors import BadRowError, InvalidInputError, UnrecordedEndWarning
@@ -31,11 +32,6 @@ def written(folder, rows=ROWS, header=HEADER, name="log.csv"):
 
 def changed(row, text):
     return [text if k == row else line for k, line in enumerate(ROWS)]
-
-
-def assert_same(a, b):
-    for name in ("states", "rewards", "lengths", "terminated"):
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), strict=True)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from conftest import dense
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,11 +53,6 @@ def wandering(episodes: int, seed: int, cut: float = 0.4) -> Trajectories:
     return Trajectories(np.concatenate(states), rng.normal(size=lengths.sum()), lengths, terminated)
 
 
-def dense(features, states):
-    phi = features(states)
-    return phi.toarray() if sp.issparse(phi) else phi
-
-
 def used_transitions(td: TD, data: Trajectories):
     """The episodes as lists of (φ_J, φ_M, r, φ_J', φ_M'), cut-off ends with unvisited features given up."""
     seen: set[tuple[int, int]] = set()
@@ -65,7 +61,7 @@ def used_transitions(td: TD, data: Trajectories):
         return {
             (i, int(j))
             for i, features in enumerate((td.features, td.second_features))
-            for j in np.flatnonzero(dense(features, x[None])[0])
+            for j in np.flatnonzero(dense(features(x[None]))[0])
         }
 
     for episode in data:
@@ -78,8 +74,8 @@ def used_transitions(td: TD, data: Trajectories):
             seen |= support(x[t])
             ended = t + 1 == len(r) and episode.terminated[0]
             now, then = x[t][None], x[t + (0 if ended else 1)][None]
-            phi = [dense(f, now)[0] for f in (td.features, td.second_features)]
-            following = [dense(f, then)[0] * (not ended) for f in (td.features, td.second_features)]
+            phi = [dense(f(now))[0] for f in (td.features, td.second_features)]
+            following = [dense(f(then))[0] * (not ended) for f in (td.features, td.second_features)]
             rows.append((*phi, float(r[t]), *following))
         yield rows
 
@@ -169,7 +165,7 @@ def limit(td: TD, chain: MarkovChain):
     [(0.0, 1.0, "episode"), (0.6, 1.0, "episode"), (0.0, 0.9, "episode"), (0.6, 0.9, "step")],
 )
 def test_theorem_10(lam, gamma, update):
-    """TD reaches the exact projected weights: no bias beyond chance, and an error that falls with √K."""
+    """TD reaches the exact projected weights: no bias beyond randomness, and an error that falls with √K."""
     chain = walk(n=6, p=0.7, discount=gamma)
     pairs = TileCoding(low=[0], high=[6], bins=3)  # two states share a weight: far from exact
     decay = 200 if update == "episode" else 2000
@@ -303,7 +299,7 @@ def test_unvisited_ends_are_given_up():
 def test_support_counts_what_was_seen(kind):
     data, phi = wandering(30, seed=8, cut=0.0), FEATURES[kind]
     risk = TD(phi).fit(data)
-    rows = [dense(phi, episode.states[:-1]) for episode in data]
+    rows = [dense(phi(episode.states[:-1])) for episode in data]
     np.testing.assert_array_equal(risk.support.visits, sum((row != 0).sum(axis=0) for row in rows))
     np.testing.assert_array_equal(
         risk.support.feature_episodes, sum((row != 0).any(axis=0).astype(float) for row in rows)
@@ -322,7 +318,7 @@ def rows_of_states(data: Trajectories):
 
 def test_gram_leaves_ends_out():
     data, phi = wandering(30, seed=9, cut=1.0), FEATURES["dense"]
-    rows = dense(phi, rows_of_states(data))
+    rows = dense(phi(rows_of_states(data)))
     risk = TD(phi, discount=0.9).fit(data)
     np.testing.assert_allclose(risk.support.gram, rows.T @ rows, rtol=1e-12)
 
@@ -425,7 +421,7 @@ def test_half_the_hinted_step_converges_and_double_does_not(kind, lam, update):
     assert np.isfinite(fit(hint / 2).w_second).all()
     risk = fit(hint / 2, decay=2000 if update == "episode" else 40_000, power=0.8, epochs=6)
     exact = limit(TD(phi, lam=lam), chain)[: phi.size]
-    J, J_exact = risk.mean(np.arange(20)), dense(phi, np.arange(20)[:, None]) @ exact
+    J, J_exact = risk.mean(np.arange(20)), dense(phi(np.arange(20)[:, None])) @ exact
     assert np.linalg.norm(J - J_exact) < 0.15 * np.linalg.norm(J_exact)
 
 

@@ -196,7 +196,7 @@ def test_a_few_negative_variances_do_not_outweigh_a_wrong_estimate_everywhere():
     assert result.best == "rare"
 
 
-def test_where_nothing_is_left_to_chance_the_floor_is_no_zero():
+def test_without_randomness_the_floor_is_not_zero():
     sure = pr.domains.walk(n=4, p=1.0)
     exact = pr.LSTD(pr.Tabular(4)).fit_exact(sure, start=0)
     result = cross_validate(

@@ -1,8 +1,13 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
+from typing import overload as _overload
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 def overload(
     function: Callable[..., Any], /, *, strict: bool = ..., inline: str = ...
 ) -> Callable[[_F], _F]: ...
+@_overload
+def register_jitable(function: _F, /) -> _F: ...
+@_overload
+def register_jitable(*, fastmath: bool | set[str] = ...) -> Callable[[_F], _F]: ...

@@ -1,4 +1,4 @@
-"""The pivoting loop of the direct solver, compiled.
+"""The pivoting loop of the direct solver; ``lemke`` is plain Python and ``compiled_lemke`` the same, compiled.
 
 Notation: K = H C⁻¹ Hᵀ, and s = q + K μ + p θ are the slacks. At any moment R are the rows whose slack
 is held at zero, A ⊂ R those whose multiplier may be positive, and r the one row of R outside A. Then
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numba.extending import register_jitable
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 
@@ -38,7 +39,7 @@ class _Basis(NamedTuple):
     held: Bools  # (m,) True on R
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
+@register_jitable(fastmath={"reassoc", "contract", "nsz"})
 def _dot(a: Floats, b: Floats) -> float:
     total = 0.0
     for i in range(a.size):
@@ -46,7 +47,7 @@ def _dot(a: Floats, b: Floats) -> float:
     return total
 
 
-@njit(cache=True)
+@register_jitable
 def _add_combination(weights: Floats, rows: Floats, out: Floats) -> None:
     """``out += weights @ rows[: weights.size]``, a contiguous row at a time."""
     for a in range(weights.size):
@@ -56,7 +57,7 @@ def _add_combination(weights: Floats, rows: Floats, out: Floats) -> None:
             out[j] += weight * row[j]
 
 
-@njit(cache=True)
+@register_jitable
 def _subtract_outer(matrix: Floats, left: Floats, right: Floats) -> None:
     """``matrix[:n, :n] -= outer(left, right)`` with n = right.size."""
     for a in range(right.size):
@@ -66,7 +67,7 @@ def _subtract_outer(matrix: Floats, left: Floats, right: Floats) -> None:
             row[b] -= weight * right[b]
 
 
-@njit(cache=True)
+@register_jitable
 def _position(R: Ints, n: int, r: int) -> int:
     for b in range(n):
         if R[b] == r:
@@ -74,7 +75,7 @@ def _position(R: Ints, n: int, r: int) -> int:
     return -1
 
 
-@njit(cache=True)
+@register_jitable
 def _refresh(basis: _Basis, n: int, H: Floats, q: Floats, p: Floats) -> None:
     """Compute the inverse, z and s anew, so that rounding does not pile up."""
     B = np.empty((n, n))
@@ -92,7 +93,7 @@ def _refresh(basis: _Basis, n: int, H: Floats, q: Floats, p: Floats) -> None:
         basis.s[i] = 0.0 if basis.held[i] else q[i] + p[i] * basis.z[0] + _dot(H[i], v)
 
 
-@njit(cache=True)
+@register_jitable
 def _leaving(basis: _Basis, n: int, rate_size: float) -> tuple[int, int]:
     """Which variable reaches zero first: (a, -1) for z[a], (-1, i) for s[i], (-1, -1) for none.
 
@@ -123,7 +124,7 @@ def _leaving(basis: _Basis, n: int, rate_size: float) -> tuple[int, int]:
     return leaving_z, leaving_s
 
 
-@njit(cache=True)
+@register_jitable
 def _row_in_basis(basis: _Basis, n: int, h: Floats, p_i: float) -> tuple[Floats, Floats]:
     """The row b = (p_i, K_iA) of constraint i, and b B⁻¹."""
     b = np.empty(n)
@@ -135,7 +136,7 @@ def _row_in_basis(basis: _Basis, n: int, h: Floats, p_i: float) -> tuple[Floats,
     return b, e
 
 
-@njit(cache=True)
+@register_jitable
 def _grow(basis: _Basis, n: int, h: Floats, p_i: float, y: Floats) -> None:
     """B gains the row of constraint i (h, p_i) and the column of the multiplier with y = C⁻¹ h_r."""
     b, e = _row_in_basis(basis, n, h, p_i)
@@ -149,7 +150,7 @@ def _grow(basis: _Basis, n: int, h: Floats, p_i: float, y: Floats) -> None:
     inverse[n, n] = 1.0 / corner
 
 
-@njit(cache=True)
+@register_jitable
 def _swap_row(basis: _Basis, n: int, at: int, h: Floats, p_i: float) -> None:
     """The row of constraint i (h, p_i) takes the place of row ``at`` of B."""
     _, e = _row_in_basis(basis, n, h, p_i)
@@ -159,7 +160,7 @@ def _swap_row(basis: _Basis, n: int, at: int, h: Floats, p_i: float) -> None:
     _subtract_outer(basis.inverse, basis.dz, e)
 
 
-@njit(cache=True)
+@register_jitable
 def _eliminate(basis: _Basis, n: int, a: int) -> None:
     """Pivot on column a; its row of the inverse becomes that of the entering multiplier."""
     e = basis.inverse[a, :n] / basis.dz[a]
@@ -167,7 +168,7 @@ def _eliminate(basis: _Basis, n: int, a: int) -> None:
     basis.inverse[a, :n] = -e
 
 
-@njit(cache=True)
+@register_jitable
 def _shrink(basis: _Basis, n: int, at: int, a: int) -> None:
     """Row ``at`` and column ``a`` leave B (after ``_eliminate``); the last ones take their places."""
     last = n - 1
@@ -183,7 +184,6 @@ def _shrink(basis: _Basis, n: int, at: int, a: int) -> None:
         basis.H_R[at] = basis.H_R[last]
 
 
-@njit(cache=True)
 def lemke(
     H: Floats, C_inverse: Floats, q: Floats, p: Floats, max_pivots: int
 ) -> tuple[int, int, Ints, Floats]:
@@ -299,3 +299,6 @@ def lemke(
             at = _position(basis.R, n, r)
 
     return STALLED, max_pivots, basis.A[: n - 1].copy(), z[1:n].copy()
+
+
+compiled_lemke = njit(cache=True)(lemke)

@@ -19,6 +19,7 @@ from policyrisk.errors import SingularSystemError, SolverError
 
 _COVERINGS = 5  # random directions p to try before giving up
 _REFINEMENTS = 2
+_COMPILED_FROM = 1000  # entries of H; on smaller problems plain Python is done before the compiler is
 
 
 def solve(problem: Problem, tol: float) -> tuple[Floats, Floats, int]:
@@ -31,13 +32,14 @@ def solve(problem: Problem, tol: float) -> tuple[Floats, Floats, int]:
             f"C must be invertible (Assumption 3), got a condition number of {condition:.1e} after "
             "scaling; leave out redundant features"
         )
+    lemke = _kernels.compiled_lemke if H.size >= _COMPILED_FROM else _kernels.lemke
     q = g - H @ problem.unconstrained
     pivots = 0
     failures = []
     for seed in range(_COVERINGS):
         p = np.random.default_rng(seed).uniform(1.0, 2.0, g.size)
         try:
-            status, steps, rows, values = _kernels.lemke(H, C_inverse, q, p, 5 * sum(H.shape))
+            status, steps, rows, values = lemke(H, C_inverse, q, p, 5 * sum(H.shape))
             pivots += steps
             if status == _kernels.RAY and _proves_infeasible(H[rows], g[rows], values):
                 conflict = np.sort(problem.rows[rows[values > 1e-9 * values.max()]])

@@ -1,0 +1,47 @@
+"""Helpers that several files of tests share, and the mark of those that need a service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.sparse as sp
+
+SERVICES = {"machines", "browser"}  # fixtures: a Ray cluster, a Chromium
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SERVICES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.service)
+
+
+def dense(phi: Any) -> npt.NDArray[np.float64]:
+    """Features, or another matrix that may be sparse, as an array."""
+    return phi.toarray() if sp.issparse(phi) else np.asarray(phi)
+
+
+def scaled(x: list[float], low: list[float], high: list[float]) -> list[float]:
+    """The nearest point of the box, which is brought to [0, 1]."""
+    return [(min(max(value, a), b) - a) / (b - a) for value, a, b in zip(x, low, high, strict=True)]
+
+
+def assert_same(a: Any, b: Any) -> None:
+    """Two Trajectories agree to the bit, shapes and types included."""
+    for name in ("states", "rewards", "lengths", "terminated"):
+        x, y = getattr(a, name), getattr(b, name)
+        np.testing.assert_array_equal(x, y, err_msg=name, strict=True)
+        assert x.tobytes() == y.tobytes(), name
+
+
+def listing(folder: Path) -> dict[str, bytes | None]:
+    """Everything in a folder: what each file holds, None for a folder; compiled modules are left out."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+        if "__pycache__" not in path.parts
+    }
