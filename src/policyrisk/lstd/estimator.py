@@ -31,7 +31,7 @@ from policyrisk.lstd.score_sums import second_moment_of_direct
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.fold import FirstPass, Fold, Sum, here
-from policyrisk.risk import Facts, RiskFunction, SampleReturns, VarianceMethod
+from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
 from policyrisk.risk.support import Support
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
@@ -297,7 +297,7 @@ class LSTD:
             variance_method=self.variance,
             support=supports[0],
             second_support=supports[1],
-            facts=Facts(
+            provenance=Provenance(
                 estimator=estimator,
                 lam=self.lam,
                 discount=self.discount,
