@@ -97,7 +97,7 @@ def large(lam: float, path: str, batches: int = BATCHES) -> dict[str, float]:
         "sums": summed,
         "simulation": stream.seconds,
         "solve": solved,
-        "residual": risk.facts.residual,
+        "residual": risk.provenance.residual,
         "sums peak": sums_peak,
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         **errors(risk, path),
@@ -138,7 +138,7 @@ def both(lam: float, path: str) -> dict[str, Any]:
         found[f"cut {cut:g}"] |= {
             "moved": [spread(d, v) for d, v in zip(moved, (J, V), strict=True)],
             "in bars": [float(np.nanmedian(np.abs(d) / s)) for d, s in zip(moved, bars, strict=True)],
-            "residual": risk.facts.residual,
+            "residual": risk.provenance.residual,
         }
     return found
 

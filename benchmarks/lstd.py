@@ -27,7 +27,7 @@ from policyrisk.lstd import LSTD
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.influence import influence
 from policyrisk.paper.pinball import PinballParameters
-from policyrisk.risk import Facts, RiskFunction
+from policyrisk.risk import Provenance, RiskFunction
 from policyrisk.risk.support import Support
 from policyrisk.trajectories import Trajectories
 
@@ -131,7 +131,14 @@ def error_bars() -> float:
     weights = equations.solve()
     support = Support(equations.visits, equations.feature_episodes, equations.episodes, None, 1.0)
     risk = RiskFunction(
-        TILES, TILES, weights.mean, weights.second, "second-moment", support, support, Facts("LSTD", LAM, 1.0)
+        TILES,
+        TILES,
+        weights.mean,
+        weights.second,
+        "second-moment",
+        support,
+        support,
+        Provenance("LSTD", LAM, 1.0),
     )
 
     def work() -> npt.NDArray[np.float64]:

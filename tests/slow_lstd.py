@@ -12,7 +12,7 @@ from conftest import dense
 
 import policyrisk as pr
 from policyrisk.errors import SingularSystemError
-from policyrisk.risk import ErrorBars, Facts, RiskFunction, SampleReturns
+from policyrisk.risk import ErrorBars, Provenance, RiskFunction, SampleReturns
 from policyrisk.risk.support import Support
 from policyrisk.trajectories import batches
 
@@ -94,7 +94,7 @@ class SlowLSTD:
             variance_method=self.variance,
             support=support(self.features, phi_J, data),
             second_support=support(self.second, phi_M, data),
-            facts=Facts("slow LSTD", lam, g, 0.0, K, int(data.terminated.sum()), data.transitions),
+            provenance=Provenance("slow LSTD", lam, g, 0.0, K, int(data.terminated.sum()), data.transitions),
             error_bars=ErrorBars(kept_J, kept_M, sigma[:k, :k], sigma[:k, k:], sigma[k:, k:], replicates),
             returns=SampleReturns.of(terminated),
         )

@@ -10,7 +10,7 @@ import policyrisk as pr
 from policyrisk.evaluation import Evaluation
 from policyrisk.evaluation.advice import advise
 from policyrisk.passes.survey import Survey
-from policyrisk.risk import FEW
+from policyrisk.risk import FEW_EPISODES
 
 
 def evaluated(lstd, data):
@@ -18,8 +18,8 @@ def evaluated(lstd, data):
 
 
 def with_facts(evaluation, **facts):
-    changed = dataclasses.replace(evaluation.risk.facts, **facts)
-    return dataclasses.replace(evaluation, risk=dataclasses.replace(evaluation.risk, facts=changed))
+    changed = dataclasses.replace(evaluation.risk.provenance, **facts)
+    return dataclasses.replace(evaluation, risk=dataclasses.replace(evaluation.risk, provenance=changed))
 
 
 def found(evaluation, words):
@@ -68,7 +68,7 @@ def test_the_share_of_few_is_that_of_visited_states():
     place = data.states[data.visited_rows][:, 0].astype(int)
     episode = np.repeat(np.arange(len(data)), data.lengths)
     behind = np.array([len(np.unique(episode[place == k])) for k in range(12)])
-    share = np.mean(behind[place] < FEW)
+    share = np.mean(behind[place] < FEW_EPISODES)
     assert 0 < share < 1
     assert f"{share:.1%} of the visited states" in found(evaluation, "Few episodes").seen
 
@@ -100,7 +100,7 @@ def test_the_constraint_takes_the_place_of_a_negative_variance():
     )
     evaluation = evaluated(lstd, data)
     assert found(evaluation, "variance is negative") is None
-    assert f"At {evaluation.risk.facts.constrained} state" in found(evaluation, "V >= 0 is active").seen
+    assert f"At {evaluation.risk.provenance.constrained} state" in found(evaluation, "V >= 0 is active").seen
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_no_error_bars(good):
     exact = pr.LSTD(pr.Tabular(10)).fit_exact(pr.domains.walk(n=10, p=0.7), start=0)
     advice = found(dataclasses.replace(good, risk=exact), "no error bars")
     assert advice.severity == "warning"
-    assert math.isnan(exact.facts.condition) or exact.facts.condition < 1e9
+    assert math.isnan(exact.provenance.condition) or exact.provenance.condition < 1e9
 
 
 def test_the_most_serious_come_first(good):

@@ -9,7 +9,7 @@ from scipy import stats
 import policyrisk as pr
 from policyrisk import criteria
 from policyrisk.errors import InvalidInputError, MismatchError, NegativeVarianceWarning
-from policyrisk.risk import ErrorBars, Facts, RiskFunction
+from policyrisk.risk import ErrorBars, Provenance, RiskFunction
 from policyrisk.risk.summary import Moments
 from policyrisk.risk.support import Support
 from policyrisk.selection.comparison import compare
@@ -43,7 +43,8 @@ def policy(m, v, error_m=0.1, error_v=0.2, *, episodes=100, discount=1.0, bars=T
     )
     return RiskFunction(
         table, table, m * one, v * one, "direct", behind, behind,
-        Facts("LSTD", 0.9, discount, episodes=episodes, terminated=episodes), error_bars if bars else None,
+        Provenance("LSTD", 0.9, discount, episodes=episodes, terminated=episodes),
+        error_bars if bars else None,
     )  # fmt: skip
 
 

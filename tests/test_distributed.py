@@ -207,10 +207,13 @@ def test_fit_is_the_local_one_with_everything_in_it(settings, options):
     data = [*walks(4, max_steps=5), CHAIN.sample(start=11, episodes=8, seed=1)]
     lstd = pr.LSTD(**settings, discount=0.95)
     local, found = lstd.fit(data, **options), distributed.fit(lstd, data, **options)
-    assert found.facts.given_up == local.facts.given_up
-    assert (local.facts.given_up > 0) == (settings["features"] is TABLE)
-    assert found.facts.constrained == local.facts.constrained
-    assert (found.facts.episodes, found.facts.transitions) == (local.facts.episodes, local.facts.transitions)
+    assert found.provenance.given_up == local.provenance.given_up
+    assert (local.provenance.given_up > 0) == (settings["features"] is TABLE)
+    assert found.provenance.constrained == local.provenance.constrained
+    assert (found.provenance.episodes, found.provenance.transitions) == (
+        local.provenance.episodes,
+        local.provenance.transitions,
+    )
     x = np.arange(12)
     for name in ("mean", "variance", "second_moment", "episodes"):
         truth = getattr(local, name)(x)
@@ -238,8 +241,8 @@ def test_what_cut_off_episodes_give_up_goes_across_shards():
     other = pr.Trajectories([[0], [2], [3]], [1.0, 1.0], [2], [False])
     lstd = pr.LSTD(pr.Tabular(4))
     local, found = lstd.fit([one, other]), distributed.fit(lstd, [one, other])
-    assert local.facts.given_up == found.facts.given_up == 3
-    assert found.facts.episodes == local.facts.episodes == 1
+    assert local.provenance.given_up == found.provenance.given_up == 3
+    assert found.provenance.episodes == local.provenance.episodes == 1
 
 
 def test_folders_and_files_are_shards(tmp_path):
@@ -550,9 +553,9 @@ def test_unreadable_shard_stops_or_is_left_out(tmp_path):
     with pytest.warns(errors.SkippedShardsWarning, match=r"1 of 5 shards .* left out: .*2\.parquet"):
         risk = distributed.fit(lstd, tmp_path, on_error="skip")
     rest = lstd.fit([part for k, part in enumerate(data) if k != 2])
-    assert risk.facts.skipped == (str(damaged),)
+    assert risk.provenance.skipped == (str(damaged),)
     assert "1 shard left out" in str(risk)
-    assert risk.facts.episodes == rest.facts.episodes
+    assert risk.provenance.episodes == rest.provenance.episodes
     np.testing.assert_allclose(risk.variance(np.arange(12)), rest.variance(np.arange(12)), rtol=1e-9)
     np.testing.assert_allclose(
         risk.standard_error(np.arange(12)), rest.standard_error(np.arange(12)), rtol=1e-7

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import policyrisk as pr
 from policyrisk.equations import MomentEquations
-from policyrisk.equations.dense_system import LinearSystem
+from policyrisk.equations.dense_system import DenseSystem
 from policyrisk.errors import (
     ImproperPolicyError,
     InvalidInputError,
@@ -105,7 +105,7 @@ def random_system(seed, size=6):
 @pytest.mark.parametrize("transpose", [False, True])
 def test_regular_system(transpose):
     A, gram, b = random_system(0)
-    system = LinearSystem(A, gram, np.ones(6), ridge=0.0, name="A")
+    system = DenseSystem(A, gram, np.ones(6), ridge=0.0, name="A")
     np.testing.assert_allclose(
         system.solve(b, transpose=transpose), np.linalg.solve(A.T if transpose else A, b)
     )
@@ -124,7 +124,7 @@ def test_redundant_features_get_minimum_norm_weights(scale):
     small = phi.T @ phi + skew - skew.T
     beta = rng.normal(size=4)
     A, gram, b = S.T @ small @ S, S.T @ (phi.T @ phi) @ S, S.T @ beta
-    system = LinearSystem(A, gram, np.ones(6), ridge=0.0, name="A")
+    system = DenseSystem(A, gram, np.ones(6), ridge=0.0, name="A")
     assert (system.rank, system.redundant) == (4, 2)
     w = system.solve(b)
     np.testing.assert_allclose(S @ w, np.linalg.solve(small, beta), rtol=1e-8)
@@ -136,7 +136,7 @@ def test_redundant_features_get_minimum_norm_weights(scale):
 
 def test_inconsistent_right_hand_side_names_rank_assumption_and_remedy():
     A = np.ones((2, 2))
-    system = LinearSystem(A, A, np.ones(2), ridge=0.0, name="A")
+    system = DenseSystem(A, A, np.ones(2), ridge=0.0, name="A")
     with pytest.raises(SingularSystemError, match=r"rank 1 of 2.*Assumption 3.*ridge"):
         system.solve(np.array([1.0, 2.0]))
 
@@ -144,7 +144,7 @@ def test_inconsistent_right_hand_side_names_rank_assumption_and_remedy():
 def test_singular_matrix_of_independent_features_is_an_error():
     """A is singular though no feature is redundant: cut-off episodes can do that."""
     with pytest.raises(SingularSystemError, match=r"Assumption 3.*ridge"):
-        LinearSystem(np.ones((2, 2)), np.eye(2), np.ones(2), ridge=0.0, name="A")
+        DenseSystem(np.ones((2, 2)), np.eye(2), np.ones(2), ridge=0.0, name="A")
 
 
 def test_direction_that_only_bootstraps_is_an_error():
@@ -152,7 +152,7 @@ def test_direction_that_only_bootstraps_is_an_error():
     gram = np.array([[1.0, 1.0], [1.0, 1.0]])
     A = gram - np.array([[0.5, 0.2], [0.5, 0.2]])
     with pytest.raises(UnvisitedError, match="Assumption 4"):
-        LinearSystem(A, gram, np.ones(2), ridge=0.0, name="A")
+        DenseSystem(A, gram, np.ones(2), ridge=0.0, name="A")
 
 
 @pytest.mark.parametrize("degree", [10, 11, 12, 13, 16])
@@ -174,20 +174,20 @@ def test_unvisited_features_are_left_out_or_refused():
     A[2] = 0
     A[:, 2] = 0
     visits = np.array([1, 1, 0, 1, 1, 1])
-    w = LinearSystem(A, gram, visits, ridge=0.0, name="A").solve(b)
+    w = DenseSystem(A, gram, visits, ridge=0.0, name="A").solve(b)
     keep = [0, 1, 3, 4, 5]
     np.testing.assert_allclose(w[keep], np.linalg.solve(A[np.ix_(keep, keep)], b[keep]))
     assert w[2] == 0
     A[0, 2] = -0.1
     with pytest.raises(UnvisitedError, match=r"no transition started in.*: 2 \(Assumption 4"):
-        LinearSystem(A, gram, visits, ridge=0.0, name="A")
+        DenseSystem(A, gram, visits, ridge=0.0, name="A")
 
 
 def test_badly_scaled_features_are_no_problem():
     x = np.arange(1, 31.0)
     phi = x[:, None] ** np.arange(5)
     gram = phi.T @ phi
-    system = LinearSystem(gram, gram, np.ones(5), ridge=0.0, name="A")
+    system = DenseSystem(gram, gram, np.ones(5), ridge=0.0, name="A")
     w = np.array([3.0, -2.0, 0.5, 1e-2, -1e-3])
     np.testing.assert_allclose(system.solve(gram @ w), w, rtol=1e-4)
     assert system.condition < 1e9

@@ -242,8 +242,8 @@ def test_estimates_are_those_of_the_dense_solution(
     found = lstd.fit(data, error_bars=False)
     large.setattr(equations_module, "DENSE_MOST", 8000)
     dense = lstd.fit(data, error_bars=False)
-    assert dense.facts.redundant > 0
-    assert 0 < found.facts.residual <= sparse_system.GOAL
+    assert dense.provenance.redundant > 0
+    assert 0 < found.provenance.residual <= sparse_system.GOAL
     x = data.states[data.visited_rows]
     for of in ("mean", "variance"):
         truth = getattr(dense, of)(x)
@@ -279,7 +279,7 @@ def test_few_terminations_are_ill_conditioned_and_still_solved(large: pytest.Mon
     found = lstd.fit(data, error_bars=False)
     large.setattr(equations_module, "DENSE_MOST", 8000)
     dense = lstd.fit(data, error_bars=False)
-    assert dense.facts.condition > 1e4
+    assert dense.provenance.condition > 1e4
     x = data.states[data.visited_rows]
     np.testing.assert_allclose(found.mean(x), dense.mean(x), rtol=1e-3)
 
@@ -365,7 +365,7 @@ def test_bootstrapping_from_unvisited_features_is_refused_by_name(large: pytest.
     with pytest.raises(UnvisitedError, match=r"bootstraps from .*2"):
         lstd.solve(lstd.equations(data))
     risk = lstd.fit(data, error_bars=False)
-    assert risk.facts.given_up == 1
+    assert risk.provenance.given_up == 1
     np.testing.assert_allclose(risk.mean([0]), 1.0)
     assert np.isnan(risk.mean([2])).all()
 
@@ -388,8 +388,8 @@ def test_hashed_tiles_end_to_end() -> None:
     lstd = pr.LSTD(phi, lam=0.5, discount=0.9)
     risk = lstd.fit(data, error_bars=False)
     assert risk.w_mean.shape == (100_000,)
-    assert risk.facts.residual < 1e-5
-    assert risk.facts.trace_cut == sparse_total.TRACE_CUT
+    assert risk.provenance.residual < 1e-5
+    assert risk.provenance.trace_cut == sparse_total.TRACE_CUT
     # A reward of 1 a step, γ = 0.9: near 10 (1 − 0.9^(steps left)), less than 10 and more than 5.
     J = risk.mean(data.states[data.offsets[:-1] + np.arange(400)])
     assert 5 < np.nanmean(J) < 10
@@ -405,7 +405,7 @@ def test_saved_and_loaded(features: Any, tmp_path: Any, large: pytest.MonkeyPatc
     assert risk.support.gram is None
     risk.save(tmp_path / "r.npz")
     again = pr.RiskFunction.load(tmp_path / "r.npz")
-    assert (again.facts.trace_cut, again.facts.residual) == (0.01, risk.facts.residual)
+    assert (again.provenance.trace_cut, again.provenance.residual) == (0.01, risk.provenance.residual)
     np.testing.assert_array_equal(again.variance(data.states), risk.variance(data.states))
 
 

@@ -153,7 +153,7 @@ def test_constraint_at_visited_states_leaves_no_negative_variance():
     named = pr.LSTD(*polynomials(30), lam=0.95, nonnegative_at=x).fit(data)
     assert bound.std(x).min() >= 0
     np.testing.assert_allclose(bound.w_second, named.w_second, rtol=1e-6)
-    assert bound.facts.constrained >= 1
+    assert bound.provenance.constrained >= 1
     # On the active face the second moment moves with J̃², so that Ṽ has no error of its own there.
     error = bound.standard_error(x, of="variance")
     active = bound.variance(x) < 1e-6
@@ -173,7 +173,7 @@ def test_constraint_at_visited_states_with_tiles():
     assert (free.variance(x) < 0).sum() >= 3
     bound = pr.LSTD(coarse, **settings, nonnegative_at="visited").fit(data)
     assert bound.variance(x).min() >= 0
-    assert bound.facts.constrained >= 1
+    assert bound.provenance.constrained >= 1
 
 
 def test_cut_off_in_an_unvisited_state_is_given_up_and_counted():
@@ -186,7 +186,7 @@ def test_cut_off_in_an_unvisited_state_is_given_up_and_counted():
     with pytest.raises(UnvisitedError, match="Assumption 4"):
         lstd.solve(lstd.equations(data))
     risk = lstd.fit(data)
-    assert risk.facts.given_up == 1
+    assert risk.provenance.given_up == 1
     assert np.isnan(risk.mean([2]))[0]
     without = pr.Trajectories.concatenate([pr.Trajectories([[0], [1]], [-1.0], [1], [False]), tail])
     np.testing.assert_array_equal(risk.mean([0, 1]), lstd.fit(without).mean([0, 1]))
@@ -209,7 +209,7 @@ def test_redundant_tilings_change_nothing_that_is_seen():
     data = chain.sample(np.full(12, 1 / 12), episodes=500, seed=12)
     tiles = pr.TileCoding(low=[-0.5], high=[11.5], bins=[12], tilings=3)
     risk = pr.LSTD(tiles, lam=0.5).fit(data)
-    assert risk.facts.redundant > 0
+    assert risk.provenance.redundant > 0
     plain = pr.LSTD(pr.Tabular(12), lam=0.5).fit(data)
     x = np.arange(12)
     np.testing.assert_allclose(risk.mean(x), plain.mean(x), rtol=1e-6)

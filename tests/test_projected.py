@@ -114,8 +114,8 @@ def test_constraint_makes_the_variance_non_negative(solver, demanded):
     risk = lstd.fit_exact(chain, 0)
     assert risk.variance(x).min() > -1e-6
     assert risk.variance([28])[0] == pytest.approx(23.370, abs=5e-4)
-    assert risk.facts.constrained == 1
-    assert risk.facts.constraint_residual < 1e-6
+    assert risk.provenance.constrained == 1
+    assert risk.provenance.constraint_residual < 1e-6
 
 
 def test_constraint_with_redundant_and_with_one_hot_features():
@@ -126,8 +126,8 @@ def test_constraint_with_redundant_and_with_one_hot_features():
     x = np.arange(12)
     plain = pr.LSTD(phi_J, pr.Tabular(12), lam=0.0, nonnegative_at=x).fit_exact(chain, 0)
     doubled = pr.LSTD(phi_J, twice, lam=0.0, nonnegative_at=x).fit_exact(chain, 0)
-    assert plain.facts.constrained > 0
-    assert doubled.facts.redundant == 12
+    assert plain.provenance.constrained > 0
+    assert doubled.provenance.redundant == 12
     np.testing.assert_allclose(doubled.variance(x), plain.variance(x), atol=1e-6)
     np.testing.assert_allclose(doubled.w_second[:12], doubled.w_second[12:], rtol=1e-9)
 

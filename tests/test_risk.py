@@ -12,7 +12,7 @@ from scipy import stats
 import policyrisk as pr
 from policyrisk._core import records as storage
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError, NegativeVarianceWarning
-from policyrisk.risk import ErrorBars, Facts, RiskFunction, SampleReturns
+from policyrisk.risk import ErrorBars, Provenance, RiskFunction, SampleReturns
 from policyrisk.risk.estimate import Estimate, student_quantile
 from policyrisk.risk.scoring import ClusterSums, Score, ScoreSums, step_scores
 from policyrisk.risk.support import Support
@@ -66,7 +66,7 @@ def make_risk(
         method,
         first,
         first if second is features else support(second, episodes, (l_M - 1,) if second is TILES else ()),
-        Facts("LSTD", 0.9, 1.0, episodes=int(episodes), terminated=int(episodes), transitions=400),
+        Provenance("LSTD", 0.9, 1.0, episodes=int(episodes), terminated=int(episodes), transitions=400),
         bars,
         SampleReturns.of(rng.standard_normal(40)),
     )
@@ -86,7 +86,7 @@ def with_weights(risk, w):
         risk.variance_method,
         risk.support,
         risk.second_support,
-        risk.facts,
+        risk.provenance,
     )
 
 
@@ -222,7 +222,7 @@ def test_sparse_rows_are_counted_by_their_entries():
         rng.standard_normal(size),
         "second-moment",
         *[Support(counts, counts, 10, None, 1.0)] * 2,
-        Facts("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400),
+        Provenance("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400),
         ErrorBars(kept, kept, sigma, sigma, sigma),
     )
     x = rng.uniform(size=n)
@@ -251,7 +251,7 @@ def test_full_rows_are_few_at_a_time(full, monkeypatch):
     )
     for phi, numbers in ((dense_map, 21), (sparse_map, 4 * full)):
         seen = support(pr.Tabular(phi.size)) if phi is sparse_map else support(phi.features)
-        facts = Facts("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400)
+        facts = Provenance("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400)
         risk = RiskFunction(phi, phi, *[np.ones(phi.size)] * 2, "direct", seen, seen, facts)
         risk.mean(np.linspace(0, 1, 20_000))
         assert sum(phi.rows) == 20_000
@@ -264,7 +264,7 @@ def test_fewer_at_a_time_once_rows_are_fuller(monkeypatch):
     monkeypatch.setattr("policyrisk.risk.views._FEWEST", 16)
     phi = Counted(pr.FunctionFeatures(lambda x: sp.csr_array((x > 0.5) | (np.arange(1000) == 0)), size=1000))
     seen = support(pr.Tabular(1000))
-    facts = Facts("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400)
+    facts = Provenance("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400)
     risk = RiskFunction(phi, phi, np.ones(1000), np.ones(1000), "direct", seen, seen, facts)
     n = (500, 1500)
     np.testing.assert_array_equal(risk.mean(np.repeat([0.2, 0.8], n)), np.repeat([1.0, 1000.0], n))
@@ -322,7 +322,7 @@ def test_bootstrap_ends_where_the_variance_vanishes():
     )
     risk = RiskFunction(
         features, features, np.array([3.0]), np.array([1.0]), "direct", support(features), support(features),
-        Facts("LSTD", 0.9, 1.0), bars,
+        Provenance("LSTD", 0.9, 1.0), bars,
     )  # fmt: skip
     low, high = risk.interval([0], "std", method="bootstrap", level=0.9)[0]
     assert low == 0.0
@@ -713,7 +713,7 @@ def test_a_loaded_risk_function_answers_bit_for_bit(maps, method, dtype, tmp_pat
         boot = [r.interval(x, of, method="bootstrap") for r in (loaded, risk)]
         np.testing.assert_array_equal(*boot)
     np.testing.assert_array_equal(loaded.episodes(x), risk.episodes(x))
-    assert repr(loaded.facts) == repr(risk.facts)  # its condition may be nan
+    assert repr(loaded.provenance) == repr(risk.provenance)  # its condition may be nan
     assert loaded.returns == risk.returns
     assert loaded.error_bars.mean.dtype == dtype
     assert str(loaded.summary(x)) == str(risk.summary(x))
@@ -819,7 +819,7 @@ def test_text_says_what_it_is():
     assert "TileCoding" in repr(risk)
     assert "error bars: yes, with 100 bootstrap replicates" in str(risk)
     assert "40 episodes, 400 transitions" in str(risk)
-    facts = Facts(
+    facts = Provenance(
         "LSTD", 0.9, 1.0, 0.1, episodes=3, terminated=1, outside=1, given_up=2, redundant=1, constrained=1
     )
     assert len(facts.remarks) == 5

@@ -59,7 +59,7 @@ def test_starts_whose_episodes_gave_everything_up_are_looked_at_like_any_other()
     data = pr.Trajectories(states, np.arange(1.0, 11.0), lengths, ends)
     for variance in ("second-moment", "direct"):
         risk = pr.LSTD(pr.Tabular(5), lam=0.5, variance=variance).fit(data)
-        assert risk.facts.given_up == 4
+        assert risk.provenance.given_up == 4
         assert risk.facts.episodes == 3
         found = risk.summary()
         assert (found.starts, found.unvisited) == (6, 2)

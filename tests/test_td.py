@@ -202,7 +202,7 @@ def same_bits(a: RiskFunction, b: RiskFunction) -> bool:
         (a.support.feature_episodes, b.support.feature_episodes),
         (a.second_support.visits, b.second_support.visits),
     ]
-    return a.facts == b.facts and all(np.array_equal(x, y) for x, y in arrays)
+    return a.provenance == b.provenance and all(np.array_equal(x, y) for x, y in arrays)
 
 
 @settings(deadline=None, max_examples=40)
@@ -253,12 +253,12 @@ def test_epochs_go_on_and_count_once():
     live.partial_fit([data, data])
     again = live.partial_fit(data)
     np.testing.assert_array_equal(risk.w_second, again.w_second)
-    assert (risk.facts.episodes, again.facts.episodes) == (40, 120)
+    assert (risk.provenance.episodes, again.provenance.episodes) == (40, 120)
     assert risk.returns.count == 40
     np.testing.assert_array_equal(risk.support.visits, td.fit(data).support.visits)
     with pytest.raises(InvalidInputError, match="re-iterable"):
         td.fit(iter([data]), epochs=2)
-    assert td.fit(iter([data])).facts.episodes == 40
+    assert td.fit(iter([data])).provenance.episodes == 40
 
 
 def test_fit_forgets_and_snapshots_stay():
@@ -281,18 +281,18 @@ def test_unvisited_ends_are_given_up():
     ends = Trajectories([2, 3], [1.0], [1], [True])
     td = TD(Tabular(4), discount=0.9, step=StepSize(0.5, power=0))
     risk = td.fit(cut_off)
-    assert (risk.facts.given_up, risk.facts.transitions) == (2, 0)
+    assert (risk.provenance.given_up, risk.provenance.transitions) == (2, 0)
     assert not risk.w_mean.any()
     assert np.isnan(risk.mean([0, 1, 2])).all()
     risk = td.fit([ends, cut_off])
-    assert (risk.facts.given_up, risk.facts.transitions) == (0, 3)
+    assert (risk.provenance.given_up, risk.provenance.transitions) == (0, 3)
     np.testing.assert_allclose(risk.w_mean, [0.5, 0.5 * (1 + 0.9 * 0.5), 0.5, 0])
     risk = td.fit([cut_off, ends], epochs=2)
-    assert (risk.facts.given_up, risk.facts.transitions) == (0, 3)
+    assert (risk.provenance.given_up, risk.provenance.transitions) == (0, 3)
     assert risk.support.visits.tolist() == [1, 1, 1, 0]
     assert risk.visited([0, 1, 2, 3]).tolist() == [True, True, True, False]
     looping = Trajectories([0, 1, 1], [1.0, 1.0], [2], [False])
-    assert td.fit(looping).facts.given_up == 0
+    assert td.fit(looping).provenance.given_up == 0
 
 
 @pytest.mark.parametrize("kind", ["tilings", "sparse", "dense"])
@@ -333,7 +333,7 @@ def test_facts_and_returns():
     assert risk.returns.count == len(returns)
     assert risk.returns.mean == pytest.approx(returns.mean(), rel=1e-13)
     assert risk.returns.variance == pytest.approx(returns.var(ddof=1), rel=1e-9)
-    facts = risk.facts
+    facts = risk.provenance
     assert (facts.estimator, facts.lam, facts.discount, facts.episodes) == ("TD", 0.3, 0.9, 80)
     assert facts.terminated == data.terminated.sum()
     assert facts.transitions + facts.given_up == data.transitions
@@ -344,9 +344,9 @@ def test_facts_and_returns():
 def test_states_outside_are_counted():
     data = Trajectories([[0.5], [1.5], [2.5], [9.0]], [1.0, 1.0, 1.0], [3], [True])
     phi, wide = TileCoding(low=[0], high=[1], bins=2), TileCoding(low=[0], high=[2], bins=2)
-    assert TD(phi).fit(data).facts.outside == 2
-    assert TD(wide).fit(data).facts.outside == 1
-    assert TD(wide, phi).fit(data).facts.outside == 2
+    assert TD(phi).fit(data).provenance.outside == 2
+    assert TD(wide).fit(data).provenance.outside == 1
+    assert TD(wide, phi).fit(data).provenance.outside == 2
 
 
 def test_terminal_states_are_never_looked_at():
@@ -465,7 +465,7 @@ def test_what_was_learned_before_a_bad_batch_is_kept():
     assert same_bits(td.risk, before)
     with pytest.raises(SolverError):
         td.partial_fit([good, bad])
-    assert td.risk.facts.episodes == 60
+    assert td.risk.provenance.episodes == 60
     kept = td.risk
     with pytest.raises(SolverError):
         td.fit(bad)
@@ -559,7 +559,7 @@ def test_a_policy_must_end():
     data = Trajectories([0, 0], [1.0], [1], [False])
     with pytest.raises(ImproperPolicyError, match="Assumption 1"):
         TD(PHI).fit(data)
-    assert TD(PHI, discount=0.9).fit(data).facts.terminated == 0
+    assert TD(PHI, discount=0.9).fit(data).provenance.terminated == 0
 
 
 def test_step_sizes():

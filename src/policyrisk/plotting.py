@@ -60,7 +60,7 @@ def plot_line(
     axes = _new_axes(6, 4) if axes is None else axes
     at = states[:, axis]
     estimate = getattr(risk, of)(states)
-    (line,) = axes.plot(at, estimate, color="tab:blue", label=f"{risk.facts.estimator} estimate")
+    (line,) = axes.plot(at, estimate, color="tab:blue", label=f"{risk.provenance.estimator} estimate")
     if risk.error_bars is not None:
         low, high = risk.interval(states, of=of, level=level).T
         axes.fill_between(

@@ -29,8 +29,8 @@ def fit(
     :func:`shards` makes of files with other columns, or what :func:`rollout` returned.
 
     A shard that cannot be read is an error that names it, or with ``on_error="skip"`` a
-    :class:`policyrisk.errors.SkippedShardsWarning`; ``risk.facts.skipped`` has the names. The other options
-    are those of :meth:`policyrisk.LSTD.fit`.
+    :class:`policyrisk.errors.SkippedShardsWarning`; ``risk.provenance.skipped`` has the names. The other
+    options are those of :meth:`policyrisk.LSTD.fit`.
 
     >>> import policyrisk as pr
     >>> chain = pr.domains.walk(n=10, p=0.7)
@@ -42,7 +42,7 @@ def fit(
     with cluster():
         fold = ShardFold(as_shards(shards), on_error)
         risk = lstd.fit_by(fold, error_bars=error_bars, bootstrap=bootstrap, seed=seed)
-        return replace(risk, facts=replace(risk.facts, skipped=fold.skipped))
+        return replace(risk, provenance=replace(risk.provenance, skipped=fold.skipped))
 
 
 def equations(lstd: LSTD, shards: Any, *, on_error: OnError = "stop") -> MomentEquations:

@@ -1,5 +1,11 @@
 """The projected equations of mean and second moment: added, solved, constrained; not where they come from."""
 
-from policyrisk.equations.moment_equations import DENSE_MOST, MomentEquations, Weights, diagonal_matrix, many
+from policyrisk.equations.moment_equations import (
+    DENSE_MOST,
+    MomentEquations,
+    Weights,
+    diagonal_matrix,
+    too_many_for_dense,
+)
 
-__all__ = ["DENSE_MOST", "MomentEquations", "Weights", "diagonal_matrix", "many"]
+__all__ = ["DENSE_MOST", "MomentEquations", "Weights", "diagonal_matrix", "too_many_for_dense"]

@@ -31,7 +31,7 @@ ROUNDING = 1e-9
 UNSEEN = 1e-12
 
 
-class LinearSystem:
+class DenseSystem:
     """A reduced to visited and independent directions, with its LU factors.
 
     ``kept`` are the visited features, ``rank`` the number of independent directions among them,

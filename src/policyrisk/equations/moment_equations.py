@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, as_number
-from policyrisk.equations.dense_system import LinearSystem
+from policyrisk.equations.dense_system import DenseSystem
 from policyrisk.equations.sparse_system import SparseSystem
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, MismatchError
 from policyrisk.features import Features
@@ -40,7 +40,7 @@ _COUNTS = (
 _SETTINGS = ("lam", "discount", "features", "second_features")
 
 
-def many(features: Features, second_features: Features) -> bool:
+def too_many_for_dense(features: Features, second_features: Features) -> bool:
     """Whether there are so many features that the sums of sparse ones stay sparse."""
     return max(features.size, second_features.size) > DENSE_MOST
 
@@ -100,7 +100,7 @@ class MomentEquations:
         second = features if second_features is None else second_features
         l_J, l_M = features.size, second.size
         shared = second == features
-        zeros: Any = sp.csr_array if many(features, second) else np.zeros
+        zeros: Any = sp.csr_array if too_many_for_dense(features, second) else np.zeros
         mean_gram = zeros((l_J, l_J))
         A = zeros((l_J, l_J))
         return cls(
@@ -188,7 +188,7 @@ class MomentEquations:
                 "the rewards"
             )
         total = ridge * self.episodes
-        system: Any = SparseSystem if self.sparse else LinearSystem
+        system: Any = SparseSystem if self.sparse else DenseSystem
         mean = system(self.A, self.mean_gram, self.visits, ridge=total, name="A (the mean's equations)")
         second = mean
         if not self.shared:
@@ -219,11 +219,11 @@ class Weights:
 
     mean: Floats  # (l_J,): w_J
     second: Floats  # (l_M,): w_M
-    mean_system: LinearSystem | SparseSystem
-    second_system: LinearSystem | SparseSystem
+    mean_system: DenseSystem | SparseSystem
+    second_system: DenseSystem | SparseSystem
 
     @property
-    def dense_systems(self) -> tuple[LinearSystem, LinearSystem]:
+    def dense_systems(self) -> tuple[DenseSystem, DenseSystem]:
         """Both systems, where they were factored: what error bars and the constraint rest on."""
         first, second = self.mean_system, self.second_system
         if isinstance(first, SparseSystem) or isinstance(second, SparseSystem):

@@ -1,6 +1,6 @@
 """One square sparse system of a projected equation, solved by iteration: never a dense matrix.
 
-The counterpart of :class:`~policyrisk.equations.dense_system.LinearSystem` for features by the ten thousand.
+The counterpart of :class:`~policyrisk.equations.dense_system.DenseSystem` for features by the ten thousand.
 With S = diag(G)^(−1/2), G being the Gram matrix, it solves, for the visited features,
 
     S A S u = S b,        w = S u

@@ -4,7 +4,7 @@ Each check looks at one way in which the numbers can mislead. It either finds no
 :class:`Advice`: how serious it is, what was seen in numbers, and what to do (options of the command line
 first, those of the library beside them). The checks:
 
-    few episodes behind the estimates         the intervals are then too narrow (``risk.FEW``)
+    few episodes behind the estimates         the intervals are then too narrow (``risk.FEW_EPISODES``)
     starts or tiles that were never visited   no estimate exists there
     negative variance                         the std does not exist there
     ill-conditioned equations                 digits are lost
@@ -27,7 +27,7 @@ import numpy as np
 from policyrisk._core.text import number, percent, plural
 from policyrisk.errors import PolicyRiskWarning
 from policyrisk.evaluation import Evaluation
-from policyrisk.risk import FEW
+from policyrisk.risk import FEW_EPISODES
 from policyrisk.risk.summary import Moments, PolicySummary
 
 __all__ = ["Advice", "Severity", "advise"]
@@ -36,7 +36,7 @@ Severity: TypeAlias = Literal["ok", "note", "warning", "serious"]
 _ORDER: tuple[Severity, ...] = ("serious", "warning", "note", "ok")
 
 # From where on a finding is worth a note, a warning, or is serious. They are rules of thumb.
-_FEW_SHARE = (0.0, 0.1, math.inf)  # visited states with fewer than FEW episodes behind them
+_FEW_SHARE = (0.0, 0.1, math.inf)  # visited states with fewer than FEW_EPISODES episodes behind them
 _VERY_FEW = 30  # episodes behind the middle state, or the average start: serious
 _NEGATIVE_SHARE = (0.0, 0.0, 0.05)  # visited states with V < 0: never a mere note
 _CUT_OFF_SHARE = (0.0, 0.05, 0.3)  # episodes
@@ -97,9 +97,10 @@ def _few_episodes(evaluation: Evaluation) -> Iterator[Advice]:
     behind = behind[behind > 0]
     if not behind.size:
         return  # without an estimate anywhere, other findings speak
-    share, middle, fewest = float(np.mean(behind < FEW)), float(np.median(behind)), float(behind.min())
+    share = float(np.mean(behind < FEW_EPISODES))
+    middle, fewest = float(np.median(behind)), float(behind.min())
     severity = _severity(share, _FEW_SHARE)
-    if summary.episodes < FEW:
+    if summary.episodes < FEW_EPISODES:
         severity = "warning"
     if severity is not None and min(middle, summary.episodes) < _VERY_FEW:
         severity = "serious"
@@ -108,8 +109,8 @@ def _few_episodes(evaluation: Evaluation) -> Iterator[Advice]:
     yield Advice(
         severity,
         "Few episodes stand behind the estimates",
-        f"{percent(share)} of the visited states have fewer than {FEW} episodes behind their estimate "
-        f"({middle:.0f} in the middle, {fewest:.0f} at the fewest); the average start has "
+        f"{percent(share)} of the visited states have fewer than {FEW_EPISODES} episodes behind their "
+        f"estimate ({middle:.0f} in the middle, {fewest:.0f} at the fewest); the average start has "
         f"{summary.episodes:.0f}. Intervals are too narrow there: nominal 95% intervals of the variance have "
         "covered the truth in 91% of cases with 100 episodes, in 84% with 40 and in 78% with 15.",
         "Record more episodes, or use fewer and wider features (for tiles:50x50, try --features tiles:25x25 "
@@ -167,7 +168,7 @@ def _negative(evaluation: Evaluation) -> Iterator[Advice]:
 
 
 def _condition(evaluation: Evaluation) -> Iterator[Advice]:
-    condition = evaluation.risk.facts.condition
+    condition = evaluation.risk.provenance.condition
     severity = _severity(condition, _CONDITION)
     if severity is not None:
         yield Advice(
@@ -182,7 +183,7 @@ def _condition(evaluation: Evaluation) -> Iterator[Advice]:
 
 
 def _cut_off(evaluation: Evaluation) -> Iterator[Advice]:
-    facts = evaluation.risk.facts
+    facts = evaluation.risk.provenance
     count = facts.episodes - facts.terminated
     severity = _severity(count / max(facts.episodes, 1), _CUT_OFF_SHARE)
     if severity is not None:
@@ -206,7 +207,7 @@ def _cut_off(evaluation: Evaluation) -> Iterator[Advice]:
 
 
 def _outside(evaluation: Evaluation) -> Iterator[Advice]:
-    facts = evaluation.risk.facts
+    facts = evaluation.risk.provenance
     severity = _severity(facts.outside / max(facts.transitions, 1), _OUTSIDE_SHARE)
     if severity is not None:
         yield Advice(
@@ -260,7 +261,7 @@ def _z(summary: PolicySummary, sample: Moments, name: str) -> float:
 
 
 def _minor(evaluation: Evaluation) -> Iterator[Advice]:
-    facts = evaluation.risk.facts
+    facts = evaluation.risk.provenance
     if evaluation.risk.error_bars is None:
         yield Advice(
             "warning",

@@ -46,7 +46,7 @@ def write(evaluation: Evaluation, folder: Path, clock: Clock) -> None:
 
 def numbers(evaluation: Evaluation, clock: Clock) -> dict[str, Any]:
     """What ``summary.json`` holds."""
-    survey, facts, notes = evaluation.survey, evaluation.risk.facts, evaluation.notes
+    survey, facts, notes = evaluation.survey, evaluation.risk.provenance, evaluation.notes
     summary = evaluation.summary.to_dict()
     # Counts of starts, and of episodes behind the average one, by names that say so.
     starts = {"unvisited": "unvisited_starts", "negative": "negative_starts", "episodes": "episodes_behind"}
@@ -99,7 +99,7 @@ def show(evaluation: Evaluation, clock: Clock, written: Sequence[Path]) -> None:
         *(f"note: {name} never changes: it tells nothing about the risk" for name in notes["constant"]),
         f"features {notes['features']} ({evaluation.risk.features.size}), variance "
         + ("estimated directly" if direct else "from the second moment")
-        + f"; condition number {number(evaluation.risk.facts.condition, 2)}; "
+        + f"; condition number {number(evaluation.risk.provenance.condition, 2)}; "
         f"{percent(evaluation.unvisited_share)} of the box unvisited, "
         f"{percent(evaluation.negative_share)} of the visited states with V < 0",
         "",

@@ -26,7 +26,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from policyrisk._core.arrays import Floats, Matrix, as_number
-from policyrisk.equations import MomentEquations, diagonal_matrix, many
+from policyrisk.equations import MomentEquations, diagonal_matrix, too_many_for_dense
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.lstd import _kernels, _sparse_kernels, sparse_total
@@ -126,7 +126,7 @@ class Plan:
     @property
     def sparse_sums(self) -> bool:
         """Whether the sums stay sparse."""
-        return not self.dense and many(self.mean.features, self.second.features)
+        return not self.dense and too_many_for_dense(self.mean.features, self.second.features)
 
     @property
     def trace_cut(self) -> float:

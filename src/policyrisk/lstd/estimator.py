@@ -32,7 +32,7 @@ from policyrisk.lstd.score_sums import ScorePass, ScoreSums, second_moment_of_di
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.fold import FirstPass, Fold, Sum, here
-from policyrisk.risk import Facts, RiskFunction, SampleReturns, VarianceMethod
+from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
 from policyrisk.risk.starts import StartSums
 from policyrisk.risk.support import Support
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
@@ -309,7 +309,7 @@ class LSTD:
             variance_method=self.variance,
             support=supports[0],
             second_support=supports[1],
-            facts=Facts(
+            provenance=Provenance(
                 estimator=estimator,
                 lam=self.lam,
                 discount=self.discount,

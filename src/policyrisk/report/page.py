@@ -25,7 +25,7 @@ from policyrisk.evaluation import Evaluation
 from policyrisk.evaluation.advice import Advice
 from policyrisk.report.grid import Grid
 from policyrisk.report.numbers import Sampled
-from policyrisk.risk import FEW
+from policyrisk.risk import FEW_EPISODES
 from policyrisk.risk.estimate import Estimate
 
 _TITLES = {
@@ -96,7 +96,7 @@ def _facts(evaluation: Evaluation) -> str:
         f"{survey.longest:,} steps",
         "State": ", ".join(evaluation.names),
         "Source": str(evaluation.notes.get("data", "")),
-        "Estimator": risk.facts.settings,
+        "Estimator": risk.provenance.settings,
         "Variance": method,
         "Features": f"{spelled}{risk.features!r}{second}",
     }
@@ -188,8 +188,8 @@ def _ranked_text(evaluation: Evaluation, sampled: Sampled) -> str:
     )
     return escape(
         f"From {len(sampled.states):,} sampled visited states, ranked by {by}. States that lie within a "
-        f"tenth of the data’s extent of one above are left out. {_DAGGER} marks fewer than {FEW} episodes, "
-        "where the interval is too narrow."
+        f"tenth of the data’s extent of one above are left out. {_DAGGER} marks fewer than {FEW_EPISODES} "
+        "episodes, where the interval is too narrow."
     )
 
 
@@ -218,7 +218,7 @@ def _table(evaluation: Evaluation, grid: Grid, sampled: Sampled) -> str:
         np.round(sampled.episodes[rows]),
     ]
     texts = [_column(column) for column in columns]
-    few = (columns[-1] < FEW).tolist()
+    few = (columns[-1] < FEW_EPISODES).tolist()
     texts[-1] = [text + _DAGGER if less else text for text, less in zip(texts[-1], few, strict=True)]
     cells = [
         [f'<td data-value="{value!r}">{text}</td>' for value, text in zip(column, shown_as, strict=True)]

@@ -32,7 +32,7 @@ from policyrisk.errors import FewEpisodesWarning, InvalidInputError, NegativeVar
 from policyrisk.features import Features, from_spec
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
-from policyrisk.risk.provenance import Facts
+from policyrisk.risk.provenance import Provenance
 from policyrisk.risk.quantities import Quantity, VarianceMethod, value
 from policyrisk.risk.scoring import Score, ScoreSums, episode_of_step, held_out_pieces, step_scores
 from policyrisk.risk.starts import StartSums
@@ -41,9 +41,9 @@ from policyrisk.risk.support import Support
 from policyrisk.risk.views import IntervalMethod, Look, Moment, looks
 from policyrisk.trajectories import Source
 
-__all__ = ["ErrorBars", "Facts", "Quantity", "RiskFunction", "SampleReturns", "VarianceMethod"]
+__all__ = ["ErrorBars", "Provenance", "Quantity", "RiskFunction", "SampleReturns", "VarianceMethod"]
 
-FEW = 100  # episodes behind an estimate below which its interval is known to be too narrow
+FEW_EPISODES = 100  # episodes behind an estimate below which its interval is known to be too narrow
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,7 +67,7 @@ class RiskFunction:
     variance_method: VarianceMethod
     support: Support
     second_support: Support
-    facts: Facts
+    provenance: Provenance
     error_bars: ErrorBars | None = None
     returns: SampleReturns | None = None
     starts: StartSums | None = None  # of the data that were fitted, where the estimator went over them
@@ -76,6 +76,11 @@ class RiskFunction:
         check_choice(self.variance_method, "variance_method", get_args(VarianceMethod))
         check_shape(self.w_mean, "w_mean", (self.features.size,))
         check_shape(self.w_second, "w_second", (self.second_features.size,))
+
+    @property
+    def facts(self) -> Provenance:
+        """What ``provenance`` was called before; programs ask for it."""
+        return self.provenance
 
     def mean(self, x: npt.ArrayLike) -> Floats:
         """J̃(x) = φ_J(x)ᵀ w_J, of shape (n,)."""
@@ -197,10 +202,10 @@ class RiskFunction:
             starts=sums.count,
             unvisited=sums.unvisited,
             negative=sums.negative,
-            discount=self.facts.discount,
-            estimator=self.facts.estimator,
+            discount=self.provenance.discount,
+            estimator=self.provenance.estimator,
             returns=self.returns,
-            cut_off=self.facts.episodes - self.facts.terminated if self.returns is not None else 0,
+            cut_off=self.provenance.episodes - self.provenance.terminated if self.returns is not None else 0,
         )
 
     def start_sums(self, starts: npt.ArrayLike, *, weights: npt.ArrayLike | None = None) -> StartSums:
@@ -213,8 +218,9 @@ class RiskFunction:
             raise InvalidInputError("weights must come with starts, got weights alone; pass starts as well")
         if self.starts is None:
             raise InvalidInputError(
-                "starts must be passed, since this RiskFunction did not keep those of its data: it came from "
-                f"{self.facts.estimator}, and only LSTD.fit with error bars keeps them; pass data.starts()"
+                "starts must be passed, since this RiskFunction did not keep those of its data: it came "
+                f"from {self.provenance.estimator}, and only LSTD.fit with error bars keeps them; "
+                "pass data.starts()"
             )
         return self.starts
 
@@ -236,7 +242,7 @@ class RiskFunction:
             cut_off += left_out
             if len(piece):
                 J, V = self.mean_and_variance(piece.states[piece.visited_rows])
-                scores = step_scores(J, V, piece.returns_to_go(self.facts.discount))
+                scores = step_scores(J, V, piece.returns_to_go(self.provenance.discount))
                 sums += ScoreSums.of(scores, episode_of_step(piece))
         return Score.of(sums, cut_off)
 
@@ -246,7 +252,7 @@ class RiskFunction:
             "features": _spec(self.features),
             "second_features": _spec(self.second_features),
             "variance_method": self.variance_method,
-            "facts": asdict(self.facts),
+            "facts": asdict(self.provenance),
             "returns": None if self.returns is None else asdict(self.returns),
         }
         arrays = {"w_mean": self.w_mean, "w_second": self.w_second}
@@ -285,7 +291,7 @@ class RiskFunction:
             variance_method=header["variance_method"],
             support=support,
             second_support=Support.from_arrays(second_support) if second_support else support,
-            facts=Facts(**header["facts"]),
+            provenance=Provenance(**header["facts"]),
             error_bars=ErrorBars.from_arrays(bars) if bars else None,
             returns=None if header["returns"] is None else SampleReturns(**header["returns"]),
             starts=StartSums.from_arrays(starts) if starts else None,
@@ -296,18 +302,18 @@ class RiskFunction:
         if self.second_features != self.features:
             maps += f" and {self.second_features!r}"
         bars = "no error bars" if self.error_bars is None else "error bars"
-        return f"RiskFunction({self.facts.settings}, {maps}, variance={self.variance_method!r}, {bars})"
+        return f"RiskFunction({self.provenance.settings}, {maps}, variance={self.variance_method!r}, {bars})"
 
     def __str__(self) -> str:
-        facts, bars = self.facts, self.error_bars
+        source, bars = self.provenance, self.error_bars
         replicates = 0 if bars is None or bars.replicates is None else len(bars.replicates)
         second = "variance" if self.variance_method == "direct" else "second moment"
         lines = [
-            f"mean and variance of the reward to go, by {facts.settings}",
+            f"mean and variance of the reward to go, by {source.settings}",
             f"mean: {self.features!r}",
             f"{second}: {self.second_features!r}",
-            f"data: {plural(facts.episodes, 'episode')}, {facts.transitions:g} transitions",
-            *facts.remarks,
+            f"data: {plural(source.episodes, 'episode')}, {source.transitions:g} transitions",
+            *source.remarks,
             "error bars: "
             + ("none" if bars is None else "yes")
             + (f", with {plural(replicates, 'bootstrap replicate')}" if replicates else ""),
@@ -325,18 +331,18 @@ class RiskFunction:
     def _bars(self) -> ErrorBars:
         if self.error_bars is None:
             raise InvalidInputError(
-                f"this RiskFunction has no error bars, since it came from {self.facts.estimator}; "
+                f"this RiskFunction has no error bars, since it came from {self.provenance.estimator}; "
                 "LSTD.fit(data) gives them"
             )
         return self.error_bars
 
 
 def _warn_few(episodes: Floats) -> None:
-    few = (episodes > 0) & (episodes < FEW)
+    few = (episodes > 0) & (episodes < FEW_EPISODES)
     if few.any():
         warnings.warn(
-            f"fewer than {FEW} episodes stand behind the interval at {int(few.sum())} of {few.size} states, "
-            f"{episodes[few].min():.0f} at the fewest, and it covers less often than it says; "
+            f"fewer than {FEW_EPISODES} episodes stand behind the interval at {int(few.sum())} of {few.size} "
+            f"states, {episodes[few].min():.0f} at the fewest, and it covers less often than it says; "
             "see episodes(x), gather more episodes or use coarser features",
             FewEpisodesWarning,
             stacklevel=3,

@@ -8,10 +8,10 @@ from policyrisk._core.text import plural
 
 
 @dataclass(frozen=True)
-class Facts:
+class Provenance:
     """Where an estimate comes from, in numbers.
 
-    >>> Facts("LSTD", lam=0.9, discount=1.0, episodes=10, terminated=8, transitions=93).remarks
+    >>> Provenance("LSTD", lam=0.9, discount=1.0, episodes=10, terminated=8, transitions=93).remarks
     ('2 episodes cut off',)
     """
 

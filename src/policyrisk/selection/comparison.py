@@ -214,7 +214,7 @@ def _check(policies: Mapping[str, RiskFunction], criterion: Criterion) -> None:
             f"criterion must be one such as Sharpe() or MeanMinusStd(1.0), got {criterion!r}; "
             "make an instance"
         )
-    discounts = {name: risk.facts.discount for name, risk in policies.items()}
+    discounts = {name: risk.provenance.discount for name, risk in policies.items()}
     if len(set(discounts.values())) > 1:
         raise MismatchError(
             f"policies must agree on the discount to be compared, got {discounts}; estimate them with one"

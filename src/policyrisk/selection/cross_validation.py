@@ -172,7 +172,7 @@ class _Tally:
 
     def _common_discount(self, fitted: dict[str, RiskFunction]) -> float:
         for name, risk in fitted.items():
-            discount = risk.facts.discount
+            discount = risk.provenance.discount
             if self.discount is None:
                 self.discount = discount
             if discount != self.discount:

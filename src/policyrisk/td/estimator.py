@@ -9,7 +9,7 @@ where z_t = λγ z_{t−1} + φ_J(x_t) and y_t = λγ² y_{t−1} + φ_M(x_t) st
 paper's. The weights in δ_J and δ_M are those before the update, and 0 at the start. J̃ and M̃ of x_{t+1} are 0
 only where the episode terminated: one that was cut off bootstraps from the state it was cut off in. Where
 that state has a feature that no transition has started with as yet, its value would be the 0 that weights
-start from, so the last transition is given up and counted (``facts.given_up``).
+start from, so the last transition is given up and counted (``provenance.given_up``).
 
 ``average=True`` gives Polyak and Ruppert's average of the iterates instead of the last one, with iterate
 w_k weighted by k: Σ k w_k / Σ k. The early iterates, which remember the start at 0, then fade by themselves
@@ -27,7 +27,7 @@ import numpy as np
 from policyrisk._core.arrays import Floats, Ints, as_count, as_number, check_choice, readonly
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, SolverError
 from policyrisk.features import Features, as_features
-from policyrisk.risk import Facts, RiskFunction
+from policyrisk.risk import Provenance, RiskFunction
 from policyrisk.risk.summary import SampleReturns
 from policyrisk.td import _kernels
 from policyrisk.td._kernels import Rows
@@ -56,7 +56,7 @@ class TD:
     >>> risk = td.fit(chain.sample(0, episodes=100_000, seed=1))
     >>> risk.mean([0, 1]).round(1), chain.mean()
     (array([6.2, 6.7]), array([6.25, 6.75]))
-    >>> td.partial_fit(chain.sample(0, episodes=500, seed=2)).facts.episodes
+    >>> td.partial_fit(chain.sample(0, episodes=500, seed=2)).provenance.episodes
     100500
     """
 
@@ -90,7 +90,7 @@ class TD:
         """Learn from weights 0, ``epochs`` times through the data; no error bars.
 
         What was learned before is forgotten, unless this fails. k counts on from one pass to the next;
-        ``facts`` and ``episodes(x)`` count the last pass only.
+        ``provenance`` and ``episodes(x)`` count the last pass only.
         """
         if as_count(epochs, "epochs", 1) > 1:
             check_reiterable(data)
@@ -138,7 +138,7 @@ class TD:
             variance_method="second-moment",
             support=support,
             second_support=support if learned.shared else learned.second_seen.support(learned.episodes),
-            facts=Facts(
+            provenance=Provenance(
                 estimator="TD",
                 lam=self.lam,
                 discount=self.discount,

@@ -1,4 +1,4 @@
-"""The pivoting loop of the direct solver; ``lemke`` is plain Python and ``compiled_lemke`` the same, compiled.
+"""The pivoting loop of the direct solver: ``lemke`` in plain Python, ``compiled_lemke`` the same, compiled.
 
 Notation: K = H C⁻¹ Hᵀ, and s = q + K μ + p θ are the slacks. At any moment R are the rows whose slack
 is held at zero, A ⊂ R those whose multiplier may be positive, and r the one row of R outside A. Then
