@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
+from policyrisk._core.records import pack, unpack
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.lstd import durable
-from policyrisk.lstd.durable import DurableFold
+from policyrisk.passes import checkpoint
+from policyrisk.passes.checkpoint import DurableFold, stored_problem
 
 CHAIN = pr.domains.walk(n=8, p=0.7)
 LINE, PARABOLA = (pr.Polynomial(degree, low=[0], high=[7]) for degree in (1, 2))
@@ -37,9 +38,8 @@ class Mortal:
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(durable, "BATCHES", 3)
-    monkeypatch.setattr(durable, "_EVERY", 0.0)
-    monkeypatch.setattr(durable, "_PATIENCE", 0.0)
+    monkeypatch.setattr(checkpoint, "_EVERY", 0.0)
+    monkeypatch.setattr(checkpoint, "_PATIENCE", 0.0)
 
 
 def records(max_steps=None):
@@ -87,7 +87,7 @@ def test_an_interrupt_saves_and_says_so(tmp_path):
             raise KeyboardInterrupt
 
     path = tmp_path / "checkpoint.npz"
-    with pytest.raises(KeyboardInterrupt, match=r"after 2 parts of pass 1, saved in .*go on with --resume"):
+    with pytest.raises(KeyboardInterrupt, match=r"after 7 parts of pass 1, saved in .*go on with --resume"):
         ESTIMATORS["tiles"].fit_by(DurableFold(Interrupted(records()), path, {}, resume=False))
     calls = []
 
@@ -96,16 +96,17 @@ def test_an_interrupt_saves_and_says_so(tmp_path):
         return pr.LSTD(TILES).equations(source)
 
     fold = DurableFold(records(), path, {}, resume=True)
-    assert fold._done == 2
-    fold._sum = pr.LSTD(TILES).equations(records()[:6])
+    finished, total, done = fold._state
+    assert (finished, done) == ([], 7)
+    fold._state = finished, total.equations, done
     assert fold(work).episodes == 120
-    assert calls == [2, 3]
+    assert calls == [7, 8, 9]
 
 
 def test_only_the_same_evaluation_goes_on(tmp_path):
     path = tmp_path / "checkpoint.npz"
     ESTIMATORS["tiles"].fit_by(DurableFold(records(), path, {"data": "a", "lam": 0.9}, resume=False))
-    assert durable.stored_problem(path) == {"data": "a", "lam": 0.9}
+    assert stored_problem(path) == {"data": "a", "lam": 0.9}
     with pytest.raises(MismatchError, match="lam changed since"):
         DurableFold(records(), path, {"data": "a", "lam": 0.5}, resume=True)
     DurableFold(records(), path, {"data": "a", "lam": 0.5}, resume=False)
@@ -129,7 +130,7 @@ def test_features_that_cannot_be_described_cannot_be_kept(tmp_path):
             return np.ones((len(x), 1))
 
     for features, message in (
-        (Own(), r"spec\(\) to be kept in a checkpoint, got Own"),
+        (Own(), r"spec\(\) to be saved, got Own"),
         (lambda x: np.ones((len(x), 1)), "cannot be described in plain values"),
     ):
         with pytest.raises(InvalidInputError, match=message):
@@ -139,7 +140,7 @@ def test_features_that_cannot_be_described_cannot_be_kept(tmp_path):
 def test_what_is_the_same_object_stays_so():
     equations = pr.LSTD(TILES).equations(records())
     arrays = {}
-    again = durable.unpack(durable.pack(equations, arrays), arrays)
+    again = unpack(pack(equations, arrays), arrays)
     assert again.C is again.A
     assert again.shared
     for name in ("A", "b", "D", "e", "gram", "visits"):

@@ -13,8 +13,8 @@ import pytest
 from conftest import listing
 
 import policyrisk as pr
+from policyrisk._core import records
 from policyrisk._core.folder import complete_folder
-from policyrisk._core.records import read_record, write_record
 from policyrisk.cli import run
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation import Evaluation
@@ -376,17 +376,19 @@ def test_files_of_two_evaluations_are_not_mixed(place, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["risk.npz", "survey.npz"])
-@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("version", [0, 3])
 def test_another_formats_file_is_refused_by_name(name, version, place, tmp_path, monkeypatch):
     for each in ("risk.npz", "survey.npz"):
         (tmp_path / each).write_bytes((place / "slow" / each).read_bytes())
     kind = "RiskFunction" if name == "risk.npz" else "Survey"
-    header, arrays = read_record(tmp_path / name, kind)
-    header = {key: value for key, value in header.items() if key not in ("kind", "format")}
-    monkeypatch.setattr("policyrisk._core.records.FORMAT", version)
-    write_record(tmp_path / name, kind, header, arrays)
+    value = records.load(tmp_path / name, kind, object)
+    monkeypatch.setattr(records, "FORMAT", version)
+    records.save(tmp_path / name, kind, value)
     monkeypatch.undo()
-    with pytest.raises(InvalidInputError, match=rf"of format 1, got {kind} of format {version} in .*{name}"):
+    remedy = "update" if version == 3 else "use the version"
+    with pytest.raises(
+        InvalidInputError, match=rf"of format 2, got {kind} of format {version} in .*{name}; {remedy}"
+    ):
         Evaluation.load(tmp_path)
 
 

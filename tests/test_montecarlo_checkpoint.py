@@ -16,10 +16,11 @@ import pytest
 from noise_simulator import BLOCKS_OF_16, Noise, run_noise, same
 
 import policyrisk as pr
-from policyrisk._core.records import read_record
 from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.montecarlo import MonteCarlo, checkpoint, monte_carlo, sums
+from policyrisk.montecarlo import MonteCarlo, monte_carlo, sums
+from policyrisk.montecarlo.identity import identity
+from policyrisk.passes import checkpoint
 from policyrisk.simulation.registration import PINBALL, register
 
 register()
@@ -65,10 +66,11 @@ class Interrupting:
     """A trace function that presses Ctrl-C before the given line, counted over all lines of the package."""
 
     def __init__(self, place: int) -> None:
-        self.home, self.left = str(Path(checkpoint.__file__).parent), place
+        self.homes = tuple(str(Path(module.__file__).parent) for module in (sums, checkpoint))
+        self.left = place
 
     def __call__(self, frame: Any, event: str, arg: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(self.home):
+        if not frame.f_code.co_filename.startswith(self.homes):
             return None
         self.left -= event == "line"
         if self.left == 0:
@@ -113,7 +115,8 @@ CHILD = """
 import time
 from types import SimpleNamespace
 import numpy as np
-from policyrisk.montecarlo import checkpoint, monte_carlo
+from policyrisk.montecarlo import monte_carlo
+from policyrisk.passes import checkpoint
 checkpoint._EVERY = checkpoint._PATIENCE = 0.0
 class Noise:
     def __repr__(self):
@@ -143,8 +146,8 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(kills: 
         child.wait()
         child.stdout.close()
         if path.exists():
-            _, arrays = read_record(path, "MonteCarloCheckpoint")
-            done.append(int(arrays["table"][sums.COUNT].sum()))
+            _, table = checkpoint.stored_checkpoint(path, "monte_carlo")
+            done.append(int(table[sums.COUNT].sum()))
     assert done == sorted(done)
     assert 0 < max(done) < 6000  # killed in the middle
     subprocess.run([sys.executable, "-c", text], check=True, stdout=subprocess.DEVNULL)
@@ -178,13 +181,13 @@ def test_a_checkpoint_of_another_problem_is_refused_by_name(name: str, tmp_path:
         "max_steps": BLOCKS_OF_16,
         **change,
     }
-    with pytest.raises(MismatchError, match=f"(?s)same problem.*{match}.*another path"):
+    with pytest.raises(MismatchError, match=f"(?s)same problem.*{match}.*begin another"):
         monte_carlo(**call, checkpoint=path, resume=True)
     assert path.read_bytes() == before
 
 
 def test_what_tells_simulators_apart() -> None:
-    tell = checkpoint.identity
+    tell = identity
     assert tell(Pinball("simple")) == tell(Pinball("simple"))
     different = [Pinball("simple"), Pinball("simple", noise=0.02), Pinball("box"), pr.MarkovChain(*ABC)]
     different += [pr.MarkovChain(ABC[0], [1.0, 2.0]), UniformPolicy(4), UniformPolicy(5), same, len]
@@ -221,7 +224,7 @@ def test_files_that_must_not_be_lost_are_not(tmp_path: Path) -> None:
         run_noise(other)
     MonteCarlo.load(other)
     with pytest.raises(InvalidInputError, match="checkpoint must be a file that can be written"):
-        run_noise(tmp_path / "no such folder" / "mc.npz")
+        run_noise(other / "mc.npz")
     assert sorted(tmp_path.iterdir()) == [path, other]
 
 
@@ -229,6 +232,6 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.Monkey
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write_record", full)
+    monkeypatch.setattr(checkpoint.records, "save", full)
     with pytest.raises(InvalidInputError, match=r"checkpoint must be .* No space left on device.* make room"):
         run_noise(tmp_path / "mc.npz")

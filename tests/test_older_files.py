@@ -30,7 +30,8 @@ def close(found, expected):
 def check(risk, told):
     x = np.array(told["x"])
     assert [repr(risk.features), repr(risk.second_features)] == told["maps"]
-    np.testing.assert_equal({**asdict(risk.facts), "skipped": list(risk.facts.skipped)}, told["facts"])
+    found = asdict(risk.provenance)
+    np.testing.assert_equal({**found, "skipped": list(found["skipped"])}, told["facts"])
     close(risk.episodes(x), told["episodes"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PolicyRiskWarning)

@@ -18,15 +18,15 @@ from policyrisk import cli
 SLOW = """
 import sys, time
 from policyrisk import cli
-from policyrisk.lstd import durable
+from policyrisk.passes import checkpoint
 from policyrisk.readers import read_parquet
-durable.BATCHES, durable._EVERY, durable._PATIENCE = 1, 0.0, 0.0
-taken = durable._parts
+checkpoint._EVERY = checkpoint._PATIENCE = 0.0
+taken = checkpoint.batches
 def slowly(data):
     for part in taken(data):
         time.sleep({pause})
         yield part
-durable._parts = slowly
+checkpoint.batches = slowly
 read_parquet.__kwdefaults__["batch_rows"] = 400
 sys.exit(cli.run(sys.argv[1:]))
 """
@@ -116,7 +116,7 @@ def test_an_interrupt_is_one_message_and_the_run_goes_on_with_its_own_seed(tmp_p
     assert "go on with --resume" in said
     assert "Traceback" not in said
     assert not out.exists()
-    from policyrisk.lstd.durable import stored_problem
+    from policyrisk.passes.checkpoint import stored_problem
 
     seed = stored_problem(checkpoint)["settings"]["seed"]
     done = subprocess.run(command(log, out, "--resume", "--json"), check=True, capture_output=True)

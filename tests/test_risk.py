@@ -786,10 +786,10 @@ def test_altered_and_foreign_files_are_clear_errors(tmp_path, monkeypatch):
     np.savez(path, **{**columns, "w_mean": columns["w_mean"] + 1})
     with pytest.raises(InvalidInputError, match="checksum"):
         RiskFunction.load(path)
-    storage.write_record(path, "Trajectories", {}, {})
+    storage.save(path, "Trajectories", {})
     with pytest.raises(InvalidInputError, match="got Trajectories"):
         RiskFunction.load(path)
-    storage.write_record(path, "RiskFunction", {"variance_method": "direct"}, {})
+    storage.save(path, "RiskFunction", {"variance_method": "direct"})
     with pytest.raises(InvalidInputError, match="use the version that wrote it"):
         RiskFunction.load(path)
     monkeypatch.setattr(storage, "FORMAT", 99)

@@ -7,7 +7,7 @@ import pytest
 
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError
-from policyrisk.lstd.durable import DurableFold
+from policyrisk.passes.checkpoint import DurableFold
 from policyrisk.risk.starts import StartSums
 
 N = 12
@@ -123,7 +123,7 @@ def test_starts_survive_files_and_checkpoints(tmp_path):
     source, where = [data[:20], data[20:50], data[50:]], tmp_path / "checkpoint.npz"
     fold = DurableFold(source, where, {}, resume=False)
     whole = lstd.fit_by(fold)
-    fold.save()
+    fold.checkpoint.save(fold._state)
     again = lstd.fit_by(DurableFold([], where, {}, resume=True))
     assert str(again.summary()) == str(whole.summary())
     assert_same(again.summary(), risk.summary())
@@ -154,8 +154,8 @@ def test_sums_add_in_any_order():
     parts = [risk.start_sums(data[a:b].starts()) for a, b in ((0, 7), (7, 8), (8, 60))]
     nothing = StartSums.empty(risk.w_mean.size, risk.w_second.size)
     for sums in (parts[0] + parts[1] + parts[2], parts[2] + (parts[0] + nothing) + parts[1]):
-        for name, truth in risk.starts.to_arrays().items():
-            np.testing.assert_allclose(sums.to_arrays()[name], truth, rtol=1e-9, atol=1e-9, err_msg=name)
-    same = (nothing + parts[0]).to_arrays()
-    for name, truth in parts[0].to_arrays().items():
+        for name, truth in vars(risk.starts).items():
+            np.testing.assert_allclose(getattr(sums, name), truth, rtol=1e-9, atol=1e-9, err_msg=name)
+    same = vars(nothing + parts[0])
+    for name, truth in vars(parts[0]).items():
         np.testing.assert_array_equal(same[name], truth)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
+from policyrisk._core.records import pack, unpack
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.passes import survey as survey_module
 from policyrisk.passes.survey import EpisodeSample, Survey, SurveyPass, SurveySums
@@ -66,7 +67,8 @@ def test_samples_are_bounded_and_uniform(data, monkeypatch):
 
 def test_arrays_and_back(data):
     survey = Survey.of(data, seed=1)
-    again = Survey.from_arrays(survey.to_arrays())
+    arrays = {}
+    again = unpack(pack(survey, arrays), arrays)
     for name, value in vars(survey).items():
         np.testing.assert_array_equal(getattr(again, name), value)
 

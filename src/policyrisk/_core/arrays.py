@@ -18,6 +18,8 @@ Matrix: TypeAlias = "Floats | sp.csr_array[Any, tuple[int, int]]"
 
 Seed: TypeAlias = "int | np.random.SeedSequence | np.random.Generator | None"
 
+_STRIP = 64  # rows whose transposes are read together: a page of memory holds few entries of a column
+
 
 def as_array(value: object, name: str, what: str) -> npt.NDArray[Any]:
     """Any array of real numbers, or an error that names it; ``what`` says what it should be."""
@@ -115,6 +117,35 @@ def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The array itself, no longer writable."""
     array.flags.writeable = False
     return array
+
+
+def freeze(record: Any) -> None:
+    """Make the arrays of a frozen dataclass read-only, as views: their owners' own stay as they are."""
+    for name, value in vars(record).items():
+        if isinstance(value, np.ndarray):
+            object.__setattr__(record, name, readonly(value.view()))
+
+
+def is_symmetric(matrix: npt.NDArray[Any]) -> bool:
+    """Whether a matrix (n, m) equals its transpose."""
+    strips = [slice(first, first + _STRIP) for first in range(0, len(matrix), _STRIP)]
+    return matrix.shape == matrix.T.shape and all(
+        np.array_equal(matrix[at, at.start :], matrix[at.start :, at].T) for at in strips
+    )
+
+
+def lower_triangle(matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The entries of a matrix (n, n) on and below the diagonal, row by row, of shape (n (n + 1) / 2,)."""
+    return matrix[np.tri(len(matrix), dtype=np.bool_)]
+
+
+def from_triangle(triangle: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
+    """The symmetric matrix (n, n) with this lower triangle."""
+    matrix = np.empty((n, n), dtype=triangle.dtype)
+    below = np.tri(n, dtype=np.bool_)
+    matrix[below] = triangle
+    matrix.T[below] = triangle
+    return matrix
 
 
 def describe(shape: tuple[int | None, ...]) -> str:

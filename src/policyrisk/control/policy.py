@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from policyrisk._core import records
 from policyrisk._core.arrays import Floats, Ints, as_floats, readonly
-from policyrisk._core.records import read_record, write_record
+from policyrisk._core.records import Arrays, Header
 from policyrisk.control._greedy_kernels import COORDINATES, GreedyTable
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import RadialBasis, from_spec
 
 __all__ = ["GreedyPolicy"]
 
-_KIND = "GreedyPolicy"
 _MOST = 32  # centres within reach along a coordinate, and actions: dimensions that NumPy gives an array
 _ALL = 2.0  # a reach beyond every centre, in units of the box
 
@@ -116,14 +116,19 @@ class GreedyPolicy:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the policy to an npz file: its weights, its features and its origin."""
-        header = {"features": self.features.spec(), "origin": dict(self.origin)}
-        write_record(path, _KIND, header, {"weights": self.weights})
+        values = {"features": self.features, "weights": self.weights, "origin": dict(self.origin)}
+        records.save(path, "GreedyPolicy", values)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> GreedyPolicy:
         """The policy that :meth:`save` wrote."""
-        header, arrays = read_record(path, _KIND)
-        return cls(as_grid(from_spec(header["features"])), arrays["weights"], header["origin"])
+        values = records.load(path, "GreedyPolicy", dict, _from_format_1)
+        return cls(as_grid(values["features"]), values["weights"], values["origin"])
+
+
+def _from_format_1(header: Header, arrays: Arrays) -> dict[str, Any]:
+    """Format 1: features and origin in the header."""
+    return {**header, **arrays, "features": from_spec(header["features"])}
 
 
 def as_grid(features: object) -> RadialBasis:

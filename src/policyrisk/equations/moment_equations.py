@@ -20,6 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, as_number
+from policyrisk._core.records import record
 from policyrisk.equations.dense_system import DenseSystem
 from policyrisk.equations.sparse_system import SparseSystem
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, MismatchError
@@ -52,6 +53,7 @@ def diagonal_matrix(diagonal: Floats) -> sp.csr_array[Any, tuple[int, int]]:
     return sp.csr_array((diagonal, at[:-1], at), shape=(size, size))
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class MomentEquations:
     """Sums that determine w_J and w_M.

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from policyrisk._core.records import read_record, write_record
+from policyrisk._core import records
+from policyrisk._core.records import Arrays, Header, unboxed
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Features
 from policyrisk.passes.survey import Survey
@@ -125,14 +126,15 @@ class Evaluation:
                 f"folder must be a folder that can be made, got {place}: {error.strerror}; choose another"
             ) from error
         self.risk.save(place / RISK)
-        header = {
+        values = {
             "name": self.name,
-            "names": list(self.names),
+            "names": self.names,
+            "survey": self.survey,
             "level": self.level,
-            "notes": dict(self.notes),
+            "notes": self.notes,
             "risk": _digest(place / RISK),
         }
-        write_record(place / SURVEY, "Survey", header, self.survey.to_arrays())
+        records.save(place / SURVEY, "Survey", values)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Evaluation:
@@ -149,28 +151,20 @@ class Evaluation:
                     f"folder must hold {RISK} and {SURVEY}, got {place} without {name}; "
                     "evaluate again, or pass another folder"
                 )
-        header, arrays = read_record(place / SURVEY, "Survey")
+        values = records.load(place / SURVEY, "Survey", dict, _from_format_1)
         risk = RiskFunction.load(place / RISK)
-        try:
-            evaluation = cls(
-                name=str(header["name"]),
-                names=tuple(map(str, header["names"])),
-                risk=risk,
-                survey=Survey.from_arrays(arrays),
-                level=float(header["level"]),
-                notes=dict(header["notes"]),
-            )
-            digest = header["risk"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInputError(
-                f"{place / SURVEY} must be of this version of policyrisk, and its contents do not fit "
-                f"({error}); use the version that wrote it"
-            ) from error
-        if digest != _digest(place / RISK):
+        if values.pop("risk") != _digest(place / RISK):
             raise MismatchError(
                 f"{RISK} and {SURVEY} in {place} must be of the same evaluation, and are not; evaluate again"
             )
-        return evaluation
+        return cls(risk=risk, **values)
+
+
+def _from_format_1(header: Header, arrays: Arrays) -> dict[str, Any]:
+    """Format 1: the survey's fields are the arrays, the rest is in the header."""
+    survey = {name: unboxed(array) for name, array in arrays.items()}
+    values = {name: header[name] for name in ("name", "level", "notes", "risk")}
+    return {**values, "names": tuple(header["names"]), "survey": Survey(**survey)}
 
 
 def _dims(features: Features, dim: int) -> set[int]:

@@ -26,7 +26,7 @@ from policyrisk.evaluation import Evaluation
 from policyrisk.evaluation.automatic import EPISODES, TRANSITIONS, Choice, choose
 from policyrisk.evaluation.spelling import Spelling, data_box
 from policyrisk.lstd import LSTD
-from policyrisk.lstd.durable import DurableFold, stored_problem
+from policyrisk.passes.checkpoint import DurableFold, stored_problem
 from policyrisk.passes.fold import here
 from policyrisk.passes.survey import SurveyPass
 from policyrisk.readers import read

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from policyrisk._core.records import makes_features
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.fourier import Fourier
 from policyrisk.features.polynomial import Polynomial
@@ -25,6 +26,7 @@ _KINDS: dict[str, Callable[..., Features]] = {
 }
 
 
+@makes_features
 def from_spec(spec: Mapping[str, Any]) -> Features:
     """The feature map that ``spec`` describes, equal to the one whose ``spec()`` it is.
 

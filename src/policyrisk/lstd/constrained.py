@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, Ints, Matrix
+from policyrisk._core.records import record
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.equations.constraint import solve_constrained
 from policyrisk.errors import InfeasibleConstraintError, SolverError
@@ -113,6 +114,7 @@ class Constraint:
         return np.zeros((0, sizes[0])), np.zeros((0, sizes[1])), np.zeros(0)
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Offenders:
     """States with a negative Ṽ, the most negative first; they add, and the worst stay."""

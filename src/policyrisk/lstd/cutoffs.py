@@ -24,6 +24,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints
+from policyrisk._core.records import record
 from policyrisk.features import Features
 from policyrisk.passes.fold import Fold
 from policyrisk.trajectories import Source, Trajectories, batches
@@ -31,6 +32,7 @@ from policyrisk.trajectories import Source, Trajectories, batches
 Visits: TypeAlias = "Sequence[tuple[Features, Floats]]"  # feature maps, each with its visits (l,)
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class GivenUp:
     """What episodes give up; it adds."""

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, Seed, as_number, as_states, check_choice
+from policyrisk._core.records import record
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError, NoErrorBarsWarning
 from policyrisk.features import BinaryFeatures, Features, as_features
@@ -364,6 +365,7 @@ class ObservedStarts:
         waiting.clear()
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class SecondPass:
     """What the pass for the error bars finds."""

@@ -21,6 +21,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints
+from policyrisk._core.records import record
 from policyrisk.features import Features
 from policyrisk.lstd import _kernels
 from policyrisk.lstd.accumulate import Plan
@@ -69,6 +70,7 @@ def second_moment_of_direct(source: Source, problem: Problem, w_mean: Floats) ->
     return total
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class ScoreSums:
     """Sums over episodes' scores; they add."""

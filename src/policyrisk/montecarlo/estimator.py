@@ -20,7 +20,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -29,16 +30,13 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import percent, plural
 from policyrisk.errors import CutOffWarning, InvalidInputError
-from policyrisk.montecarlo.checkpoint import (
-    Problem,
-    identity,
-    key_text,
-    open_checkpoint,
-    states_text,
-)
+from policyrisk.montecarlo.identity import identity, states_text
 from policyrisk.montecarlo.record import MonteCarlo
 from policyrisk.montecarlo.simulators import Runner, as_runner
 from policyrisk.montecarlo.sums import COUNT, CUT_OFF, ROWS, STEPS, merge, moments, tabulate
+from policyrisk.passes.checkpoint import Checkpoint, stored_checkpoint
+
+_WORK = "monte_carlo"  # the name of its checkpoints
 
 
 class Block(NamedTuple):
@@ -136,17 +134,22 @@ def monte_carlo_by(
             "checkpoint must be given with resume=True, got None; pass the path of the run to go on with"
         )
     runner = as_runner(simulator, policy, states, gamma, most)
-    problem = Problem(
-        simulator=identity(simulator),
-        policy=identity(policy),
-        states=states_text(rows),
-        episodes=count,
-        discount=gamma,
-        max_steps=most,
-        block=runner.most,
-        seed=key_text(keys(seed)),
-    )
-    table = _simulate(run, runner, len(rows), problem, checkpoint, resume, seed is None, progress)
+    begun = _begun(checkpoint, resume)
+    high, low = keys(seed)
+    key = begun["seed"] if begun and seed is None else (int(high), int(low))
+    problem = {
+        "simulator": identity(simulator),
+        "policy": identity(policy),
+        "states": states_text(rows),
+        "episodes": count,
+        "discount": gamma,
+        "max_steps": most,
+        "block": runner.most,
+        "seed": key,
+    }
+    file = Checkpoint(_WORK, checkpoint, problem)
+    table = file.load() if begun else np.zeros((ROWS, len(rows)))
+    _simulate(run, runner, table, count, key, gamma, file, progress)
     _warn_of_cut_offs(table, most)
     return MonteCarlo(
         rows.copy(),
@@ -157,6 +160,29 @@ def monte_carlo_by(
         discount=gamma,
         max_steps=most,
     )
+
+
+def _begun(checkpoint: str | os.PathLike[str] | None, resume: bool) -> dict[str, Any] | None:
+    """The problem of the run that goes on, None for one that begins.
+
+    Without ``resume`` one begins, but not over the only trace of an unfinished one or over another file.
+    """
+    if checkpoint is None or not Path(checkpoint).exists():
+        return None
+    try:
+        problem, table = stored_checkpoint(checkpoint, _WORK)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"checkpoint must be a new file or one that monte_carlo wrote, got {checkpoint} ({error}); "
+            "choose another path"
+        ) from error
+    done, total = int(table[COUNT].sum()), problem["episodes"] * table.shape[1]
+    if not resume and done < total:
+        raise InvalidInputError(
+            f"checkpoint must not replace an unfinished run, got {checkpoint} with {done} of {total} "
+            "episodes; pass resume=True to go on with it, or delete it"
+        )
+    return problem if resume else None
 
 
 def _blocks(n: int, episodes: int, runner: Runner) -> Iterator[Block]:
@@ -172,26 +198,21 @@ def _blocks(n: int, episodes: int, runner: Runner) -> Iterator[Block]:
 def _simulate(
     run: Callable[[Runner, Sequence[Block], tuple[int, int], float], Tables],
     runner: Runner,
-    n: int,
-    problem: Problem,
-    path: str | os.PathLike[str] | None,
-    resume: bool,
-    any_seed: bool,
+    table: Floats,
+    episodes: int,
+    key: tuple[int, int],
+    discount: float,
+    file: Checkpoint,
     progress: Callable[[int, int], None] | None,
-) -> Floats:
-    """The table (7, n) of all blocks, those of the checkpoint included."""
-    file, stored = None, None
-    if path is not None:
-        file, stored = open_checkpoint(path, problem, resume, any_seed)
-        problem = file.problem
-    table: Floats = np.zeros((ROWS, n)) if stored is None else stored
-    total = n * problem.episodes
-    blocks = list(_blocks(n, problem.episodes, runner))
+) -> None:
+    """Add the blocks that are not in the table (7, n) yet."""
+    n = table.shape[1]
+    total = n * episodes
+    blocks = list(_blocks(n, episodes, runner))
     todo = [block for block in blocks if table[COUNT, block.rows.start] <= block.first]
-    try:
+    with file.saved_on_interrupt(lambda: table, lambda: f"{int(table[COUNT].sum())} of {total} episodes"):
         # At once, so that a folder that cannot be written is found out now, and a drawn key is kept.
-        if file is not None:
-            file.write(table)
+        file.save(table)
         with ProgressBar("Monte Carlo", len(blocks)) as bar:
 
             def tell() -> None:
@@ -202,22 +223,13 @@ def _simulate(
 
             for _ in range(len(blocks) - len(todo)):
                 tell()
-            found = run(runner, todo, problem.key, problem.discount)
+            found = run(runner, todo, key, discount)
             for block, batch in zip(todo, found, strict=True):
                 # One assignment: an interrupt comes before it or after it.
                 table[:, block.rows] = merge(table[:, block.rows], batch)
-                if file is not None:
-                    file.write_if_due(table)
+                file.save_if_due(lambda: table)
                 tell()
-        if file is not None:
-            file.write(table)
-    except KeyboardInterrupt:
-        said = f"stopped after {int(table[COUNT].sum())} of {total} episodes"
-        if file is None:
-            raise KeyboardInterrupt(f"{said}; nothing is kept without checkpoint=") from None
-        file.write(table)
-        raise KeyboardInterrupt(f"{said}, saved in {file.path}; go on with resume=True") from None
-    return table
+        file.save(table)
 
 
 def _warn_of_cut_offs(table: Floats, max_steps: int) -> None:

@@ -8,18 +8,18 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, Ints, check_choice, readonly
-from policyrisk._core.records import read_record, write_record
+from policyrisk._core import records
+from policyrisk._core.arrays import Floats, Ints, check_choice, freeze
+from policyrisk._core.records import Arrays, Header, record
 from policyrisk._core.text import number, percent, plural, table
-from policyrisk.errors import InvalidInputError
 from policyrisk.risk.quantities import student_interval
 
 Quantity: TypeAlias = Literal["mean", "variance", "std"]
 
-_KIND = "MonteCarlo"
 _SHOWN = 8  # states in the table that is printed
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class MonteCarlo:
     """Moments of the return by simulation; row i belongs to ``states[i]``.
@@ -46,10 +46,7 @@ class MonteCarlo:
     max_steps: int
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, np.ndarray):
-                object.__setattr__(self, field.name, readonly(value))
+        freeze(self)
 
     def __len__(self) -> int:
         return len(self.states)
@@ -104,21 +101,14 @@ class MonteCarlo:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to an npz file with a version and a checksum; see :func:`MonteCarlo.load`."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        header = {name: value for name, value in values.items() if name not in arrays}
-        write_record(path, _KIND, header, arrays)
+        records.save(path, "MonteCarlo", self)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> MonteCarlo:
         """Read what :func:`MonteCarlo.save` wrote; a damaged or altered file is an error."""
-        header, arrays = read_record(path, _KIND)
-        values = {**header, **arrays}
-        names = [field.name for field in fields(cls)]
-        missing = [name for name in names if name not in values]
-        if missing:
-            raise InvalidInputError(
-                f"path must be a MonteCarlo file of this version of policyrisk, got {path} without "
-                f"{', '.join(missing)}; run monte_carlo again"
-            )
-        return cls(**{name: values[name] for name in names})
+        return records.load(path, "MonteCarlo", cls, _from_format_1)
+
+
+def _from_format_1(header: Header, arrays: Arrays) -> MonteCarlo:
+    """Format 1: numbers in the header, arrays by their names."""
+    return MonteCarlo(**arrays, discount=header["discount"], max_steps=header["max_steps"])

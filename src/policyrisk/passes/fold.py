@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from policyrisk._core.records import record
 from policyrisk.equations import MomentEquations
 from policyrisk.risk import SampleReturns
 from policyrisk.trajectories import Source
@@ -45,6 +46,7 @@ def here(data: Source) -> Fold:
     return fold
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class FirstPass:
     """What the first pass over the data finds."""

@@ -12,14 +12,13 @@ All of it adds, since the smallest keys of two parts together are among the smal
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Seed, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, Seed, freeze
+from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.trajectories import Source, Trajectories, batches
 
@@ -27,6 +26,7 @@ STARTS = 10_000  # first states that are kept
 VISITED = 20_000  # visited states that are kept
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Survey:
     """Counts, extent and samples of a source's states.
@@ -48,6 +48,9 @@ class Survey:
     reached: Floats  # (dim,): as high, with the states that cut-off episodes ended in
     whole: Bools  # (dim,): whether every state's coordinate, those included, is a whole number
 
+    def __post_init__(self) -> None:
+        freeze(self)
+
     @property
     def dim(self) -> int:
         """The states' dimension."""
@@ -62,26 +65,6 @@ class Survey:
     def of(cls, source: Source, seed: Seed = None) -> Survey:
         """The survey of a source, in one pass; ``seed`` is the samples'."""
         return SurveySums.of(source, seed).survey()
-
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything as named arrays."""
-        return {name: np.asarray(value) for name, value in vars(self).items()}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Survey:
-        """The way back from :func:`Survey.to_arrays`."""
-        return cls(
-            episodes=int(arrays["episodes"]),
-            terminated=int(arrays["terminated"]),
-            transitions=int(arrays["transitions"]),
-            low=readonly(arrays["low"]),
-            high=readonly(arrays["high"]),
-            starts=readonly(arrays["starts"]),
-            visited=readonly(arrays["visited"]),
-            longest=int(arrays["longest"]),
-            reached=readonly(arrays["reached"]),
-            whole=readonly(arrays["whole"]),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,18 +157,8 @@ class SurveySums:
         """The survey of all that was added."""
         if not self.episodes:
             raise InvalidInputError("data must hold at least one episode, got none; record some")
-        return Survey(
-            episodes=self.episodes,
-            terminated=self.terminated,
-            transitions=self.transitions,
-            low=readonly(self.low),
-            high=readonly(self.high),
-            starts=readonly(self.starts.rows),
-            visited=readonly(self.visited.rows),
-            longest=self.longest,
-            reached=readonly(self.reached),
-            whole=readonly(self.whole),
-        )
+        found = {field.name: getattr(self, field.name) for field in fields(Survey)}
+        return Survey(**{**found, "starts": self.starts.rows, "visited": self.visited.rows})
 
     def sample(self) -> Trajectories:
         """The episodes that were kept, in their order."""

@@ -10,7 +10,6 @@ s_MM = φ_Mᵀ Σ_MM φ_M are all that is needed. Features that were never activ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +17,23 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, Matrix, check_shape, readonly
+from policyrisk._core.arrays import (
+    Floats,
+    Ints,
+    Matrix,
+    check_shape,
+    from_triangle,
+    is_symmetric,
+    lower_triangle,
+    readonly,
+)
+from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError
 
 _PAIRS = 1 << 20  # pairs of entries of sparse features in hand at once
-_STRIP = 64  # rows whose transposes are read together: a page of memory holds few entries of a column
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class ErrorBars:
     """Σ over the visited features, in blocks, each float64 or, where it is large, float32.
@@ -84,29 +93,6 @@ class ErrorBars:
             np.asarray(phi_M[:, self.second_kept] @ dw_M.T, dtype=np.float64),
         )
 
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything as named arrays, of the symmetric blocks the lower triangles."""
-        arrays = {
-            "mean_kept": self.mean_kept,
-            "second_kept": self.second_kept,
-            "mean": self.mean[np.tril_indices(len(self.mean))],
-            "cross": self.cross,
-            "second": self.second[np.tril_indices(len(self.second))],
-        }
-        return arrays if self.replicates is None else {**arrays, "replicates": self.replicates}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> ErrorBars:
-        """The way back from :func:`ErrorBars.to_arrays`."""
-        return cls(
-            mean_kept=arrays["mean_kept"],
-            second_kept=arrays["second_kept"],
-            mean=_symmetric(arrays["mean"], len(arrays["mean_kept"])),
-            cross=arrays["cross"],
-            second=_symmetric(arrays["second"], len(arrays["second_kept"])),
-            replicates=arrays.get("replicates"),
-        )
-
 
 def _rowwise(left: Matrix, middle: npt.NDArray[Any], right: Matrix) -> Floats:
     """left_iᵀ middle right_i for every row i, of shape (n,)."""
@@ -140,15 +126,6 @@ def _halves(n: int) -> tuple[slice, slice]:
 
 def _mirrored(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The block with its lower triangle on both sides; itself where it is symmetric already."""
-    strips = [slice(first, first + _STRIP) for first in range(0, len(block), _STRIP)]
-    if all(np.array_equal(block[at, at.start :], block[at.start :, at].T) for at in strips):
+    if is_symmetric(block):
         return np.ascontiguousarray(block)
-    return _symmetric(block[np.tril_indices(len(block))], len(block))
-
-
-def _symmetric(triangle: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    matrix = np.zeros((size, size), dtype=triangle.dtype)
-    rows, columns = np.tril_indices(size)
-    matrix[rows, columns] = triangle
-    matrix[columns, rows] = triangle
-    return matrix
+    return from_triangle(lower_triangle(block), len(block))

@@ -19,14 +19,15 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, as_states, check_choice, check_shape
-from policyrisk._core.records import read_record, write_record
+from policyrisk._core import records
+from policyrisk._core.arrays import Bools, Floats, as_states, check_choice, check_shape, from_triangle
+from policyrisk._core.records import Arrays, Header, record, unboxed
 from policyrisk._core.text import number, plural
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError, NegativeVarianceWarning
 from policyrisk.features import Features, from_spec
@@ -46,6 +47,7 @@ __all__ = ["ErrorBars", "Provenance", "Quantity", "RiskFunction", "SampleReturns
 FEW_EPISODES = 100  # episodes behind an estimate below which its interval is known to be too narrow
 
 
+@record
 @dataclass(frozen=True, eq=False, repr=False)
 class RiskFunction:
     """J̃, M̃ and Ṽ at any state, with error bars where the estimator gave them.
@@ -248,54 +250,12 @@ class RiskFunction:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to an npz file with a version and a checksum; see :func:`RiskFunction.load`."""
-        header = {
-            "features": _spec(self.features),
-            "second_features": _spec(self.second_features),
-            "variance_method": self.variance_method,
-            "facts": asdict(self.provenance),
-            "returns": None if self.returns is None else asdict(self.returns),
-        }
-        arrays = {"w_mean": self.w_mean, "w_second": self.w_second}
-        arrays |= _prefixed("support", self.support.to_arrays())
-        if self.second_support is not self.support:
-            arrays |= _prefixed("second_support", self.second_support.to_arrays())
-        if self.error_bars is not None:
-            arrays |= _prefixed("error_bars", self.error_bars.to_arrays())
-        if self.starts is not None:
-            arrays |= _prefixed("starts", self.starts.to_arrays())
-        write_record(path, "RiskFunction", header, arrays)
+        records.save(path, "RiskFunction", self)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RiskFunction:
         """Read what :func:`RiskFunction.save` wrote; a damaged or altered file is an error."""
-        header, arrays = read_record(path, "RiskFunction")
-        try:
-            return cls._from_record(header, arrays)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise InvalidInputError(
-                f"path must be a RiskFunction file of this version of policyrisk, got {path}, whose contents "
-                f"do not fit ({error}); use the version that wrote it"
-            ) from error
-
-    @classmethod
-    def _from_record(cls, header: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> RiskFunction:
-        support = Support.from_arrays(_unprefixed("support", arrays))
-        second_support, bars = _unprefixed("second_support", arrays), _unprefixed("error_bars", arrays)
-        starts = _unprefixed("starts", arrays)
-        features, second_features = from_spec(header["features"]), from_spec(header["second_features"])
-        return cls(
-            features=features,
-            second_features=features if second_features == features else second_features,
-            w_mean=arrays["w_mean"],
-            w_second=arrays["w_second"],
-            variance_method=header["variance_method"],
-            support=support,
-            second_support=Support.from_arrays(second_support) if second_support else support,
-            provenance=Provenance(**header["facts"]),
-            error_bars=ErrorBars.from_arrays(bars) if bars else None,
-            returns=None if header["returns"] is None else SampleReturns(**header["returns"]),
-            starts=StartSums.from_arrays(starts) if starts else None,
-        )
+        return records.load(path, "RiskFunction", cls, _from_format_1)
 
     def __repr__(self) -> str:
         maps = repr(self.features)
@@ -361,21 +321,27 @@ def _warn_negative(V: Floats) -> None:
         )
 
 
-def _prefixed(prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    return {f"{prefix}.{name}": array for name, array in arrays.items()}
-
-
-def _unprefixed(prefix: str, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    start = f"{prefix}."
-    return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
-
-
-def _spec(features: Features) -> dict[str, Any]:
-    spec = getattr(features, "spec", None)
-    if spec is None:
-        raise InvalidInputError(
-            f"features must have a spec() to be saved, got {type(features).__name__}; "
-            "use one of the library's classes, or save w_mean and w_second yourself"
-        )
-    described: dict[str, Any] = spec()
-    return described
+def _from_format_1(header: Header, arrays: Arrays) -> RiskFunction:
+    """Format 1: maps, facts and returns in the header, ``part.name`` for the arrays and numbers of parts."""
+    parts: dict[str, dict[str, Any]] = {"support": {"gram": None}, "error_bars": {}}
+    for place, array in arrays.items():
+        part, _, name = place.rpartition(".")
+        parts.setdefault(part, {"gram": None})[name] = unboxed(array)
+    bars = parts["error_bars"]
+    for block in ("mean", "second") if bars else ():
+        bars[block] = from_triangle(bars[block], len(bars[f"{block}_kept"]))
+    support = Support(**parts["support"])
+    features, second = from_spec(header["features"]), from_spec(header["second_features"])
+    facts, returns = header["facts"], header["returns"]
+    return RiskFunction(
+        features=features,
+        second_features=features if second == features else second,
+        w_mean=arrays["w_mean"],
+        w_second=arrays["w_second"],
+        variance_method=header["variance_method"],
+        support=support,
+        second_support=Support(**parts["second_support"]) if "second_support" in parts else support,
+        provenance=Provenance(**{**facts, "skipped": tuple(facts.get("skipped", ()))}),
+        error_bars=ErrorBars(**bars) if bars else None,
+        returns=None if returns is None else SampleReturns(**returns),
+    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from policyrisk._core.records import record
 from policyrisk._core.text import plural
 
 
+@record
 @dataclass(frozen=True)
 class Provenance:
     """Where an estimate comes from, in numbers.
@@ -31,9 +33,6 @@ class Provenance:
     trace_cut: float = 0.0  # share to which traces decayed before they were cut off, where sums are sparse
     residual: float = 0.0  # of equations that were solved by iteration: ‖S(b − A w)‖ / ‖S b‖, the larger one
     skipped: tuple[str, ...] = ()  # shards that could not be read and were left out
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "skipped", tuple(self.skipped))  # a file gives a list
 
     @property
     def settings(self) -> str:

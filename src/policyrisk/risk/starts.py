@@ -17,20 +17,20 @@ summarised over all of their starts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats
+from policyrisk._core.records import record
 from policyrisk.risk.quantities import VarianceMethod
 from policyrisk.risk.views import Look
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class StartSums:
     """What starts say together; it adds. All but the first two are of the visited starts."""
@@ -113,13 +113,3 @@ class StartSums:
         g_J[1] = 2 * self.phi_spread if method == "direct" else -2 * self.mean * self.phi_mean
         g_M[1] = self.phi_second
         return g_J / self.weight, g_M / self.weight
-
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything as named arrays."""
-        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> StartSums:
-        """The way back from :func:`StartSums.to_arrays`."""
-        values: dict[str, Any] = {name: a if a.ndim else a.item() for name, a in arrays.items()}
-        return cls(**values)

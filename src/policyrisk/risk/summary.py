@@ -21,11 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, as_floats
+from policyrisk._core.records import record
 from policyrisk._core.text import NONE, number, plural, table
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import Estimate
 
 
+@record
 @dataclass(frozen=True)
 class SampleReturns:
     """The plain sample moments of episodes' returns g_k, as sums about their mean.

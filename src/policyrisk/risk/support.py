@@ -9,18 +9,17 @@ equation speaks of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Bools, Floats, Matrix
+from policyrisk._core.records import record
 
 
+@record
 @dataclass(frozen=True, eq=False)
 class Support:
     """Counts per feature, and the Gram matrix where the features are dense."""
@@ -52,27 +51,6 @@ class Support:
         in_range = inside & (leverage <= self.limit * (1 + 1e-9)) & np.any(phi != 0, axis=1)
         smallest = max(1.0 / max(self.episodes, 1), np.finfo(np.float64).tiny)
         return np.where(in_range, 1.0 / np.maximum(leverage, smallest), 0.0)
-
-    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything as named arrays."""
-        arrays = {
-            "visits": self.visits,
-            "feature_episodes": self.feature_episodes,
-            "episodes": np.array(self.episodes),
-            "limit": np.array(self.limit),
-        }
-        return arrays if self.gram is None else {**arrays, "gram": self.gram}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Support:
-        """The way back from :func:`Support.to_arrays`."""
-        return cls(
-            visits=arrays["visits"],
-            feature_episodes=arrays["feature_episodes"],
-            episodes=int(arrays["episodes"]),
-            gram=arrays.get("gram"),
-            limit=float(arrays["limit"]),
-        )
 
     def _leverage(self, phi: Floats) -> tuple[Floats, Bools]:
         """h of shape (n,), and whether φ lies in the range of gram, of shape (n,)."""

@@ -1,0 +1,169 @@
+"""Work that may be killed at any moment: what it has so far is kept in a file.
+
+A :class:`Checkpoint` replaces its file as a whole, every few seconds and for at most a tenth of the time. The
+file says in plain values what the work is about, its *problem*; going on with another is an error. Whoever
+goes on does what is left in the same order, so that the result is, bit for bit, that of a run that was not
+disturbed.
+
+:class:`DurableFold` takes passes over data in this way. Each batch of the data is a part; a pass adds its
+parts one by one, and the checkpoint holds the sums of finished passes and that of the one under way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from policyrisk._core import records
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.passes.fold import Sum
+from policyrisk.trajectories import Source, batches
+
+PASSES = "passes"  # the work of a DurableFold
+_EVERY = 2.0  # seconds between two checkpoints
+_PATIENCE = 10.0  # of a checkpoint's own time: large ones are written less often
+_SHOWN = 60  # letters of a value that changed
+
+
+class Checkpoint:
+    """The file of some work, or, without a path, none.
+
+    ``work`` names its kind, and ``problem`` holds plain values: numbers, texts, None, and lists and
+    dictionaries of them.
+    """
+
+    def __init__(self, work: str, path: str | os.PathLike[str] | None, problem: Mapping[str, Any]) -> None:
+        self.work, self.path = work, None if path is None else Path(path)
+        self.problem = dict(problem)
+        self._due = time.monotonic() + _EVERY
+
+    def load(self) -> Any:
+        """What was saved; an error where it is of another problem."""
+        assert self.path is not None
+        stored, state = stored_checkpoint(self.path, self.work)
+        differ = [
+            name
+            for name in {**stored, **self.problem}
+            if (name in stored, stored.get(name)) != (name in self.problem, self.problem.get(name))
+        ]
+        if differ:
+            told = "; ".join(
+                f"{name} was {_short(stored.get(name))} and is {_short(self.problem.get(name))}"
+                for name in differ
+            )
+            raise MismatchError(
+                f"checkpoint must be of the same problem, but {', '.join(differ)} changed since {self.path} "
+                f"was written ({told}); repeat the call as it was, or begin another without resume"
+            )
+        return state
+
+    def save(self, state: Any) -> None:
+        """Replace the file."""
+        if self.path is None:
+            return
+        began = time.monotonic()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            records.save(self.path, _kind(self.work), {"problem": self.problem, "state": state})
+        except (OSError, InvalidInputError) as error:
+            raise InvalidInputError(
+                f"checkpoint must be a file that can be written, got {self.path} ({error}); make room or "
+                "choose another folder, where an earlier checkpoint can be copied to go on with resume"
+            ) from error
+        ended = time.monotonic()
+        self._due = ended + max(_EVERY, _PATIENCE * (ended - began))
+
+    def save_if_due(self, state: Callable[[], Any]) -> None:
+        """Replace the file where the last time was some seconds ago."""
+        if time.monotonic() >= self._due:
+            self.save(state())
+
+    @contextmanager
+    def saved_on_interrupt(self, state: Callable[[], Any], done: Callable[[], str]) -> Iterator[None]:
+        """What an interrupt stops is saved; the KeyboardInterrupt then says how far it was, and where."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.save(state())
+            kept = (
+                "; nothing is kept without checkpoint="
+                if self.path is None
+                else f", saved in {self.path}; go on with --resume or resume=True"
+            )
+            raise KeyboardInterrupt(f"stopped after {done()}{kept}") from None
+
+
+def stored_checkpoint(path: str | os.PathLike[str], work: str) -> tuple[dict[str, Any], Any]:
+    """The problem and the state in a checkpoint."""
+    values = records.load(path, _kind(work), dict)
+    return values["problem"], values["state"]
+
+
+def stored_problem(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The problem in a checkpoint of a DurableFold."""
+    return stored_checkpoint(path, PASSES)[0]
+
+
+def _kind(work: str) -> str:
+    return f"Checkpoint of {work}"
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 2 :]}"
+
+
+class DurableFold:
+    """Takes passes over data in this process; a :class:`policyrisk.passes.fold.Fold`.
+
+    >>> import policyrisk as pr, tempfile
+    >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=50, seed=1)
+    >>> lstd = pr.LSTD(pr.Tabular(10))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     fold = DurableFold(data, f"{folder}/checkpoint.npz", {"data": "walk"}, resume=False)
+    ...     risk = lstd.fit_by(fold)
+    >>> bool(risk.mean([0]) == lstd.fit(data).mean([0]))
+    True
+    """
+
+    def __init__(
+        self,
+        data: Source,
+        path: str | os.PathLike[str],
+        problem: Mapping[str, Any],
+        *,
+        resume: bool,
+    ) -> None:
+        self.data, self.checkpoint = data, Checkpoint(PASSES, path, problem)
+        self._pass = 0
+        # The sums of finished passes, that of the pass under way, and how many parts are in it. Replaced by
+        # one assignment: an interrupt comes before it or after it.
+        self._state: tuple[list[Any], Any, int] = ([], None, 0)
+        if resume and Path(path).exists():
+            self._state = self.checkpoint.load()
+
+    def __call__(self, work: Callable[[Source, int], Sum]) -> Sum:
+        """The sum of ``work(source, part)`` over all parts."""
+        self._pass += 1
+        finished, total, done = self._state
+        if self._pass <= len(finished):
+            stored: Sum = finished[self._pass - 1]
+            return stored
+        with self.checkpoint.saved_on_interrupt(
+            lambda: self._state, lambda: f"{self._state[2]} parts of pass {self._pass}"
+        ):
+            for part, batch in enumerate(batches(self.data)):
+                if part >= done:
+                    found = work([batch], part)
+                    total = found if part == 0 else total + found
+                    self._state = finished, total, part + 1
+                    self.checkpoint.save_if_due(lambda: self._state)
+        if self._state[2] == 0:
+            raise InvalidInputError("data must hold at least one episode, got none; record some")
+        self._state = [*finished, total], None, 0
+        result: Sum = total
+        return result
