@@ -37,8 +37,8 @@ from policyrisk.montecarlo.checkpoint import (
     states_text,
 )
 from policyrisk.montecarlo.record import MonteCarlo
-from policyrisk.montecarlo.simulators import Runner, as_runner
 from policyrisk.montecarlo.sums import COUNT, CUT_OFF, ROWS, STEPS, merge, moments, tabulate
+from policyrisk.simulation.simulators import Runner, as_runner
 
 
 class Block(NamedTuple):

@@ -45,6 +45,8 @@ __all__ = [
     "step",
 ]
 
+_PACKAGE = __name__.partition(".")[0]
+
 Words = npt.NDArray[np.uint64]
 
 _BATCH = 1 << 14  # episodes in flight at once
@@ -75,11 +77,11 @@ class Episodes(NamedTuple):
 
 
 class Returns(NamedTuple):
-    """What is left of episodes whose states were not recorded; row i belongs to episode i."""
+    """What is left of episodes whose states were not recorded, in arrays of one shape."""
 
-    returns: Floats  # (episodes,) the sum of the discounted rewards
-    lengths: Ints  # (episodes,)
-    terminated: Bools  # (episodes,) False where the episode was cut off
+    returns: Floats  # the sum of each episode's discounted rewards
+    lengths: Ints
+    terminated: Bools  # False where the episode was cut off
 
 
 # --- the three functions that every table has its own version of ------------------------------------
@@ -231,7 +233,7 @@ _SUM_UP = njit(cache=True, parallel=True)(_sum_up), njit(parallel=True)(_sum_up)
 
 def _foreign(*tables: object) -> bool:
     """Whether a table's class is defined outside this package."""
-    return any(type(table).__module__.partition(".")[0] != __package__ for table in tables)
+    return any(type(table).__module__.partition(".")[0] != _PACKAGE for table in tables)
 
 
 @njit(cache=True, parallel=True)

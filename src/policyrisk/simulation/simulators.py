@@ -1,4 +1,4 @@
-"""What Monte Carlo can simulate, and how a block of episodes is run on each kind.
+"""What can be simulated from given states, and how a block of episodes is run on each kind.
 
     a compiled domain   returns(policy, starts, episodes, seed, max_steps, discount): only sums of rewards
     any domain          rollout(policy, starts, seed, max_steps): Trajectories; policy a function of states
@@ -6,7 +6,7 @@
     Gymnasium           an environment that reset(options={"state": ...}) puts into a state; policy a function
                         of one observation, or of all of them for a vector environment
 
-A runner turns rows of states and a seed into a :class:`Batch`. Everything random about a block comes from
+A runner turns rows of states and a seed into :class:`Returns`. Everything random about a block comes from
 the seed it is given, so that a block can be run again, alone, with the same result. For Gymnasium that holds
 as far as the policy is a function of its observation and the environment of its seed.
 """
@@ -14,7 +14,8 @@ as far as the policy is a function of its observation and the environment of its
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +23,9 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Floats, Ints, as_states
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.markov import MarkovChain
-from policyrisk.montecarlo.sums import Batch
-from policyrisk.simulation.compiled import CompiledPolicy
-from policyrisk.trajectories import Trajectories
+from policyrisk.simulation.compiled import CompiledPolicy, Returns
+from policyrisk.simulation.lanes import SingleLanes, VectorLanes, run_lanes
+from policyrisk.simulation.recorder import ReturnRecorder
 
 # A block's episodes are lost with it: even if all are cut off it should last a few seconds at most, and fit
 # into memory where steps are recorded.
@@ -33,186 +34,73 @@ _MANY, _FEW = 8192, 8  # episodes in a block, at most: compiled, and in a Python
 _TRIED = 8  # states that are tried before an environment is believed to honour options["state"]
 
 
-@runtime_checkable
-class ReturnsSimulator(Protocol):
-    """A domain that runs a policy and keeps only the sums of rewards."""
+@dataclass(frozen=True, eq=False)
+class Runner:
+    """A simulator, its policy and the states, ready to run blocks of episodes."""
 
-    def returns(
-        self, policy: Any, starts: Any, episodes: int, seed: Any, max_steps: int, discount: float
-    ) -> Any:
-        """Anything with ``returns``, ``lengths`` and ``terminated``, the episodes of each start in turn."""
-
-
-@runtime_checkable
-class RolloutSimulator(Protocol):
-    """A domain that runs a policy and records an episode from each start."""
-
-    def rollout(self, policy: Any, starts: Any, seed: Any, max_steps: int) -> Trajectories:
-        """An episode from each row of ``starts``."""
-
-
-@runtime_checkable
-class Environment(Protocol):
-    """Gymnasium's contract, as far as it is used here."""
-
-    def reset(self, *, seed: Any, options: Any) -> tuple[Any, Any]:
-        """The first observation of a new episode."""
-
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """Observation, reward, terminated, truncated and a record."""
-
-
-@runtime_checkable
-class VectorEnvironment(Environment, Protocol):
-    """Many environments at once."""
-
-    @property
-    def num_envs(self) -> int:
-        """How many."""
-
-
-class Runner(Protocol):
-    """A simulator, its policy and the states, ready to run blocks."""
-
+    simulator: Any
+    policy: Any
+    states: npt.NDArray[Any]  # (n, …)
+    discount: float
+    max_steps: int
+    kind: Callable[[Runner, slice, int, np.random.SeedSequence], Any]  # one of the functions below
     most: int  # episodes in a block
     together: bool  # whether a block may hold several states
 
-    def run(self, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Batch:
-        """So many episodes from each of these states."""
+    def run(self, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Returns:
+        """``episodes`` episodes from each state of ``rows``, checked, in arrays (states, episodes)."""
+        out = self.kind(self, rows, episodes, seed)
+        return _as_returns(out.returns, out.lengths, out.terminated, rows, episodes)
 
 
-class SummedRunner:
-    """Runs ``returns``."""
+def _summed(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Any:
+    """By ``returns``."""
+    return runner.simulator.returns(
+        runner.policy,
+        runner.states[rows],
+        episodes=episodes,
+        seed=seed,
+        max_steps=runner.max_steps,
+        discount=runner.discount,
+    )
 
-    together = True
 
-    def __init__(
-        self, simulator: ReturnsSimulator, policy: object, states: Floats, discount: float, max_steps: int
-    ) -> None:
-        self.simulator, self.policy, self.states = simulator, policy, states
-        self.discount, self.max_steps = discount, max_steps
-        self.most = _episodes(_SUMMED, max_steps)
+def _recorded(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Returns:
+    """By ``rollout``, for policies that are Python functions."""
+    starts = np.repeat(runner.states[rows], episodes, axis=0)
+    data = runner.simulator.rollout(runner.policy, starts, seed=seed, max_steps=runner.max_steps)
+    return Returns(data.returns(runner.discount), data.lengths, data.terminated)
 
-    def run(self, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Batch:
-        """So many episodes from each of these states."""
-        out = self.simulator.returns(
-            self.policy,
-            self.states[rows],
-            episodes=episodes,
-            seed=seed,
-            max_steps=self.max_steps,
-            discount=self.discount,
+
+def _sampled(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Returns:
+    """A chain, from one state."""
+    data = runner.simulator.sample(int(runner.states[rows.start]), episodes, seed, runner.max_steps)
+    return Returns(data.returns(runner.discount), data.lengths, data.terminated)
+
+
+def _stepped(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> ReturnRecorder:
+    """A Gymnasium environment, from one state: an episode after the other, or one in each of its parts."""
+    env, options = runner.simulator, {"state": runner.states[rows.start]}
+    words = seed.generate_state(episodes, np.uint32)
+    lanes: SingleLanes | VectorLanes
+    if hasattr(env, "num_envs"):
+        mode = getattr(env, "metadata", {}).get("autoreset_mode")
+        lanes = VectorLanes(env, runner.policy, mode, first={"seed": int(words[0]), "options": options})
+    else:
+        lanes = SingleLanes(
+            [env],
+            lambda env, k: env.reset(seed=int(words[k]), options=options)[0],
+            runner.policy,
+            batch=lambda observations: observations[0],
+            split=lambda action, count: [action],
         )
-        return _as_batch(out.returns, out.lengths, out.terminated, rows, episodes)
-
-
-class RecordedRunner:
-    """Runs ``rollout``, for policies that are Python functions."""
-
-    together = True
-
-    def __init__(
-        self, simulator: RolloutSimulator, policy: object, states: Floats, discount: float, max_steps: int
-    ) -> None:
-        self.simulator, self.policy, self.states = simulator, policy, states
-        self.discount, self.max_steps = discount, max_steps
-        self.most = _episodes(_RECORDED, max_steps)
-
-    def run(self, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Batch:
-        """So many episodes from each of these states."""
-        starts = np.repeat(self.states[rows], episodes, axis=0)
-        data = self.simulator.rollout(self.policy, starts, seed=seed, max_steps=self.max_steps)
-        return _as_batch(data.returns(self.discount), data.lengths, data.terminated, rows, episodes)
-
-
-class ChainRunner:
-    """Samples a chain, a state at a time."""
-
-    together = False
-
-    def __init__(self, chain: MarkovChain, states: Ints, max_steps: int) -> None:
-        self.chain, self.states, self.max_steps = chain, states, max_steps
-        self.most = _episodes(_RECORDED, max_steps)
-
-    def run(self, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Batch:
-        """So many episodes from this one state."""
-        data = self.chain.sample(int(self.states[rows.start]), episodes, seed, self.max_steps)
-        return _as_batch(data.returns(self.chain.discount), data.lengths, data.terminated, rows, episodes)
-
-
-class LoopedRunner:
-    """Steps a Gymnasium environment, an episode at a time."""
-
-    most, together = _FEW, False
-
-    def __init__(
-        self,
-        env: Environment,
-        policy: Callable[[Any], Any],
-        states: npt.NDArray[Any],
-        discount: float,
-        max_steps: int,
-    ) -> None:
-        self.env, self.policy, self.states = env, policy, states
-        self.discount, self.max_steps = discount, max_steps
-
-    def run(self, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Batch:
-        """So many episodes from this one state."""
-        state = self.states[rows.start]
-        ran = [self._episode(state, int(word)) for word in seed.generate_state(episodes, np.uint32)]
-        returns, lengths, terminated = zip(*ran, strict=True)
-        return _as_batch(returns, lengths, terminated, rows, episodes)
-
-    def _episode(self, state: Any, seed: int) -> tuple[float, int, bool]:
-        observation, _ = self.env.reset(seed=seed, options={"state": state})
-        total, weight, length, ended, stopped = 0.0, 1.0, 0, False, False
-        while length < self.max_steps and not (ended or stopped):
-            observation, reward, ended, stopped, _ = self.env.step(self.policy(observation))
-            total += weight * float(reward)
-            weight *= self.discount
-            length += 1
-        return total, length, bool(ended)
-
-
-class VectorRunner:
-    """Steps a Gymnasium vector environment: all its parts from one state, each until its first end."""
-
-    together = False
-
-    def __init__(
-        self,
-        env: VectorEnvironment,
-        policy: Callable[[Any], Any],
-        states: npt.NDArray[Any],
-        discount: float,
-        max_steps: int,
-    ) -> None:
-        self.env, self.policy, self.states = env, policy, states
-        self.discount, self.max_steps = discount, max_steps
-        self.most = int(env.num_envs)
-
-    def run(self, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Batch:
-        """So many episodes from this one state."""
-        word = int(seed.generate_state(1, np.uint32)[0])
-        observations, _ = self.env.reset(seed=word, options={"state": self.states[rows.start]})
-        returns, lengths = np.zeros(self.most), np.zeros(self.most, dtype=np.int64)
-        terminated = np.zeros(self.most, dtype=np.bool_)
-        live = np.arange(self.most) < episodes
-        weight = 1.0
-        for _ in range(self.max_steps):
-            observations, rewards, ended, stopped, _ = self.env.step(self.policy(observations))
-            returns[live] += weight * np.asarray(rewards, dtype=np.float64)[live]
-            lengths[live] += 1
-            terminated |= live & np.asarray(ended)
-            weight *= self.discount
-            live &= ~(np.asarray(ended) | np.asarray(stopped))
-            if not live.any():
-                break
-        return _as_batch(returns[:episodes], lengths[:episodes], terminated[:episodes], rows, episodes)
+    record = ReturnRecorder(episodes, runner.discount)
+    run_lanes(lanes, episodes, record, runner.max_steps)
+    return record
 
 
 def _episodes(steps: int, max_steps: int) -> int:
-    """How many episodes a block of so many steps has room for."""
+    """How many episodes a block of ``steps`` steps has room for."""
     return min(max(steps // max_steps, 1), _MANY)
 
 
@@ -220,15 +108,19 @@ def as_runner(simulator: object, policy: object, states: object, discount: float
     """The runner for a simulator of any kind, with everything checked that can be before the first step."""
     rows = as_states(states)
     if isinstance(simulator, MarkovChain):
-        return _chain_runner(simulator, policy, rows, discount, max_steps)
+        indices = _chain_states(simulator, policy, rows, discount)
+        most = _episodes(_RECORDED, max_steps)
+        return Runner(simulator, None, indices, discount, max_steps, _sampled, most, together=False)
     if hasattr(simulator, "as_starts"):
         simulator.as_starts(rows, "states")
-    records = isinstance(simulator, RolloutSimulator)
-    if isinstance(simulator, ReturnsSimulator) and (isinstance(policy, CompiledPolicy) or not records):
-        return SummedRunner(simulator, policy, rows, discount, max_steps)
-    if isinstance(simulator, RolloutSimulator):
-        return RecordedRunner(simulator, policy, rows, discount, max_steps)
-    if not isinstance(simulator, Environment):
+    records = hasattr(simulator, "rollout")
+    if hasattr(simulator, "returns") and (isinstance(policy, CompiledPolicy) or not records):
+        most = _episodes(_SUMMED, max_steps)
+        return Runner(simulator, policy, rows, discount, max_steps, _summed, most, together=True)
+    if records:
+        most = _episodes(_RECORDED, max_steps)
+        return Runner(simulator, policy, rows, discount, max_steps, _recorded, most, together=True)
+    if not (hasattr(simulator, "reset") and hasattr(simulator, "step")):
         raise InvalidInputError(
             "simulator must be a domain with returns() or rollout(), a MarkovChain, or a Gymnasium "
             f"environment with reset() and step(), got {type(simulator).__name__}; pass one of these"
@@ -240,14 +132,12 @@ def as_runner(simulator: object, policy: object, states: object, discount: float
         )
     given = np.asarray(states)
     _check_honoured(simulator, given)
-    if isinstance(simulator, VectorEnvironment):
-        return VectorRunner(simulator, policy, given, discount, max_steps)
-    return LoopedRunner(simulator, policy, given, discount, max_steps)
+    most = int(getattr(simulator, "num_envs", _FEW))
+    return Runner(simulator, policy, given, discount, max_steps, _stepped, most, together=False)
 
 
-def _chain_runner(
-    chain: MarkovChain, policy: object, rows: Floats, discount: float, max_steps: int
-) -> ChainRunner:
+def _chain_states(chain: MarkovChain, policy: object, rows: Floats, discount: float) -> Ints:
+    """The indices of a chain's states, and a policy and a discount that fit the chain."""
     if policy is not None:
         raise InvalidInputError(
             f"policy must be None for a MarkovChain, got {type(policy).__name__}; its policy is part of it, "
@@ -266,10 +156,10 @@ def _chain_runner(
             f"states must be indices of the chain's states, from 0 to {chain.n - 1}, got {got}; "
             "pass whole numbers of shape (n,)"
         )
-    return ChainRunner(chain, states.astype(np.int64), max_steps)
+    return states.astype(np.int64)
 
 
-def _check_honoured(env: Environment, states: npt.NDArray[Any]) -> None:
+def _check_honoured(env: Any, states: npt.NDArray[Any]) -> None:
     """Raise where an environment starts as if it had not been given a state at all.
 
     Many ignore options that they do not know, and their answers would look like any other. One of the first
@@ -295,14 +185,14 @@ def _alike(a: Any, b: Any) -> bool:
     return np.array_equal(a, b)
 
 
-def _as_batch(returns: Any, lengths: Any, terminated: Any, rows: slice, episodes: int) -> Batch:
-    """What a simulator gave, checked, as a batch."""
+def _as_returns(returns: Any, lengths: Any, terminated: Any, rows: slice, episodes: int) -> Returns:
+    """What a simulator gave, checked."""
     shape = (rows.stop - rows.start, episodes)
     columns = [
         np.asarray(column, dtype=dtype)
         for column, dtype in ((returns, np.float64), (lengths, np.int64), (terminated, np.bool_))
     ]
-    for name, column in zip(Batch._fields, columns, strict=True):
+    for name, column in zip(Returns._fields, columns, strict=True):
         if column.shape != (shape[0] * shape[1],):
             raise InvalidInputError(
                 f"simulator must give {shape[0] * shape[1]} {name}, one per episode, got shape "
@@ -314,4 +204,4 @@ def _as_batch(returns: Any, lengths: Any, terminated: Any, rows: slice, episodes
             f"simulator must give finite rewards, got a return of {columns[0][wrong[0]]} from state number "
             f"{rows.start + wrong[0] // episodes}; correct its rewards"
         )
-    return Batch(*(column.reshape(shape) for column in columns))
+    return Returns(*(column.reshape(shape) for column in columns))
