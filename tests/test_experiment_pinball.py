@@ -16,12 +16,12 @@ from policyrisk.domains import Pinball
 from policyrisk.domains.pinball.maze import Maze
 from policyrisk.errors import InvalidInputError
 from policyrisk.montecarlo import monte_carlo
-from policyrisk.montecarlo.simulators import SummedRunner
 from policyrisk.paper import pinball, pinball_extended
 from policyrisk.paper.claims import monotonicity
 from policyrisk.paper.map_errors import Budget, Truth
 from policyrisk.paper.tile_grid import TileGrid, grid_distances
 from policyrisk.paper.tile_visits import every_visit, visits_of
+from policyrisk.simulation.simulators import Runner
 
 SMALL = pinball.PinballParameters(trajectories=300, mc_episodes=30, tiles=12, fresh=3000, seed=3)
 
@@ -285,7 +285,7 @@ def test_lstd_is_near_the_truth_as_visited_and_the_fresh_mean_is_near_the_monte_
 def test_the_same_seed_gives_the_same_numbers_and_a_finished_map_is_taken_up(small, checkpoint, monkeypatch):
     before = checkpoint.read_bytes()
     runs = []
-    monkeypatch.setattr(SummedRunner, "run", lambda *_: runs.append(1))
+    monkeypatch.setattr(Runner, "run", lambda *_: runs.append(1))
     monkeypatch.setattr(pinball, "_claims", lambda *_: {})  # which simulates by Monte Carlo as well
     again = pinball.run(SMALL, checkpoint=checkpoint, resume=True)
     assert not runs

@@ -20,6 +20,7 @@ from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import CutOffWarning, InvalidInputError
 from policyrisk.montecarlo import MonteCarlo, monte_carlo, sums
 from policyrisk.risk.summary import SampleReturns
+from policyrisk.simulation.compiled import Returns
 from policyrisk.simulation.registration import register
 
 register()
@@ -69,7 +70,7 @@ def test_standard_errors_are_the_spread_over_replications() -> None:
 
 def test_errors_of_small_samples_by_hand() -> None:
     g = np.array([1.0, 2.0, 6.0, 7.0])
-    batch = sums.Batch(g[None], np.ones((1, 4), np.int64), np.ones((1, 4), bool))
+    batch = Returns(g[None], np.ones((1, 4), np.int64), np.ones((1, 4), bool))
     got = sums.moments(sums.tabulate(batch, 1.0))
     # deviations −3, −2, 2, 3: s² = 26/3, μ₂ = 6.5, μ₄ = 48.5
     assert got.mean[0] == 4.0
@@ -108,7 +109,7 @@ def test_tables_merge_as_plain_sums_do() -> None:
     ended = rng.random(g.shape) < 0.8
 
     def part(a: int, b: int) -> np.ndarray:
-        return sums.tabulate(sums.Batch(g[:, a:b], lengths[:, a:b], ended[:, a:b]), 1.0)
+        return sums.tabulate(Returns(g[:, a:b], lengths[:, a:b], ended[:, a:b]), 1.0)
 
     whole, empty = part(0, 40), np.zeros((sums.ROWS, 5))
     for cuts in ([7], [1, 2], [20, 33, 39]):

@@ -20,7 +20,7 @@ from policyrisk.errors import (
     UnrecordedEndWarning,
 )
 from policyrisk.readers import Counts
-from policyrisk.readers.episode_ids import Seen
+from policyrisk.readers.episode_ids import EpisodeIds
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 WHOLE = st.integers(-(2**63), 2**63 - 1)
@@ -505,7 +505,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 def test_seen_ids_against_a_set():
     rng = np.random.default_rng(5)
     for _ in range(200):
-        seen, truth = Seen(), set()
+        seen, truth = EpisodeIds(), set()
         while True:
             keys = rng.integers(-500, 500, rng.integers(0, 12))
             again = next((i for i, key in enumerate(keys) if key in truth or key in keys[:i]), None)

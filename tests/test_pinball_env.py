@@ -220,16 +220,22 @@ def run_python(code: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("order", ["import gymnasium; wait()", "wait(); wait(); import gymnasium"])
-def test_registration_works_in_either_order_of_imports(order: str) -> None:
-    code = (
-        "import sys; from policyrisk.simulation.registration import register_when_imported as wait\n"
-        "assert 'gymnasium' not in sys.modules\n"
-        f"{order}\n"
-        f"print(gymnasium.spec('{ID}').entry_point, type(gymnasium.__spec__.loader).__name__)\n"
-        "print([f for f in sys.meta_path if 'policyrisk' in type(f).__module__])"
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"import gymnasium, policyrisk; gymnasium.make('{ID}')",
+        f"import policyrisk as pr; import gymnasium; pr.LSTD; gymnasium.make('{ID}')",
+        f"import policyrisk as pr; pr.domains; import gymnasium; pr.domains.Pinball; gymnasium.make('{ID}')",
+        f"import policyrisk as pr; pr.rollout('{ID}', lambda x: [0], 1, max_steps=1)",
+        f"import gymnasium; gymnasium.make('policyrisk:{ID}')",
+        f"import policyrisk, gymnasium; gymnasium.make('policyrisk.domains.pinball.env:{ID}')",
+        f"import gymnasium; gymnasium.make_vec('policyrisk.domains.pinball.env:{ID}', 2)",
+    ],
+)
+def test_registration(code: str) -> None:
+    assert (
+        run_python(f"import sys; path = list(sys.meta_path); {code}; print(sys.meta_path == path)") == "True"
     )
-    assert run_python(code) == "policyrisk.domains.pinball.env:PinballEnv SourceFileLoader\n[]"
 
 
 def test_the_domain_does_not_load_gymnasium() -> None:

@@ -368,7 +368,7 @@ def test_a_projection_that_changes_its_mind():
 )
 def test_actions_reach_their_environments(space, answer, taken):
     envs = [Shaped("discrete", space) for _ in range(2)]
-    waiting = iter(reversed(envs))  # the environment made last takes the first episode
+    waiting = iter(envs)
     pr.rollout(lambda: next(waiting), lambda batch: answer, episodes=2)
     assert [np.asarray(env.actions[0]).tolist() for env in envs] == taken
 

@@ -9,7 +9,7 @@ Processes" (ICML 2013).
 from typing import TYPE_CHECKING
 
 from policyrisk._core.lazy import lazy
-from policyrisk.simulation.registration import register_when_imported
+from policyrisk.simulation.registration import register_if_loaded
 
 if TYPE_CHECKING:
     from policyrisk import criteria as criteria
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from policyrisk.td import StepSize as StepSize
     from policyrisk.trajectories import Trajectories as Trajectories
 
-register_when_imported()
+register_if_loaded()
 
 __version__ = "0.1.0"
 
@@ -79,5 +79,5 @@ _HOMES = {
     "write_parquet": "policyrisk.readers",
     "write_report": "policyrisk.report",
 }
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+__getattr__, __dir__ = lazy(__name__, _HOMES, before=register_if_loaded)
 __all__ = sorted(_HOMES)

@@ -81,7 +81,7 @@ def _whole(seed: Any) -> int:
     if number < 0:
         raise InvalidInputError(
             "seed must be None, an int of at least 0, a numpy SeedSequence or a numpy Generator, "
-            f"got {seed!r}; pass for example seed=0, or seed=None for fresh chance"
+            f"got {seed!r}; pass for example seed=0, or seed=None for fresh randomness"
         )
     return number
 

@@ -33,7 +33,7 @@ def rollout(
         int | None, typer.Option(min=1, help="Environments that are stepped side by side, else up to 16.")
     ] = None,
     max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Cut episodes off after so many steps.")
+        int | None, typer.Option(min=1, help="Cut episodes off after this number of steps.")
     ] = None,
     project: Annotated[
         str | None,
@@ -142,27 +142,17 @@ class RandomActions:
     @classmethod
     def of(cls, env: str, arguments: dict[str, Any], seed: int | None) -> RandomActions:
         """The one for an environment."""
-        from policyrisk._core.optional import check_installed
-
-        check_installed("gymnasium", "rollout")
-        import gymnasium as gym
         import numpy as np
 
-        from policyrisk.errors import InvalidInputError
+        from policyrisk.simulation.rollouts import make_environments
 
-        try:
-            made = gym.make(env, **arguments)
-        except (gym.error.Error, ImportError, TypeError) as error:
-            raise InvalidInputError(
-                f"env must be what gymnasium.make can make, got {env!r} with {arguments} ({error}); check "
-                "the id and --env-args"
-            ) from error
+        (made,), _ = make_environments(env, 1, 1, arguments)
         space = made.action_space
         made.close()
         return cls(space, np.random.SeedSequence(seed).entropy)
 
     def spawn(self, number: int) -> RandomActions:
-        """The one for an episode, whose chance is its own whoever runs the others."""
+        """The one for an episode, whose randomness is its own whoever runs the others."""
         return RandomActions(self.space, self.entropy, number)
 
     def __call__(self, observations: Any) -> Any:

@@ -12,12 +12,19 @@ from policyrisk._core.random import below, stream, uniform
 from policyrisk.features._radial_kernels import grid_counts, grid_fill
 from policyrisk.simulation.compiled import Words, read, step
 
-__all__ = ["Grid", "Memory", "begin_outside", "learn_outside", "run_episodes", "run_foreign_episodes"]
+__all__ = [
+    "GridBases",
+    "SarsaMemory",
+    "begin_outside",
+    "learn_outside",
+    "run_episodes",
+    "run_foreign_episodes",
+]
 
 FAINT = 1e-3  # of the largest φ_i(x): traces below are dropped
 
 
-class Grid(NamedTuple):
+class GridBases(NamedTuple):
     """The radial bases of a grid on d coordinates."""
 
     dims: Ints  # (d,) the coordinates of the state
@@ -29,7 +36,7 @@ class Grid(NamedTuple):
     normalised: bool
 
 
-class Memory(NamedTuple):
+class SarsaMemory(NamedTuple):
     """What learning remembers, for n bases of which at most m are near."""
 
     weights: Floats  # (n, actions)
@@ -46,7 +53,7 @@ class Memory(NamedTuple):
 
 
 @njit(cache=True, error_model="numpy")
-def _look(grid: Grid, state: Any, memory: Memory, indices: Ints, values: Floats) -> Any:
+def _look(grid: GridBases, state: Any, memory: SarsaMemory, indices: Ints, values: Floats) -> Any:
     """The bases near a state and their φ; returns how many."""
     u = memory.u
     rows = memory.rows
@@ -62,7 +69,13 @@ def _look(grid: Grid, state: Any, memory: Memory, indices: Ints, values: Floats)
 
 @njit(cache=True)
 def _pick(
-    memory: Memory, indices: Ints, values: Floats, near: int, epsilon: float, s0: np.uint64, s1: np.uint64
+    memory: SarsaMemory,
+    indices: Ints,
+    values: Floats,
+    near: int,
+    epsilon: float,
+    s0: np.uint64,
+    s1: np.uint64,
 ) -> tuple[Any, Any, np.uint64, np.uint64]:
     """An ε-greedy action and its value Q(x, a)."""
     q = memory.action_values
@@ -81,7 +94,7 @@ def _pick(
 
 @njit(cache=True)
 def begin(
-    grid: Grid, memory: Memory, state: Any, epsilon: float, s0: np.uint64, s1: np.uint64
+    grid: GridBases, memory: SarsaMemory, state: Any, epsilon: float, s0: np.uint64, s1: np.uint64
 ) -> tuple[Any, np.uint64, np.uint64]:
     """Start an episode: forget the traces and choose the first action."""
     for i in range(memory.counts[1]):
@@ -94,7 +107,7 @@ def begin(
 
 
 @njit(cache=True)
-def _retrace(memory: Memory, action: int, fade: float) -> float:
+def _retrace(memory: SarsaMemory, action: int, fade: float) -> float:
     """e ← γλe, then e_{i,a} ← φ_i(x) where φ_i(x) is not 0; returns ‖φ(x)‖²."""
     trace, traced, counts = memory.trace, memory.traced, memory.counts
     indices, values = memory.indices, memory.values
@@ -125,8 +138,8 @@ def _retrace(memory: Memory, action: int, fade: float) -> float:
 
 @njit(cache=True)
 def learn(
-    grid: Grid,
-    memory: Memory,
+    grid: GridBases,
+    memory: SarsaMemory,
     action: int,
     reward: float,
     state: Any,  # the next one
@@ -160,7 +173,7 @@ def learn(
 
 
 @njit(cache=True)
-def begin_outside(grid: Grid, memory: Memory, state: Floats, epsilon: float, words: Words) -> Any:
+def begin_outside(grid: GridBases, memory: SarsaMemory, state: Floats, epsilon: float, words: Words) -> Any:
     """:func:`begin` for callers that are not compiled, which keep the stream in ``words`` (2,)."""
     action, words[0], words[1] = begin(grid, memory, state, epsilon, words[0], words[1])
     return action
@@ -168,8 +181,8 @@ def begin_outside(grid: Grid, memory: Memory, state: Floats, epsilon: float, wor
 
 @njit(cache=True)
 def learn_outside(
-    grid: Grid,
-    memory: Memory,
+    grid: GridBases,
+    memory: SarsaMemory,
     action: int,
     reward: float,
     state: Floats,
@@ -189,8 +202,8 @@ def learn_outside(
 
 def _episodes(
     domain: Any,
-    grid: Grid,
-    memory: Memory,
+    grid: GridBases,
+    memory: SarsaMemory,
     starts: Floats,  # (n, dim)
     first: int,
     key0: np.uint64,

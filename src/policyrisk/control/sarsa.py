@@ -122,7 +122,7 @@ class Sarsa:
         seed: Seed = None,
         max_steps: int = 10_000,
     ) -> SarsaResult:
-        """Learn from so many episodes, none of more than ``max_steps`` actions.
+        """Learn from ``episodes`` episodes, none of more than ``max_steps`` actions.
 
         ``domain`` is one of ours or another with ``actions`` and ``compiled()`` (see
         :mod:`policyrisk.simulation.compiled`), or a Gymnasium environment with discrete actions.
@@ -138,18 +138,18 @@ class Sarsa:
         """
         count = as_count(episodes, "episodes", 1)
         most = as_count(max_steps, "max_steps", 1)
-        chance = generator(seed)
-        learner = _Learner(self, count, keys(chance))
+        rng = generator(seed)
+        learner = _Learner(self, count, keys(rng))
         if hasattr(domain, "compiled"):
             learner.check_actions(domain.actions)
-            outcomes = learner.run_compiled(domain, _starts_of(domain, starts), chance, most)
+            outcomes = learner.run_compiled(domain, _starts_of(domain, starts), rng, most)
         elif hasattr(domain, "reset") and hasattr(domain, "action_space"):
             if starts is not None:
                 raise InvalidInputError(
                     f"starts must be None for a Gymnasium environment, got {starts!r}; its reset decides"
                 )
             learner.check_actions(getattr(domain.action_space, "n", None))
-            outcomes = learner.run_gymnasium(domain, chance, most)
+            outcomes = learner.run_gymnasium(domain, rng, most)
         else:
             raise InvalidInputError(
                 "domain must be one of ours or a Gymnasium environment, got "
@@ -187,7 +187,7 @@ class _Learner:
         self.returns = np.empty(episodes)
         self.lengths = np.empty(episodes, np.int64)
         self.terminated = np.empty(episodes, np.bool_)
-        self.grid = _kernels.Grid(
+        self.grid = _kernels.GridBases(
             dims=np.arange(d) if dims is None else np.array(dims, np.int64),
             low=low,
             high=high,
@@ -196,7 +196,7 @@ class _Learner:
             reach=reach,
             normalised=features.normalised,
         )
-        self.memory = _kernels.Memory(
+        self.memory = _kernels.SarsaMemory(
             weights=np.zeros((n, actions)),
             trace=np.zeros(n * actions),
             traced=np.empty(n * actions, np.int64),
@@ -235,7 +235,7 @@ class _Learner:
         return alpha, epsilon
 
     def run_compiled(
-        self, domain: Any, starts: Starts, chance: np.random.Generator, most: int
+        self, domain: Any, starts: Starts, rng: np.random.Generator, most: int
     ) -> tuple[Floats, Ints, Bools]:
         compiled = domain.compiled()
         ours = type(compiled).__module__.partition(".")[0] == "policyrisk"
@@ -244,7 +244,7 @@ class _Learner:
             for first in range(0, self.episodes, _CHUNK):
                 part = slice(first, min(first + _CHUNK, self.episodes))
                 k = np.arange(part.start, part.stop)
-                states = as_floats(starts(len(k), chance), "starts(n, generator)", (len(k), None))
+                states = as_floats(starts(len(k), rng), "starts(n, generator)", (len(k), None))
                 self.settings.features.box.columns(states.shape[1])  # raises where they do not fit
                 run(
                     compiled,
@@ -265,11 +265,11 @@ class _Learner:
                 bar.advance()
         return self.outcomes()
 
-    def run_gymnasium(self, env: Any, chance: np.random.Generator, most: int) -> tuple[Floats, Ints, Bools]:
+    def run_gymnasium(self, env: Any, rng: np.random.Generator, most: int) -> tuple[Floats, Ints, Bools]:
         origin = int(getattr(env.action_space, "start", 0))
         lam, discount = float(self.settings.lam), float(self.settings.discount)
         alphas, epsilons = self.rates(np.arange(self.episodes))
-        env_seed: int | None = int(chance.integers(2**31))
+        env_seed: int | None = int(rng.integers(2**31))
         words = np.empty((1, 2), np.uint64)
         with ProgressBar("training", self.episodes) as bar:
             for k in range(self.episodes):
@@ -324,8 +324,8 @@ def _starts_of(domain: Any, starts: Starts | None) -> Starts:
             "pass a function from n and a numpy Generator to states (n, dim)"
         )
 
-    def own(n: int, chance: np.random.Generator) -> Any:
-        return domain.sample_starts(n, seed=chance)
+    def own(n: int, rng: np.random.Generator) -> Any:
+        return domain.sample_starts(n, seed=rng)
 
     return own
 

@@ -1,8 +1,8 @@
 """Rollouts and Monte Carlo on a cluster.
 
-Episode k of a rollout, and the block of Monte Carlo that begins with episode k of state i, draw their chance
-from the seed and these numbers alone. Whoever runs them gets the same bits, and so does whoever runs them
-again after a worker died.
+All that is random in episode k of a rollout, and in the block of Monte Carlo that begins with episode k of
+state i, comes from the seed and these numbers alone. Whoever runs them gets the same bits, and so does
+whoever runs them again after a worker died.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from policyrisk.distributed.shards import Shard
 from policyrisk.errors import InvalidInputError
 from policyrisk.montecarlo import MonteCarlo
 from policyrisk.montecarlo.estimator import Block, monte_carlo_by, run_here
-from policyrisk.montecarlo.simulators import Runner
 from policyrisk.simulation.observations import Project, as_project
 from policyrisk.simulation.policies import as_policy
+from policyrisk.simulation.registration import register
 from policyrisk.simulation.rollouts import make_environments, run_episodes, seed_key
+from policyrisk.simulation.simulators import Runner
 from policyrisk.trajectories import Trajectories
 
 SHARDS = 64  # of a rollout, or twice the workers where these are more
@@ -109,14 +110,15 @@ def rollout(
     makes an environment: every worker makes its own, ``num_envs`` (by default up to 16) that it steps side
     by side. For the same seed the episodes are the same, bit for bit, for any number of workers.
 
-    The policy goes to every worker. One that takes chance of its own would take the same on each of them: it
-    must not, unless it has a method ``spawn(k)`` that returns a policy with chance of its own for episode k.
+    The policy goes to every worker. Randomness of its own would be the same on each of them: it must have
+    none, unless it has a method ``spawn(k)`` that returns a policy with randomness of its own for episode k.
 
     Where Ray does not run yet, it is started and stays until this process ends, since the episodes are there.
     """
     check_installed("gymnasium", "rollout")
     import gymnasium as gym
 
+    register()
     as_policy(policy)
     count = as_count(episodes, "episodes", 1)
     simulation = _Simulation(

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from policyrisk._core.lazy import lazy
+from policyrisk.simulation.registration import register_if_loaded
 
 if TYPE_CHECKING:
     from policyrisk.domains.chains import boyan as boyan
@@ -22,5 +23,5 @@ _HOMES = {
     "grid_walk": "policyrisk.domains.chains",
     "walk": "policyrisk.domains.chains",
 }
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+__getattr__, __dir__ = lazy(__name__, _HOMES, before=register_if_loaded)
 __all__ = sorted(_HOMES)

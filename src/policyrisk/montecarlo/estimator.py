@@ -32,9 +32,9 @@ from policyrisk._core.text import percent, plural
 from policyrisk.errors import CutOffWarning, InvalidInputError
 from policyrisk.montecarlo.identity import identity, states_text
 from policyrisk.montecarlo.record import MonteCarlo
-from policyrisk.montecarlo.simulators import Runner, as_runner
 from policyrisk.montecarlo.sums import COUNT, CUT_OFF, ROWS, STEPS, merge, moments, tabulate
 from policyrisk.passes.checkpoint import Checkpoint, stored_checkpoint
+from policyrisk.simulation.simulators import Runner, as_runner
 
 _WORK = "monte_carlo"  # the name of its checkpoints
 

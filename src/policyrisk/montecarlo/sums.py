@@ -22,22 +22,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Floats
+from policyrisk.simulation.compiled import Returns
 
 COUNT, MEAN, SQUARES, CUBES, FOURTHS, CUT_OFF, STEPS = range(7)
 ROWS = 7
 
 
-class Batch(NamedTuple):
-    """Episodes from m states, k from each."""
-
-    returns: Floats  # (m, k)
-    lengths: Ints  # (m, k)
-    terminated: Bools  # (m, k), False where the episode was cut off
-
-
-def tabulate(batch: Batch, discount: float) -> Floats:
-    """The table (7, m) of a batch.
+def tabulate(batch: Returns, discount: float) -> Floats:
+    """The table (7, m) of k episodes from each of m states, in arrays (m, k).
 
     An episode that was stopped after ℓ steps counts as cut off unless the weight γ^ℓ of the reward that would
     have come next is below the 2⁻⁵³ of rounding, as in a discounted task that goes on for ever.

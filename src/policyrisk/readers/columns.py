@@ -1,4 +1,4 @@
-"""From Arrow record batches to checked :class:`~policyrisk.readers.rows.Rows`.
+"""From Arrow record batches to :class:`~policyrisk.readers.rows.CheckedRows`.
 
 Which columns hold what is a :class:`Layout`; a table's own columns are matched with it once for each file,
 and each batch is then converted and checked row by row: types, nulls, finite numbers, ids that come back.
@@ -15,14 +15,17 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.errors import InvalidInputError
-from policyrisk.readers.episode_ids import Seen
-from policyrisk.readers.rows import Rows, refuse
+from policyrisk.readers.episode_ids import EpisodeIds
+from policyrisk.readers.rows import CheckedRows, Got, refuse_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EPISODE, REWARD, STEP, TERMINATED, TRUNCATED = "episode", "reward", "step", "terminated", "truncated"
+EPISODE, REWARD = "episode", "reward"
+TERMINATED, TRUNCATED, STEP = "terminated", "truncated", "step"
 STATE = "state"
+_OPTIONAL = (TERMINATED, TRUNCATED, STEP)  # a table without a column of that name may have none
+USUAL = (EPISODE, REWARD, *_OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -38,19 +41,12 @@ class Layout:
 
     def used(self) -> list[str]:
         """All columns that are read, once each."""
-        names = (*(self.state or ()), self.episode, self.reward, self.terminated, self.truncated, self.step)
+        names = (*(self.state or ()), *(getattr(self, argument) for argument in USUAL))
         return list(dict.fromkeys(name for name in names if name is not None))
 
 
-def as_layout(
-    state: str | Sequence[str] | None,
-    episode: str,
-    reward: str,
-    terminated: str | None,
-    truncated: str | None,
-    step: str | None,
-) -> Layout:
-    """A layout of a caller's arguments."""
+def as_layout(state: str | Sequence[str] | None, **columns: Any) -> Layout:
+    """A layout of a caller's arguments: the state's columns, and the other columns by their usual names."""
     names = (state,) if isinstance(state, str) else None if state is None else tuple(state)
     if names is not None and (not names or not all(isinstance(name, str) for name in names)):
         raise InvalidInputError(
@@ -58,16 +54,10 @@ def as_layout(
         )
     if names is not None and len(set(names)) < len(names):
         raise InvalidInputError(f"state must name each column once, got {list(names)}; remove the second")
-    for argument, name, optional in (
-        ("episode", episode, False),
-        ("reward", reward, False),
-        ("terminated", terminated, True),
-        ("truncated", truncated, True),
-        ("step", step, True),
-    ):
-        if not (isinstance(name, str) or (optional and name is None)):
+    for argument, name in columns.items():
+        if not (isinstance(name, str) or (name is None and argument in _OPTIONAL)):
             raise InvalidInputError(f"{argument} must be a column's name, got {name!r}; pass a string")
-    return Layout(names, episode, reward, terminated, truncated, step)
+    return Layout(names, **columns)
 
 
 def match(layout: Layout, names: Sequence[str], file: str) -> Layout:
@@ -86,23 +76,18 @@ def match(layout: Layout, names: Sequence[str], file: str) -> Layout:
             )
         return name
 
-    def may_have(name: str | None, argument: str, usual: str) -> str | None:
-        return None if name is None or (name == usual and name not in names) else has(name, argument)
-
-    found = Layout(
-        state=tuple(has(name, "state") for name in layout.state or _usual_state(names, there)),
-        episode=has(layout.episode, "episode"),
-        reward=has(layout.reward, "reward"),
-        terminated=may_have(layout.terminated, "terminated", TERMINATED),
-        truncated=may_have(layout.truncated, "truncated", TRUNCATED),
-        step=may_have(layout.step, "step", STEP),
-    )
-    if found.terminated is None and found.truncated is None:
+    state = tuple(has(name, STATE) for name in layout.state or _usual_state(names, there))
+    found: dict[str, Any] = {}
+    for argument in USUAL:
+        name = getattr(layout, argument)
+        lacking = name is None or (name == argument and name not in names)
+        found[argument] = None if lacking and argument in _OPTIONAL else has(name, argument)
+    if found[TERMINATED] is None and found[TRUNCATED] is None:
         raise InvalidInputError(
             f"terminated or truncated must name a column of booleans, {there}; add one that says in each "
             "episode's last row whether it ended there or was cut off"
         )
-    return found
+    return Layout(state, **found)
 
 
 def _usual_state(names: Sequence[str], there: str) -> tuple[str, ...]:
@@ -123,17 +108,17 @@ class Converter:
 
     def __init__(self, layout: Layout, file: str) -> None:
         self.layout, self.file = layout, file
-        self._row = 0
-        self._seen = Seen()
+        self._row = 0  # of the file, where the batch begins
+        self._ids = EpisodeIds()
         self._last: Any = None  # the id of the row before
         self._widths: dict[str, int] = {}  # of list columns
 
-    def rows(self, batch: pa.RecordBatch) -> Rows:
+    def rows(self, batch: pa.RecordBatch) -> CheckedRows:
         """The rows of the next batch."""
         layout = self.layout
         new = self._new_episodes(batch.column(layout.episode))
         rewards, ended = self._rewards(batch.column(layout.reward))
-        rows = Rows(
+        rows = CheckedRows(
             states=self._states(batch),
             rewards=rewards,
             ended=ended,
@@ -154,21 +139,15 @@ class Converter:
         if types.is_dictionary(ids.type):
             ids = ids.dictionary_decode()
         whole = types.is_integer(ids.type)
-        if not (
-            whole
-            or types.is_string(ids.type)
-            or types.is_large_string(ids.type)
-            or types.is_binary(ids.type)
-            or types.is_large_binary(ids.type)
-            or types.is_fixed_size_binary(ids.type)
-        ):
+        texts = (types.is_string, types.is_large_string)
+        bytes_ = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+        if not (whole or any(is_kind(ids.type) for is_kind in (*texts, *bytes_))):
             self._refuse_type(name, "whole numbers or strings", ids.type)
         self._check_no_nulls(ids, name, "give every row the id of its episode")
         new = np.ones(len(ids), dtype=np.bool_)
         new[1:] = pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)
-        first, last = ids[:1].to_pylist()[0], ids[len(ids) - 1 :].to_pylist()[0]
-        new[0] = first != self._last  # an id is never None, which it is before the first row
-        self._last = last
+        new[0] = ids[0].as_py() != self._last  # an id is never None, which it is before the first row
+        self._last = ids[-1].as_py()
 
         starts = np.flatnonzero(new)
         begun = ids.take(starts)
@@ -177,13 +156,12 @@ class Converter:
             if whole
             else np.array([hash(value) for value in begun.to_pylist()], dtype=np.int64)
         )
-        again = self._seen.add(keys)
+        again = self._ids.add(keys)
         if again is not None:
-            refuse(
-                self.file,
-                self._row + int(starts[again]),
+            self._refuse(
+                np.arange(len(ids)) == starts[again],
                 f"{name} must keep each episode's rows together",
-                f"{begun.to_pylist()[again]!r} again after another episode",
+                lambda at: f"{ids[at].as_py()!r} again after another episode",
                 "sort the rows by episode and step",
             )
         return new
@@ -194,7 +172,7 @@ class Converter:
         name = self.layout.reward
         if pa.types.is_null(column.type):
             return np.zeros(len(column)), np.ones(len(column), dtype=np.bool_)
-        ended: Bools = column.is_null().to_numpy(zero_copy_only=False)
+        ended = _nulls(column)
         if column.null_count:
             self._check_number(column.type, name)
             column = column.fill_null(0)
@@ -210,45 +188,30 @@ class Converter:
         if name is None:
             return None
         column = batch.column(name)
-        if not (types.is_boolean(column.type) or types.is_integer(column.type)):
+        whole = types.is_integer(column.type)
+        if not (whole or types.is_boolean(column.type)):
             self._refuse_type(name, "booleans, or 0 and 1", column.type)
         if column.null_count:
-            lost = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False) & ~ended)
-            if lost.size:
-                refuse(
-                    self.file,
-                    self._row + int(lost[0]),
-                    f"{name} must not be null beside a reward",
-                    "null",
-                    "fill it with true or false",
-                )
-            column = column.fill_null(0 if types.is_integer(column.type) else False)
+            lost = _nulls(column) & ~ended
+            self._refuse(
+                lost, f"{name} must not be null beside a reward", "null", "fill it with true or false"
+            )
+            column = column.fill_null(0 if whole else False)
         flags = column.to_numpy(zero_copy_only=False)
-        if flags.dtype != np.bool_:
-            wrong = np.flatnonzero((flags != 0) & (flags != 1))
-            if wrong.size:
-                refuse(
-                    self.file,
-                    self._row + int(wrong[0]),
-                    f"{name} must be true or false, or 1 or 0",
-                    str(flags[wrong[0]]),
-                    "pass the column that says whether the episode ended",
-                )
-            flags = flags == 1
-        return flags
+        if whole:
+            self._refuse(
+                (flags != 0) & (flags != 1),
+                f"{name} must be true or false, or 1 or 0",
+                lambda at: flags[at],
+                "pass the column that says whether the episode ended",
+            )
+        return flags.astype(np.bool_, copy=False)
 
     def _states(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
         """The states, of shape (n, dim), whole numbers if all their columns are."""
         assert self.layout.state is not None
         parts = [self._coordinates(batch.column(name), name) for name in self.layout.state]
-        if len(parts) == 1:
-            return parts[0]
-        states = np.empty((batch.num_rows, sum(part.shape[1] for part in parts)), np.result_type(*parts))
-        at = 0
-        for part in parts:
-            states[:, at : at + part.shape[1]] = part
-            at += part.shape[1]
-        return states
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def _coordinates(self, column: pa.Array, name: str) -> npt.NDArray[Any]:
         """One column as an array (n, width): a number, or a list of them, in each row."""
@@ -264,23 +227,18 @@ class Converter:
         else:
             widths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
             width = self._widths.setdefault(name, int(widths[0]))
-            wrong = np.flatnonzero(widths != width)
-            if wrong.size:
-                refuse(
-                    self.file,
-                    self._row + int(wrong[0]),
-                    f"{name} must have as many numbers in every row",
-                    f"{widths[wrong[0]]} after {width}",
-                    "give every state the same coordinates",
-                )
-        if width == 0:
-            refuse(
-                self.file,
-                self._row,
-                f"{name} must hold at least one number",
-                "an empty list",
-                "pass the columns of the state",
+            self._refuse(
+                widths != width,
+                f"{name} must have as many numbers in every row",
+                lambda at: f"{widths[at]} after {width}",
+                "give every state the same coordinates",
             )
+        self._refuse(
+            np.array([width == 0]),
+            f"{name} must hold at least one number",
+            "an empty list",
+            "pass the columns of the state",
+        )
         return self._numbers(column.flatten(), name, width=width).reshape(-1, width)
 
     def _numbers(
@@ -294,26 +252,12 @@ class Converter:
         values = column.to_numpy(zero_copy_only=False)
         if types.is_floating(column.type):
             floats: Floats = values.astype(np.float64, copy=False)
-            finite = np.isfinite(floats)
-            if not finite.all():
-                wrong = int(np.flatnonzero(~finite)[0])
-                refuse(
-                    self.file,
-                    self._row + wrong // width,
-                    f"{name} must be finite",
-                    str(floats[wrong]),
-                    remedy,
-                )
+            wrong, rule = ~np.isfinite(floats), f"{name} must be finite"
+            self._refuse(wrong, rule, lambda at: floats[at], remedy, width)
             return floats
-        if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
-            wrong = int(values.argmax())
-            refuse(
-                self.file,
-                self._row + wrong // width,
-                f"{name} must fit into 64 bits with a sign",
-                str(values[wrong]),
-                "number the states from 0",
-            )
+        if values.dtype == np.uint64:
+            wrong, rule = values > np.iinfo(np.int64).max, f"{name} must fit into 64 bits with a sign"
+            self._refuse(wrong, rule, lambda at: values[at], "number the states from 0", width)
         return values.astype(np.int64, copy=False)
 
     def _check_number(self, kind: pa.DataType, name: str) -> None:
@@ -324,10 +268,18 @@ class Converter:
 
     def _check_no_nulls(self, column: pa.Array, name: str, remedy: str, width: int = 1) -> None:
         if column.null_count:
-            at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            refuse(self.file, self._row + at // width, f"{name} must not be null", "null", remedy)
+            self._refuse(_nulls(column), f"{name} must not be null", "null", remedy, width)
+
+    def _refuse(self, wrong: Bools, rule: str, got: Got, remedy: str, width: int = 1) -> None:
+        """Raise for the first wrong entry of the batch; ``width`` of them make a row."""
+        refuse_first(self.file, self._row, wrong, rule, got, remedy, width)
 
     def _refuse_type(self, name: str, rule: str, kind: pa.DataType) -> None:
         raise InvalidInputError(
             f"{name} must be a column of {rule}, got {kind} in {self.file}; convert it or name another column"
         )
+
+
+def _nulls(column: pa.Array) -> Bools:
+    nulls: Bools = column.is_null().to_numpy(zero_copy_only=False)
+    return nulls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,41 +44,39 @@ def read_csv(
     [[0.5], [0.7], [0.9]]
     >>> folder.cleanup()
     """
-    layout = as_layout(state, episode, reward, terminated, truncated, step)
+    columns = {"episode": episode, "reward": reward, "terminated": terminated, "truncated": truncated}
+    layout = as_layout(state, **columns, step=step)
     return table_stream(path, "a CSV file with a header", ".csv", _open, layout, batch_rows)
 
 
-class _CSVTable:
-    def __init__(self, path: str) -> None:
-        from pyarrow import csv
+@contextmanager
+def _open(path: Path) -> Iterator[Table]:
+    from pyarrow import csv
 
-        self._path = path
-        with csv.open_csv(path, _options()) as reader:
-            self.names = reader.schema.names
+    with csv.open_csv(str(path), _options()) as reader:
+        names = reader.schema.names
+    yield Table(names, partial(_batches, str(path)))
 
-    def batches(self, layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        from pyarrow import csv
 
-        flags = {layout.terminated, layout.truncated}
-        types = {
-            name: pa.string() if name == layout.episode else pa.bool_() if name in flags else pa.float64()
-            for name in layout.used()
-        }
-        # Only an empty cell is null: a nan must not pass for the end of an episode.
-        options = csv.ConvertOptions(
-            column_types=types, include_columns=layout.used(), null_values=[""], strings_can_be_null=True
-        )
-        with csv.open_csv(self._path, _options(), convert_options=options) as reader:
-            yield from reader
+def _batches(path: str, layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
+    """By blocks of text, whatever the number of rows in them."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    flags = {layout.terminated, layout.truncated}
+    types = {
+        name: pa.string() if name == layout.episode else pa.bool_() if name in flags else pa.float64()
+        for name in layout.used()
+    }
+    # Only an empty cell is null: a nan must not pass for the end of an episode.
+    options = csv.ConvertOptions(
+        column_types=types, include_columns=layout.used(), null_values=[""], strings_can_be_null=True
+    )
+    with csv.open_csv(path, _options(), convert_options=options) as reader:
+        yield from reader
 
 
 def _options() -> csv.ReadOptions:
     from pyarrow import csv
 
     return csv.ReadOptions(use_threads=False, block_size=_BLOCK)  # one thread, so that errors name the row
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[Table]:
-    yield _CSVTable(str(path))

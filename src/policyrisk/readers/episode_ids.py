@@ -2,7 +2,7 @@
 
 Ids are kept as sorted arrays of 64-bit keys, each at least twice as long as the next, so that n ids take 8n
 bytes and adding them all takes O(n log n). A whole number is its own key; any other id is hashed, and two of
-n ids have the same hash with a chance of about n²/2⁶⁵ (3e-6 for ten million).
+n ids have the same hash with a probability of about n²/2⁶⁵ (3e-6 for ten million).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 from policyrisk._core.arrays import Ints
 
 
-class Seen:
+class EpisodeIds:
     """A set of 64-bit keys that grows by batches.
 
-    >>> seen = Seen()
-    >>> seen.add(np.array([3, 1, 2])), seen.add(np.array([7, 1])), seen.add(np.array([9, 8, 9]))
+    >>> ids = EpisodeIds()
+    >>> ids.add(np.array([3, 1, 2])), ids.add(np.array([7, 1])), ids.add(np.array([9, 8, 9]))
     (None, 1, 2)
     """
 

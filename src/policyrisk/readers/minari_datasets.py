@@ -12,7 +12,7 @@ import numpy as np
 from policyrisk._core.arrays import as_count
 from policyrisk._core.optional import check_installed
 from policyrisk.errors import InvalidInputError
-from policyrisk.readers.stream import BATCH_ROWS, Part, Stream
+from policyrisk.readers.stream import BATCH_ROWS, Piece, Stream
 from policyrisk.simulation.observations import Project, as_project, as_rows
 from policyrisk.trajectories import Trajectories
 
@@ -51,7 +51,7 @@ def read_minari(
     picked, rows = as_project(project), as_count(batch_rows, "batch_rows", 1)
     found = _as_dataset(dataset)
 
-    def parts() -> Iterator[Part]:
+    def parts() -> Iterator[Piece]:
         for episode in found.iterate_episodes():
             yield _as_part(episode, found.id, picked)
 
@@ -85,7 +85,7 @@ def minari_folder(path: Path) -> Path | None:
     return None
 
 
-def _as_part(episode: minari.EpisodeData, dataset: str, project: Project) -> Part:
+def _as_part(episode: minari.EpisodeData, dataset: str, project: Project) -> Piece:
     where = f"episode {episode.id} of Minari dataset {dataset}"
     rewards = np.asarray(episode.rewards, dtype=np.float64)
     ends = np.asarray(episode.terminations, dtype=np.bool_)
@@ -100,7 +100,7 @@ def _as_part(episode: minari.EpisodeData, dataset: str, project: Project) -> Par
     try:
         states = as_rows(episode.observations, project, T + 1)
         if T == 0:
-            return Part(Trajectories(states[:0], rewards, np.empty(0, np.int64), ends), where, vanished=1)
-        return Part(Trajectories(states, rewards, np.array([T]), ends[-1:]), where)
+            return Piece(Trajectories(states[:0], rewards, np.empty(0, np.int64), ends), where, vanished=1)
+        return Piece(Trajectories(states, rewards, np.array([T]), ends[-1:]), where)
     except InvalidInputError as error:
         raise InvalidInputError(f"{where}: {error}") from error

@@ -13,7 +13,7 @@ import numpy as np
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.files import check_target
-from policyrisk.readers.stream import Part, Stream
+from policyrisk.readers.stream import Piece, Stream
 from policyrisk.trajectories import Source, Trajectories, batches
 
 _NAMES = ("states", "rewards", "lengths", "terminated")
@@ -35,8 +35,8 @@ def read_npz(path: str | os.PathLike[str]) -> Stream:
     if not file.is_file():
         raise InvalidInputError(f"path must name an npz file, got {file}, which is none")
 
-    def parts() -> Iterator[Part]:
-        yield Part(_load(file), str(file))
+    def parts() -> Iterator[Piece]:
+        yield Piece(_load(file), str(file))
 
     return Stream(str(file), parts)
 

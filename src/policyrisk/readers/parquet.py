@@ -14,7 +14,17 @@ import numpy as np
 from policyrisk._core.optional import check_installed
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.readers.columns import EPISODE, REWARD, STATE, STEP, TERMINATED, TRUNCATED, Layout, as_layout
+from policyrisk.readers.columns import (
+    EPISODE,
+    REWARD,
+    STATE,
+    STEP,
+    TERMINATED,
+    TRUNCATED,
+    USUAL,
+    Layout,
+    as_layout,
+)
 from policyrisk.readers.files import PathOrPaths, check_target
 from policyrisk.readers.stream import BATCH_ROWS, Stream
 from policyrisk.readers.tables import Table, damage_named, table_stream
@@ -84,7 +94,8 @@ def read_parquet(
     0
     >>> folder.cleanup()
     """
-    layout = as_layout(state, episode, reward, terminated, truncated, step)
+    columns = {"episode": episode, "reward": reward, "terminated": terminated, "truncated": truncated}
+    layout = as_layout(state, **columns, step=step)
     opened = partial(_open, row_groups=row_groups)
     return table_stream(path, "a Parquet file", ".parquet", opened, layout, batch_rows)
 
@@ -98,51 +109,46 @@ def count_row_groups(path: str | os.PathLike[str]) -> int:
         return file.num_row_groups
 
 
-class _ParquetTable:
-    def __init__(self, file: pq.ParquetFile, row_groups: tuple[int, int] | None) -> None:
-        self._file = file
-        self._groups = row_groups
-        self.names = file.schema_arrow.names
+@contextmanager
+def _open(path: Path, row_groups: tuple[int, int] | None) -> Iterator[Table]:
+    from pyarrow import parquet as pq
 
-    def batches(self, layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
-        if self._groups is None:
-            return self._file.iter_batches(rows, columns=layout.used())
-        return self._begun_in(*self._groups, layout, rows)
+    with pq.ParquetFile(str(path), buffer_size=_BUFFER, pre_buffer=False) as file:
+        yield Table(file.schema_arrow.names, partial(_batches, file, row_groups))
 
-    def _begun_in(self, first: int, end: int, layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
-        """The rows of the episodes that begin in row groups first, …, end − 1."""
-        last: Any = None  # the id of the row before
-        if first > 0:
-            for batch in self._file.iter_batches(rows, [first - 1], [layout.episode]):
-                last = batch.column(layout.episode)[-1].as_py()
-        begun = first == 0
-        for batch in self._file.iter_batches(rows, range(first, end), layout.used()):
-            others = 0 if begun else _leading(batch, layout.episode, last)
-            if others < batch.num_rows:
-                begun = True
-                yield batch.slice(others)
-                last = batch.column(layout.episode)[-1].as_py()
-        if not begun:
+
+def _batches(
+    file: pq.ParquetFile, row_groups: tuple[int, int] | None, layout: Layout, rows: int
+) -> Iterator[pa.RecordBatch]:
+    """All rows, or those of the episodes that begin in row groups first, …, end − 1."""
+    if row_groups is None:
+        yield from file.iter_batches(rows, columns=layout.used())
+        return
+    first, end = row_groups
+    last: Any = None  # the id of the row before
+    if first > 0:
+        for batch in file.iter_batches(rows, [first - 1], [layout.episode]):
+            last = batch.column(layout.episode)[-1].as_py()
+    begun = first == 0
+    for batch in file.iter_batches(rows, range(first, end), layout.used()):
+        others = 0 if begun else _leading(batch, layout.episode, last)
+        if others < batch.num_rows:
+            begun = True
+            yield batch.slice(others)
+            last = batch.column(layout.episode)[-1].as_py()
+    if not begun:
+        return
+    for batch in file.iter_batches(rows, range(end, file.num_row_groups), layout.used()):
+        more = _leading(batch, layout.episode, last)
+        yield batch.slice(0, more)
+        if more < batch.num_rows:
             return
-        for batch in self._file.iter_batches(rows, range(end, self._file.num_row_groups), layout.used()):
-            more = _leading(batch, layout.episode, last)
-            yield batch.slice(0, more)
-            if more < batch.num_rows:
-                return
 
 
 def _leading(batch: pa.RecordBatch, column: str, value: Any) -> int:
     """How many rows in front have this value in a column."""
     same = batch.column(column).to_numpy(zero_copy_only=False) == value
     return batch.num_rows if same.all() else int(np.argmin(same))
-
-
-@contextmanager
-def _open(path: Path, row_groups: tuple[int, int] | None) -> Iterator[Table]:
-    from pyarrow import parquet as pq
-
-    with pq.ParquetFile(str(path), buffer_size=_BUFFER, pre_buffer=False) as file:
-        yield _ParquetTable(file, row_groups)
 
 
 def write_parquet(data: Source, path: str | os.PathLike[str], *, state: Sequence[str] | None = None) -> None:
@@ -161,9 +167,9 @@ def write_parquet(data: Source, path: str | os.PathLike[str], *, state: Sequence
     """
     check_installed("pyarrow", "writing Parquet")
     check_target(path, "data.parquet")
-    names = None if state is None else as_layout(state, EPISODE, REWARD, TERMINATED, TRUNCATED, STEP).state
+    names = as_layout(state).state
     for name in names or ():
-        if not name or name in (EPISODE, REWARD, TERMINATED, TRUNCATED, STEP):
+        if not name or name in USUAL:
             raise InvalidInputError(
                 f"state must not name a column {name!r}, which another has; choose another name"
             )

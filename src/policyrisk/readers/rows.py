@@ -20,26 +20,30 @@ with both, one that is flagged by neither was cut off (the recording stopped), o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.errors import BadRowError
-from policyrisk.readers.stream import Part
+from policyrisk.readers.stream import Piece
 from policyrisk.trajectories import Trajectories
 
-
-def refuse(file: str, row: int, rule: str, got: str, remedy: str) -> NoReturn:
-    """Raise for a row of a file, counted from 0."""
-    raise BadRowError(f"{rule}, got {got} in row {row} of {file} (counted from 0); {remedy}")
+Got: TypeAlias = "str | Callable[[int], object]"  # what was found: a text, or a function of the entry's index
 
 
-@dataclass(frozen=True)
-class Rows:
+def refuse_first(file: str, row: int, wrong: Bools, rule: str, got: Got, remedy: str, width: int = 1) -> None:
+    """Raise for the first wrong entry, if there is one: ``width`` entries to a row, from ``row`` on."""
+    if wrong.any():
+        at = int(wrong.argmax())
+        where = f"{got if isinstance(got, str) else got(at)} in row {row + at // width} of {file}"
+        raise BadRowError(f"{rule}, got {where} (counted from 0); {remedy}")
+
+
+class CheckedRows(NamedTuple):
     """Consecutive rows of one file, each checked by itself."""
 
     states: npt.NDArray[Any]  # (n, dim) float64 or int64, finite
@@ -50,27 +54,18 @@ class Rows:
     truncated: Bools | None  # (n,)
     steps: Floats | Ints | None  # (n,)
 
-    def __len__(self) -> int:
-        return self.rewards.size
-
-    def part(self, first: int, last: int) -> Rows:
-        """Rows first, …, last − 1."""
-        columns: list[Any] = [None if column is None else column[first:last] for column in self._columns()]
-        return Rows(*columns)
-
-    def _columns(self) -> list[Any]:
-        return [getattr(self, field.name) for field in fields(self)]
+    def part(self, rows: slice) -> CheckedRows:
+        """Some of the rows."""
+        columns: list[Any] = [None if column is None else column[rows] for column in self]
+        return CheckedRows(*columns)
 
     @staticmethod
-    def join(parts: Sequence[Rows]) -> Rows:
+    def join(parts: Sequence[CheckedRows]) -> CheckedRows:
         """The rows of all parts, in order."""
         if len(parts) == 1:
             return parts[0]
-        columns: list[Any] = [
-            None if column[0] is None else np.concatenate(column)
-            for column in zip(*(part._columns() for part in parts), strict=True)
-        ]
-        return Rows(*columns)
+        columns: list[Any] = list(zip(*parts, strict=True))
+        return CheckedRows(*(None if column[0] is None else np.concatenate(column) for column in columns))
 
 
 class Assembler:
@@ -81,52 +76,47 @@ class Assembler:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self._kept: list[Rows] = []
+        self._kept: list[CheckedRows] = []
         self._row = 0  # of the file, where the kept rows begin
 
-    def add(self, rows: Rows) -> Part | None:
+    def add(self, rows: CheckedRows) -> Iterator[Piece]:
         """The episodes that these rows complete."""
         starts = np.flatnonzero(rows.new)
-        if not starts.size:
-            self._kept.append(rows)
-            return None
-        last = int(starts[-1])
+        last = int(starts[-1]) if starts.size else rows.new.size
         if last:
-            self._kept.append(rows.part(0, last))
-        done = self._complete()
-        self._kept = [rows.part(last, len(rows))]
-        return done
+            self._kept.append(rows.part(slice(last)))
+        if starts.size:
+            yield from self.finish()
+            self._kept = [rows.part(slice(last, None))]
 
-    def finish(self) -> Part | None:
-        """The file's last episode."""
-        return self._complete()
-
-    def _complete(self) -> Part | None:
-        if not self._kept:
-            return None
-        rows = Rows.join(self._kept)
-        self._kept = []
-        part = assemble(rows, self.file, self._row)
-        self._row += len(rows)
-        return part
+    def finish(self) -> Iterator[Piece]:
+        """The episodes of the rows that were kept."""
+        if self._kept:
+            rows = CheckedRows.join(self._kept)
+            self._kept = []
+            yield assemble(rows, self.file, self._row)
+            self._row += rows.new.size
 
 
-def assemble(rows: Rows, file: str, row: int) -> Part:
+def assemble(rows: CheckedRows, file: str, row: int) -> Piece:
     """Whole episodes as Trajectories; ``row`` is the number of the first row in its file."""
     first = np.flatnonzero(rows.new)
-    last = np.append(first[1:], len(rows)) - 1
-    is_last = np.zeros(len(rows), dtype=np.bool_)
+    last = np.append(first[1:], rows.new.size) - 1
+    is_last = np.zeros(rows.new.size, dtype=np.bool_)
     is_last[last] = True
     _check_order(rows, is_last, file, row)
 
     has_end = rows.ended[last]  # (episodes,)
     final = np.maximum(last - has_end, first)  # the row of the last reward, if there is one
-    terminated = _terminated(rows, last, final)
+    flags = rows.truncated if rows.terminated is None else rows.terminated
+    assert flags is not None
+    flagged = flags[last] | flags[final]
+    terminated = ~flagged if rows.terminated is None else flagged
     repeats = ~has_end & terminated
     counted = last - first + repeats  # transitions that are left
     kept = counted > 0
 
-    times = np.ones(len(rows), dtype=np.int64)  # how often each state is taken
+    times = np.ones(rows.new.size, dtype=np.int64)  # how often each state is taken
     times[last[repeats]] = 2
     times[last[~kept]] = 0  # an episode with nothing left has one row
     rewarded = ~is_last
@@ -138,51 +128,36 @@ def assemble(rows: Rows, file: str, row: int) -> Part:
         terminated[kept],
     )
     given_up = int((~has_end & ~terminated).sum())
-    return Part(data, file, given_up, int((~kept).sum()))
+    return Piece(data, file, given_up, int((~kept).sum()))
 
 
-def _terminated(rows: Rows, last: Ints, final: Ints) -> Bools:
-    """Which episodes terminated, of shape (episodes,), by the flags that there are."""
-    if rows.terminated is not None:
-        terminated: Bools = rows.terminated[last] | rows.terminated[final]
-        return terminated
-    assert rows.truncated is not None
-    cut_off: Bools = rows.truncated[last] | rows.truncated[final]
-    return ~cut_off
-
-
-def _check_order(rows: Rows, is_last: Bools, file: str, row: int) -> None:
+def _check_order(rows: CheckedRows, is_last: Bools, file: str, row: int) -> None:
     """Rewards, flags and steps that are out of place."""
-    lost = np.flatnonzero(rows.ended & ~is_last)
-    if lost.size:
-        refuse(
-            file,
-            row + int(lost[0]),
-            "reward must not be null before an episode's last row",
-            "null",
-            "fill it in, or sort the rows by episode and step",
-        )
+    refuse = partial(refuse_first, file, row)
+    refuse(
+        rows.ended & ~is_last,
+        "reward must not be null before an episode's last row",
+        "null",
+        "fill it in, or sort the rows by episode and step",
+    )
     # A flag is in place in the last row, and in the row before an end row.
     in_place = is_last.copy()
     in_place[:-1] |= is_last[1:] & rows.ended[1:]
     for name, flag in (("terminated", rows.terminated), ("truncated", rows.truncated)):
-        wrong = np.flatnonzero(flag & ~in_place) if flag is not None else np.empty(0, np.int64)
-        if wrong.size:
+        if flag is not None:
             refuse(
-                file,
-                row + int(wrong[0]),
+                flag & ~in_place,
                 f"{name} must be true only where an episode ends",
                 "true with more rows of that episode to come",
                 "give each episode an id of its own, or sort the rows by episode and step",
             )
-    if rows.steps is not None:
-        low = np.flatnonzero((rows.steps[1:] <= rows.steps[:-1]) & ~rows.new[1:])
-        if low.size:
-            at = int(low[0]) + 1
-            refuse(
-                file,
-                row + at,
-                "step must rise from row to row of an episode",
-                f"{rows.steps[at]:g} after {rows.steps[at - 1]:g}",
-                "sort the rows by episode and step and remove duplicates, or pass step=None to ignore it",
-            )
+    steps = rows.steps
+    if steps is not None:
+        rises = rows.new.copy()
+        rises[1:] |= steps[1:] > steps[:-1]
+        refuse(
+            ~rises,
+            "step must rise from row to row of an episode",
+            lambda at: f"{steps[at]:g} after {steps[at - 1]:g}",
+            "sort the rows by episode and step and remove duplicates, or pass step=None to ignore it",
+        )

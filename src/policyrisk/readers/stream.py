@@ -24,7 +24,7 @@ from policyrisk.trajectories import Trajectories
 BATCH_ROWS = 1 << 16  # states in a batch: some MB, and enough that Python's share of the time is small
 
 
-class Part(NamedTuple):
+class Piece(NamedTuple):
     """Some whole episodes, and where they were read."""
 
     data: Trajectories
@@ -48,7 +48,7 @@ class Stream:
     """Batches of whole episodes from files or datasets; iterate, or ``load()`` all of it.
 
     >>> one = Trajectories([[0], [1], [2]], [1.0, 1.0], [2], [True])
-    >>> stream = Stream("memory", lambda: iter([Part(one, "memory"), Part(one, "memory")]), batch_rows=1)
+    >>> stream = Stream("memory", lambda: iter([Piece(one, "memory"), Piece(one, "memory")]), batch_rows=1)
     >>> [len(batch) for batch in stream], [len(batch) for batch in stream]
     ([1, 1], [1, 1])
     >>> stream.load()
@@ -57,7 +57,7 @@ class Stream:
     Counts(episodes=2, transitions=4, cut_off=0, given_up=0, vanished=0)
     """
 
-    def __init__(self, name: str, parts: Callable[[], Iterator[Part]], batch_rows: int = BATCH_ROWS) -> None:
+    def __init__(self, name: str, parts: Callable[[], Iterator[Piece]], batch_rows: int = BATCH_ROWS) -> None:
         self.name = name
         self.batch_rows = batch_rows
         self._parts = parts
@@ -66,7 +66,7 @@ class Stream:
 
     def __iter__(self) -> Iterator[Trajectories]:
         episodes = transitions = cut_off = given_up = vanished = 0
-        first: Part | None = None
+        first: Piece | None = None
         pending: list[Trajectories] = []
         rows = 0
         for part in self._parts():
@@ -138,7 +138,7 @@ def _merge(parts: list[Trajectories]) -> Trajectories:
     return parts[0] if len(parts) == 1 else Trajectories.concatenate(parts)
 
 
-def _check_alike(first: Part, part: Part) -> None:
+def _check_alike(first: Piece, part: Piece) -> None:
     """Raise where the states' dimension or type changes on the way."""
     a, b = first.data.states, part.data.states
     if a.shape[1] != b.shape[1] or a.dtype != b.dtype:

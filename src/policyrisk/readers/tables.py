@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from policyrisk._core.arrays import as_count
 from policyrisk._core.optional import check_installed
@@ -17,21 +17,17 @@ from policyrisk.errors import InvalidInputError, PolicyRiskError
 from policyrisk.readers.columns import Converter, Layout, match
 from policyrisk.readers.files import PathOrPaths, describe, find_files
 from policyrisk.readers.rows import Assembler
-from policyrisk.readers.stream import Part, Stream
+from policyrisk.readers.stream import Piece, Stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Table(Protocol):
+class Table(NamedTuple):
     """An opened file."""
 
-    @property
-    def names(self) -> Sequence[str]:
-        """The columns that it has."""
-
-    def batches(self, layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
-        """The columns of the layout, about so many rows at a time."""
+    names: Sequence[str]  # of the columns that it has
+    batches: Callable[[Layout, int], Iterator[pa.RecordBatch]]  # a layout's columns, about n rows at a time
 
 
 Opener = Callable[[Path], AbstractContextManager[Table]]
@@ -47,14 +43,14 @@ def table_stream(
     with damage_named(files[0], kind), open_table(files[0]) as table:
         match(layout, table.names, str(files[0]))
 
-    def parts() -> Iterator[Part]:
+    def parts() -> Iterator[Piece]:
         for file in files:
             yield from _episodes(file, kind, open_table, layout, rows)
 
     return Stream(describe(path, files), parts, rows)
 
 
-def _episodes(file: Path, kind: str, open_table: Opener, layout: Layout, batch_rows: int) -> Iterator[Part]:
+def _episodes(file: Path, kind: str, open_table: Opener, layout: Layout, batch_rows: int) -> Iterator[Piece]:
     """The episodes of one file, as they become complete."""
     assembler = Assembler(str(file))
     with damage_named(file, kind), open_table(file) as table:
@@ -62,12 +58,8 @@ def _episodes(file: Path, kind: str, open_table: Opener, layout: Layout, batch_r
         converter = Converter(found, str(file))
         for batch in table.batches(found, batch_rows):
             if batch.num_rows:
-                part = assembler.add(converter.rows(batch))
-                if part is not None:
-                    yield part
-    part = assembler.finish()
-    if part is not None:
-        yield part
+                yield from assembler.add(converter.rows(batch))
+    yield from assembler.finish()
 
 
 @contextmanager

@@ -20,11 +20,13 @@ threads nor the way in which the work is cut up changes a bit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, parallel_chunksize, prange
+from numba import get_num_threads, njit
 from numba.extending import overload
 
 from policyrisk._core.arrays import Bools, Floats, Ints
@@ -45,12 +47,15 @@ __all__ = [
     "step",
 ]
 
+_PACKAGE = __name__.partition(".")[0]
+
 Words = npt.NDArray[np.uint64]
 
 _BATCH = 1 << 14  # episodes in flight at once
 _BLOCK = 1 << 20  # steps recorded in a round, over all episodes in flight
 _SHORTEST = 64  # steps an episode may take in a round, at least
-_CHUNK = 16  # episodes a thread takes at a time: their lengths differ widely
+# A thread takes a share of 1/64 at a time, and no fewer than 16: the lengths of episodes differ widely.
+_CHUNK, _PIECES = 16, 32
 
 
 @runtime_checkable
@@ -75,11 +80,11 @@ class Episodes(NamedTuple):
 
 
 class Returns(NamedTuple):
-    """What is left of episodes whose states were not recorded; row i belongs to episode i."""
+    """What is left of episodes whose states were not recorded, in arrays of one shape."""
 
-    returns: Floats  # (episodes,) the sum of the discounted rewards
-    lengths: Ints  # (episodes,)
-    terminated: Bools  # (episodes,) False where the episode was cut off
+    returns: Floats  # the sum of each episode's discounted rewards
+    lengths: Ints
+    terminated: Bools  # False where the episode was cut off
 
 
 # --- the three functions that every table has its own version of ------------------------------------
@@ -103,7 +108,7 @@ def register_policy(table: type, choose_kernel: Callable[..., Any]) -> None:
 
 
 def _check_name(table: type) -> None:
-    """Numba's parallel loops tell the classes of tuples apart by their bare names."""
+    """Numba's parallel loops, a caller's own, tell the classes of tuples apart by their bare names."""
     for other in (*_STEP, *_CHOOSE):
         if other.__name__ == table.__name__ and other.__module__ != table.__module__:
             raise InvalidInputError(
@@ -160,55 +165,28 @@ def start_streams(key0: np.uint64, key1: np.uint64, first: int, out: Words) -> N
         out[i, 0], out[i, 1] = stream(key0, key1, first + i)
 
 
-def _advance(
+def _play(
     domain: Any,
     policy: Any,
     live: Ints,  # (m,) episodes that go on
     now: Floats,  # (n, dim) where each episode is
     words: Words,  # (n, 2) its stream
-    states: Floats,  # (m, most, dim) out: the states after each step
-    rewards: Floats,  # (m, most) out
+    most: int,  # steps
+    discount: float,
+    states: Floats,  # (m, most, dim) out: the states after each step; (0, 0, dim) if they are not recorded
+    rewards: Floats,  # (m, most) out; (0, 0) likewise
+    returns: Floats,  # (m,) out: Σ γ^t r_t over the steps made here
     taken: Ints,  # (m,) out: steps made
     ended: Bools,  # (n,) out
+    first: int,  # of the live episodes, first, …, last − 1 are run
+    last: int,
 ) -> None:
-    for a in prange(live.shape[0]):
+    recorded = rewards.shape[0] > 0
+    for a in range(first, last):
         i = live[a]
         state = read(domain, now, i)
         s0 = words[i, 0]
         s1 = words[i, 1]
-        t = 0
-        done = False
-        while t < rewards.shape[1] and not done:
-            action, s0, s1 = choose(policy, state, s0, s1)
-            state, reward, done, s0, s1 = step(domain, state, action, s0, s1)
-            for d in range(len(state)):
-                states[a, t, d] = state[d]
-            rewards[a, t] = reward
-            t += 1
-        for d in range(len(state)):
-            now[i, d] = state[d]
-        words[i, 0] = s0
-        words[i, 1] = s1
-        taken[a] = t
-        ended[i] = done
-
-
-def _sum_up(
-    domain: Any,
-    policy: Any,
-    starts: Floats,
-    repeats: int,
-    key0: np.uint64,
-    key1: np.uint64,
-    most: int,
-    discount: float,
-    returns: Floats,
-    lengths: Ints,
-    terminated: Bools,
-) -> None:
-    for i in prange(returns.shape[0]):
-        state = read(domain, starts, i // repeats)
-        s0, s1 = stream(key0, key1, i)
         t = 0
         total = 0.0
         weight = 1.0
@@ -216,25 +194,45 @@ def _sum_up(
         while t < most and not done:
             action, s0, s1 = choose(policy, state, s0, s1)
             state, reward, done, s0, s1 = step(domain, state, action, s0, s1)
+            if recorded:
+                for d in range(len(state)):
+                    states[a, t, d] = state[d]
+                rewards[a, t] = reward
             total += weight * reward
             weight *= discount
             t += 1
-        returns[i] = total
-        lengths[i] = t
-        terminated[i] = done
+        for d in range(len(state)):
+            now[i, d] = state[d]
+        words[i, 0] = s0
+        words[i, 1] = s1
+        returns[a] = total
+        taken[a] = t
+        ended[i] = done
 
 
-# Kept on disk, and not.
-_ADVANCE = njit(cache=True, parallel=True)(_advance), njit(parallel=True)(_advance)
-_SUM_UP = njit(cache=True, parallel=True)(_sum_up), njit(parallel=True)(_sum_up)
+# Kept on disk, and not. One kernel for episodes with and without their states, and threads that call it
+# instead of Numba's own: each saves seconds of compilation.
+_PLAY = njit(cache=True, nogil=True)(_play), njit(nogil=True)(_play)
 
 
 def _foreign(*tables: object) -> bool:
     """Whether a table's class is defined outside this package."""
-    return any(type(table).__module__.partition(".")[0] != __package__ for table in tables)
+    return any(type(table).__module__.partition(".")[0] != _PACKAGE for table in tables)
 
 
-@njit(cache=True, parallel=True)
+def _on_all_threads(work: Callable[[int, int], None], count: int) -> None:
+    """``work(first, last)`` for pieces of 0, …, count − 1, on as many threads as Numba may use."""
+    threads = get_num_threads()
+    size = max(_CHUNK, count // (_PIECES * threads))
+    if threads == 1 or count <= size:
+        work(0, count)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(lambda first: work(first, min(first + size, count)), range(0, count, size)):
+            pass
+
+
+@njit(cache=True, nogil=True)
 def _gather(
     live: Ints,
     taken: Ints,
@@ -244,14 +242,19 @@ def _gather(
     rewards: Floats,
     all_states: Floats,
     all_rewards: Floats,
+    first: int,
+    last: int,
 ) -> None:
-    for a in prange(live.shape[0]):
+    # Entry by entry: the error that goes with assigning a slice takes seconds to compile.
+    for a in range(first, last):
         i = live[a]
         at = offsets[i] + before[i]
-        count = taken[a]
-        all_rewards[at : at + count] = rewards[a, :count]
+        for t in range(taken[a]):
+            all_rewards[at + t] = rewards[a, t]
         at += i + 1  # i final states of earlier episodes, and this one's start
-        all_states[at : at + count] = states[a, :count]
+        for t in range(taken[a]):
+            for d in range(states.shape[2]):
+                all_states[at + t, d] = states[a, t, d]
 
 
 def run(
@@ -275,7 +278,6 @@ def _run_batch(
     first: int,
     max_steps: int,
 ) -> Episodes:
-    advance = _ADVANCE[_foreign(domain, policy)]
     n, dim = starts.shape
     now = starts.copy()
     words = np.empty((n, 2), np.uint64)
@@ -289,9 +291,7 @@ def _run_batch(
         most = min(max(_BLOCK // live.size, _SHORTEST), max_steps - steps)
         states = np.empty((live.size, most, dim))
         rewards = np.empty((live.size, most))
-        taken = np.empty(live.size, np.int64)
-        with parallel_chunksize(_CHUNK):
-            advance(domain, policy, live, now, words, states, rewards, taken, ended)
+        _, taken = _advance(domain, policy, live, now, words, most, 1.0, states, rewards, ended)
         rounds.append((live, taken, lengths.copy(), states, rewards))
         lengths[live] += taken
         live = live[~ended[live]]
@@ -301,7 +301,8 @@ def _run_batch(
     all_rewards = np.empty(int(lengths.sum()))
     all_states[offsets + np.arange(n)] = starts
     for live, taken, before, states, rewards in rounds:
-        _gather(live, taken, before, offsets, states, rewards, all_states, all_rewards)
+        work = partial(_gather, live, taken, before, offsets, states, rewards, all_states, all_rewards)
+        _on_all_threads(work, live.size)
     return Episodes(all_states, all_rewards, lengths, ended)
 
 
@@ -315,9 +316,31 @@ def run_returns(
     discount: float,
 ) -> Returns:
     """``repeats`` episodes from each row of ``starts`` in turn, of which only the sums are kept."""
-    sum_up = _SUM_UP[_foreign(domain, policy)]
-    n = len(starts) * repeats
-    returns, lengths, terminated = np.empty(n), np.empty(n, np.int64), np.empty(n, np.bool_)
-    with parallel_chunksize(_CHUNK):
-        sum_up(domain, policy, starts, repeats, *key, max_steps, discount, returns, lengths, terminated)
-    return Returns(returns, lengths, terminated)
+    n, dim = len(starts) * repeats, starts.shape[1]
+    now = np.repeat(starts, repeats, axis=0)
+    words = np.empty((n, 2), np.uint64)
+    start_streams(*key, 0, words)
+    ended = np.empty(n, np.bool_)
+    nothing = np.empty((0, 0, dim)), np.empty((0, 0))
+    sums = _advance(domain, policy, np.arange(n), now, words, max_steps, discount, *nothing, ended)
+    return Returns(*sums, ended)
+
+
+def _advance(
+    domain: Any,
+    policy: Any,
+    live: Ints,
+    now: Floats,
+    words: Words,
+    most: int,
+    discount: float,
+    states: Floats,
+    rewards: Floats,
+    ended: Bools,
+) -> tuple[Floats, Ints]:
+    """:func:`_play` for all live episodes, on all threads: their returns (m,) and steps (m,)."""
+    play = _PLAY[_foreign(domain, policy)]
+    returns, taken = np.empty(live.size), np.empty(live.size, np.int64)
+    arrays = (live, now, words, most, discount, states, rewards, returns, taken, ended)
+    _on_all_threads(partial(play, domain, policy, *arrays), live.size)
+    return returns, taken

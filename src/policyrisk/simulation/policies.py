@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from policyrisk.errors import InvalidInputError
 
@@ -54,23 +53,23 @@ def _predicted(answer: object) -> Any:
 
 def as_actions(answer: Any, space: gym.Space[Any], count: int) -> list[Any]:
     """The actions of a batch one by one, checked against the space of a single one."""
-    from gymnasium import spaces
     from gymnasium.vector.utils import batch_space, iterate
 
-    if not isinstance(space, spaces.Discrete | spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
-        return list(iterate(batch_space(space, count), answer))
-    return list(action_array(answer, space, count))
+    batch = as_action_batch(answer, space, count)
+    return list(batch if _has_array_actions(space) else iterate(batch_space(space, count), batch))
 
 
-def action_array(answer: Any, space: gym.Space[Any], count: int) -> npt.NDArray[Any]:
-    """The actions of a batch as an array of the space's type, for spaces whose actions are arrays.
+def as_action_batch(answer: Any, space: gym.Space[Any], count: int) -> Any:
+    """The actions of a batch: an array of the space's type, checked, where the space's actions are arrays.
 
     >>> from gymnasium.spaces import Discrete
-    >>> action_array([True, False], Discrete(2), 2)
+    >>> as_action_batch([True, False], Discrete(2), 2)
     array([1, 0])
     """
     from gymnasium import spaces
 
+    if not _has_array_actions(space):
+        return answer
     actions = np.asarray(answer)
     shape = (count, *(space.shape or ()))
     if actions.shape != shape:
@@ -93,3 +92,9 @@ def action_array(answer: Any, space: gym.Space[Any], count: int) -> npt.NDArray[
                 f"policy must return actions from {low} to {high}, got {actions[wrong[0]]}; correct it"
             )
     return actions.astype(space.dtype)
+
+
+def _has_array_actions(space: gym.Space[Any]) -> bool:
+    from gymnasium import spaces
+
+    return isinstance(space, spaces.Discrete | spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary)

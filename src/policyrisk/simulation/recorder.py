@@ -1,7 +1,8 @@
-"""Episodes that are recorded while many environments run side by side."""
+"""What is kept of episodes while environments run side by side: all of it, or the sums of their rewards."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from policyrisk.trajectories import Trajectories
 _PIECES = 1 << 12  # arrays that are kept before they are put together
 
 
-class Log:
+class EpisodeRecorder:
     """Which episode visited what and earned what, in the order of time; sorted by episode at the end."""
 
     def __init__(self, episodes: int) -> None:
@@ -22,19 +23,20 @@ class Log:
         self._visits: list[tuple[Ints, npt.NDArray[Any]]] = []
         self._gains: list[tuple[Ints, Floats]] = []
 
-    def visit(self, episodes: Ints, states: npt.NDArray[Any]) -> None:
-        """Episodes (n,) are in states (n, dim): the first ones, or those after a step."""
-        if self._visits and self._visits[0][1].shape[1] != states.shape[1]:
+    def visit(self, episodes: Ints, states: Callable[[], npt.NDArray[Any]]) -> None:
+        """Episodes (n,) are in states() (n, dim): the first ones, or those after a step."""
+        rows = states()
+        if self._visits and self._visits[0][1].shape[1] != rows.shape[1]:
             raise InvalidInputError(
                 f"states must keep their dimension, got {self._visits[0][1].shape[1]} and then "
-                f"{states.shape[1]}; let project return as many coordinates every time"
+                f"{rows.shape[1]}; let project return as many coordinates every time"
             )
-        self._visits.append((episodes, states))
+        self._visits.append((episodes, rows))
         if len(self._visits) == _PIECES:
             self._visits = [_join(self._visits)]
 
     def earn(self, episodes: Ints, rewards: Floats) -> None:
-        """Episodes (n,) earned rewards (n,)."""
+        """Episodes (n,) earned rewards (n,) by their next step."""
         self._gains.append((episodes, rewards))
         if len(self._gains) == _PIECES:
             self._gains = [_join(self._gains)]
@@ -47,6 +49,26 @@ class Log:
         _check_finite(earner, rewards, "rewards must be finite", 1)
         lengths = np.bincount(earner, minlength=self.terminated.size)
         return Trajectories._view(states, rewards, lengths, self.terminated)
+
+
+class ReturnRecorder:
+    """The discounted sums of the rewards, Σ_t γ^t r_t, and no states."""
+
+    def __init__(self, episodes: int, discount: float) -> None:
+        self.returns: Floats = np.zeros(episodes)
+        self.lengths: Ints = np.zeros(episodes, dtype=np.int64)
+        self.terminated: Bools = np.zeros(episodes, dtype=np.bool_)
+        self._discount = discount
+        self._weights = np.ones(episodes)  # γ^t
+
+    def visit(self, episodes: Ints, states: Callable[[], npt.NDArray[Any]]) -> None:
+        """Nothing is kept of the states, nor need there be any."""
+
+    def earn(self, episodes: Ints, rewards: Floats) -> None:
+        """Episodes (n,) earned rewards (n,) by their next step."""
+        self.returns[episodes] += self._weights[episodes] * rewards
+        self._weights[episodes] *= self._discount
+        self.lengths[episodes] += 1
 
 
 def _join(pieces: list[Any]) -> tuple[Ints, npt.NDArray[Any]]:

@@ -4,35 +4,35 @@ Bias. The first N episodes to finish, of many that run side by side, are too sho
 still under way when the counting stops. Here the episodes are numbered 0, …, N − 1 beforehand, and each of
 them is run to its end.
 
-Chance. Episode k begins with ``env.reset(seed=s_k)``, where s_k is the first word of the k-th child of the
-seed (SeedSequence's spawn key). What happens in it depends on the seed and on k, so that the same seed gives
-the same episodes for any number of environments, and any part of them can be run elsewhere, as far as the
-policy takes no chance of its own and answers each observation alike whatever the others of its batch.
+Randomness. Episode k begins with ``env.reset(seed=s_k)``, where s_k is the first word of the k-th child of
+the seed (SeedSequence's spawn key). What happens in it depends on the seed and on k, so that the same seed
+gives the same episodes for any number of environments, and any part of them can be run elsewhere, as far as
+the policy has no randomness of its own and answers each observation alike whatever the others of its batch.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from policyrisk._core.arrays import Ints, Seed, as_count
+from policyrisk._core.arrays import Seed, as_count
 from policyrisk._core.optional import check_installed
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.observations import Project, as_project, as_rows, stack
-from policyrisk.simulation.policies import Choose, as_actions, as_policy
-from policyrisk.simulation.recorder import Log
-from policyrisk.simulation.vector import run_vector
+from policyrisk.simulation.lanes import SingleLanes, VectorLanes, run_lanes
+from policyrisk.simulation.observations import Project, as_project, stack
+from policyrisk.simulation.policies import Choose, as_action_batch, as_actions, as_policy
+from policyrisk.simulation.recorder import EpisodeRecorder
+from policyrisk.simulation.registration import register
 from policyrisk.trajectories import Trajectories
 
 if TYPE_CHECKING:
     import gymnasium as gym
     from gymnasium.envs.registration import EnvSpec
-    from gymnasium.vector import VectorEnv
+    from gymnasium.vector import AutoresetMode, VectorEnv
 
 _SIDE_BY_SIDE = 16
 
@@ -48,7 +48,7 @@ def rollout(
     max_steps: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> Trajectories:
-    """Run a policy for so many episodes and record them, ordered by their number.
+    """Run a policy for ``episodes`` episodes and record them, ordered by their number.
 
     ``env`` an id or spec for ``gymnasium.make``, or a function that makes an environment (both get
     ``env_kwargs``), of which ``num_envs`` (by default up to 16) are stepped side by side and closed at the
@@ -60,9 +60,9 @@ def rollout(
     ``predict(observations, deterministic=True)`` that returns (actions, None), as Stable-Baselines3's have.
     For n observations of shape (dim,) it gets an array (n, dim), for Discrete ones (n,), for Dict and Tuple
     ones a dict or tuple of arrays with n in front; n is at most ``num_envs`` and falls as the last episodes
-    end. Discrete actions are n whole numbers, Box actions of shape (a,) an array (n, a). A policy that takes
-    chance of its own may have a method ``spawn(k)``: episode k is then played by what that returns, alone,
-    and does not depend on ``num_envs``.
+    end. Discrete actions are n whole numbers, Box actions of shape (a,) an array (n, a). A policy with
+    randomness of its own may have a method ``spawn(k)``: episode k is then played by what that returns,
+    alone, and does not depend on ``num_envs``.
 
     ``project`` a function from a batch of observations to the states that are recorded, of shape (n, dim) or
     (n,): needed for Dict and Tuple observations, and free to pick coordinates of others. By default arrays
@@ -90,7 +90,7 @@ def rollout(
     with ProgressBar("episodes", count) as bar:
         if isinstance(env, VectorEnv):
             _check_given(env, env.num_envs, num_envs, env_kwargs)
-            return run_vector(env, choose, count, lambda k: episode_seed(key, k), picked, limit, bar.advance)
+            return _run_vector(env, choose, count, key, picked, limit, bar.advance)
         envs, ours = make_environments(env, count, num_envs, dict(env_kwargs or {}))
         try:
             return run_episodes(envs, choose, range(count), key, picked, limit, bar.advance)
@@ -121,76 +121,71 @@ def run_episodes(
 ) -> Trajectories:
     """The episodes with the given numbers, in this order, whoever runs the others.
 
-    The environments take them one after the other, each the next as soon as it is free; ``done`` is called
-    after each. ``choose`` is what :func:`~policyrisk.simulation.policies.as_policy` gives; if it has a method
-    ``spawn(k)``, episode k is played by what that returns.
+    ``choose`` is what :func:`~policyrisk.simulation.policies.as_policy` gives; if it has a method
+    ``spawn(k)``, episode k is played by what that returns. ``done`` is called after each episode.
     """
     spawn: Callable[[int], Choose] | None = getattr(choose, "spawn", None)
-    log = Log(len(numbers))
-    waiting = iter(range(len(numbers)))
-    live: list[_Running] = []
-    idle = list(envs)
-    observations: Any = None  # of the live ones, where they are batched already
-    while True:
-        fresh = [
-            _Running(
-                idle.pop(),
-                place,
-                episode_seed(key, numbers[place]),
-                spawn(numbers[place]) if spawn else choose,
-            )
-            for place in itertools.islice(waiting, len(idle))
-        ]
-        if fresh:
-            log.visit(_places(fresh), as_rows(_batch(fresh), project, len(fresh)))
-            live += fresh
-        if not live:
-            return log.trajectories()
-        if observations is None:
-            observations = _batch(live)
-        space = live[0].env.action_space
-        if spawn:
-            actions = [as_actions(each.choose(_batch([each])), space, 1)[0] for each in live]
-        else:
-            actions = as_actions(choose(observations), space, len(live))
-        rewards = np.array([running.step(action) for running, action in zip(live, actions, strict=True)])
-        observations = _batch(live)
-        log.earn(_places(live), rewards)
-        log.visit(_places(live), as_rows(observations, project, len(live)))
-        over = [running for running in live if running.over or running.steps == max_steps]
-        for running in over:
-            log.terminated[running.place] = running.terminated
-            idle.append(running.env)
-            done()
-        if over:
-            live = [running for running in live if running not in over]
-            observations = None
+    observed, acted = envs[0].observation_space, envs[0].action_space
+    lanes = SingleLanes(
+        envs,
+        lambda env, place: env.reset(seed=episode_seed(key, numbers[place]))[0],
+        choose,
+        # A copy, for environments that write into the same array every time.
+        batch=lambda observations: stack(observations, observed),
+        split=lambda answer, count: as_actions(answer, acted, count),
+        spawn=None if spawn is None else lambda place: spawn(numbers[place]),
+        project=project,
+    )
+    record = EpisodeRecorder(len(numbers))
+    run_lanes(lanes, len(numbers), record, max_steps, done)
+    return record.trajectories()
 
 
-class _Running:
-    """An environment in the middle of an episode."""
+def _run_vector(
+    env: VectorEnv[Any, Any, Any],
+    choose: Choose,
+    episodes: int,
+    key: tuple[int, int],
+    project: Project,
+    max_steps: int | None,
+    done: Callable[[], None],
+) -> Trajectories:
+    """Episodes 0, …, episodes − 1 in a vector environment that the caller made."""
+    from gymnasium.vector import AutoresetMode
 
-    def __init__(self, env: gym.Env[Any, Any], place: int, seed: int, choose: Choose) -> None:
-        self.env, self.place, self.choose = env, place, choose
-        self.observation, _ = env.reset(seed=seed)
-        self.steps = 0
-        self.terminated = self.over = False
+    mode = _mode(env)
+    if max_steps is not None and mode is not AutoresetMode.DISABLED:
+        raise InvalidInputError(
+            f"max_steps must be None for a vector environment that resets itself ({mode}), got {max_steps}; "
+            "make it with max_episode_steps, or with autoreset disabled, or pass its id instead"
+        )
+    seeds: Any = episode_seed(key, 0)
+    if mode is AutoresetMode.DISABLED:
+        seeds = [episode_seed(key, k) if k < episodes else None for k in range(env.num_envs)]
+    lanes = VectorLanes(
+        env,
+        lambda observations: as_action_batch(choose(observations), env.single_action_space, env.num_envs),
+        mode,
+        first={"seed": seeds},
+        seed_of=lambda k: episode_seed(key, k),
+        project=project,
+    )
+    record = EpisodeRecorder(episodes)
+    run_lanes(lanes, episodes, record, max_steps, done)
+    return record.trajectories()
 
-    def step(self, action: Any) -> float:
-        """Act; the reward."""
-        self.observation, reward, terminated, truncated, _ = self.env.step(action)
-        self.terminated, self.over = bool(terminated), bool(terminated or truncated)
-        self.steps += 1
-        return float(reward)
 
+def _mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+    from gymnasium.vector import AutoresetMode
 
-def _places(running: Sequence[_Running]) -> Ints:
-    return np.array([each.place for each in running])
-
-
-def _batch(running: Sequence[_Running]) -> Any:
-    """The observations as one batch; a copy, for environments that write into the same array every time."""
-    return stack([each.observation for each in running], running[0].env.observation_space)
+    given = env.metadata.get("autoreset_mode")
+    try:
+        return AutoresetMode(given)
+    except ValueError as error:
+        raise InvalidInputError(
+            f'env.metadata["autoreset_mode"] must be one of Gymnasium\'s AutoresetMode, got {given!r}; set '
+            "it to how the vector environment goes on after an episode's end"
+        ) from error
 
 
 def _check_given(env: object, has: int, num_envs: int | None, env_kwargs: Mapping[str, Any] | None) -> None:
@@ -211,9 +206,11 @@ def make_environments(
     env: object, episodes: int, num_envs: int | None, env_kwargs: dict[str, Any]
 ) -> tuple[list[gym.Env[Any, Any]], bool]:
     """The environments to step, and whether we made them and so close them."""
+    check_installed("gymnasium", "rollout")
     import gymnasium as gym
     from gymnasium.envs.registration import EnvSpec
 
+    register()
     if isinstance(env, gym.Env):
         _check_given(env, 1, num_envs, env_kwargs)
         return [env], False

@@ -45,9 +45,23 @@ def _square_distance(edges: Floats, k: int, x: float, y: float) -> float:
     return square
 
 
-@njit(cache=True)
 def nearest_distance(edges: Floats, points: Floats) -> Floats:
     """The distance (n,) of each point to the nearest edge."""
+    return _nearest_distance(edges, _plain(points))
+
+
+def inside_any(edges: Floats, owners: Ints, points: Floats) -> Bools:
+    """Whether each point lies inside some polygon (even-odd rule)."""
+    return _inside_any(edges, owners, _plain(points))
+
+
+def _plain(points: Floats) -> Floats:
+    """One kind of array, so that the kernels are compiled once and not for every kind."""
+    return np.require(points, np.float64, ["C_CONTIGUOUS", "WRITEABLE"])
+
+
+@njit(cache=True)
+def _nearest_distance(edges: Floats, points: Floats) -> Floats:
     out = np.empty(points.shape[0])
     for i in range(points.shape[0]):
         nearest = np.inf
@@ -58,8 +72,7 @@ def nearest_distance(edges: Floats, points: Floats) -> Floats:
 
 
 @njit(cache=True)
-def inside_any(edges: Floats, owners: Ints, points: Floats) -> Bools:
-    """Whether each point lies inside some polygon (even-odd rule)."""
+def _inside_any(edges: Floats, owners: Ints, points: Floats) -> Bools:
     out = np.zeros(points.shape[0], np.bool_)
     for i in range(points.shape[0]):
         x = points[i, 0]

@@ -25,6 +25,7 @@ from policyrisk.domains.pinball.maze import Maze
 from policyrisk.domains.pinball.pinball import Pinball
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.compiled import Words, start_streams
+from policyrisk.simulation.registration import register
 
 __all__ = ["PinballEnv", "PinballVectorEnv"]
 
@@ -229,3 +230,6 @@ class PinballVectorEnv(VectorEnv[Floats, Any, Any]):
         states = np.zeros((count, 4))
         states[:, :2] = starts[self.np_random.integers(len(starts), size=count)]
         return states
+
+
+register()

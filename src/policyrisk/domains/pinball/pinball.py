@@ -207,18 +207,18 @@ class Pinball:
         (2, 4)
         """
         count = as_count(n, "n")
-        chance = generator(seed)
+        rng = generator(seed)
         states = np.zeros((count, 4))
         found = 0
         while found < count:
-            points = chance.random((2 * (count - found) + 64, 2))
+            points = rng.random((2 * (count - found) + 64, 2))
             away = np.hypot(*(points - self.maze.target).T) >= self.maze.target_radius
             points = points[away & self.maze.reachable(points)][: count - found]
             states[found : found + len(points), :2] = points
             found += len(points)
         if velocity is not None:
             fastest = as_number(velocity, "velocity", 0.0, 1.0, remedy="pass None for a start at rest")
-            states[:, 2:] = chance.uniform(-fastest, fastest, (count, 2))
+            states[:, 2:] = rng.uniform(-fastest, fastest, (count, 2))
         return states
 
     def act(self, states: Floats, actions: Ints, words: Words) -> tuple[Floats, Bools]:

@@ -1,0 +1,207 @@
+"""The loop that steps Gymnasium environments, for rollouts and for Monte Carlo.
+
+*Lanes* are environments side by side: single ones, or the parts of a vector environment. A lane runs one
+episode at a time, to its end, and then takes the next from its queue. How part i of a vector environment goes
+on after the end of an episode is its autoreset mode, in its metadata:
+
+    DISABLED     it waits: we reset it, with the seed of the episode that comes next
+    NEXT_STEP    the next step ignores its action, resets it and returns the first observation, reward 0
+    SAME_STEP    the step that ends the episode returns the first observation of the next one, and the last of
+                 this one in info["final_obs"]
+
+Single environments and DISABLED share one queue: whoever is free takes the next episode. Under the other two
+modes the parts reset themselves, so that only the beginning of all can be seeded, and nothing can cut an
+episode off early. Episode k then is the (k // n)-th of part k mod n: fixed beforehand, whatever the lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk.errors import InvalidInputError
+from policyrisk.simulation.observations import Project, as_rows, stack
+from policyrisk.simulation.policies import Choose
+from policyrisk.simulation.recorder import EpisodeRecorder, ReturnRecorder
+
+if TYPE_CHECKING:
+    from gymnasium.vector import AutoresetMode
+
+_NONE = -1  # the episode of a lane that has none to run
+
+
+def run_lanes(
+    lanes: SingleLanes | VectorLanes,
+    episodes: int,
+    record: EpisodeRecorder | ReturnRecorder,
+    max_steps: int | None = None,
+    done: Callable[[], None] = lambda: None,
+) -> None:
+    """Run episodes 0, …, episodes − 1 to their ends or for ``max_steps``; ``done`` is called after each."""
+    waiting = iter(range(episodes))
+    queues = [waiting] * lanes.size
+    if not lanes.shared:
+        queues = [iter(range(lane, episodes, lanes.size)) for lane in range(lanes.size)]
+    number = np.full(lanes.size, _NONE)  # (lanes,) the episode of each
+    steps = np.zeros(lanes.size, dtype=np.int64)  # (lanes,) that it has made
+    live: Ints = np.arange(0)  # the lanes that run an episode, in the order in which they began
+    free = np.arange(lanes.size)
+    while True:
+        if free.size:
+            number[free] = [next(queues[lane], _NONE) for lane in free.tolist()]
+            steps[free] = 0
+            fresh = free[number[free] != _NONE]
+            if fresh.size and lanes.begin(fresh, number[fresh]):
+                record.visit(number[fresh], partial(lanes.states, fresh))
+            live = np.concatenate([live, fresh])
+        if not live.size:
+            return
+        moved, rewards, ended, cut = lanes.step(live)
+        steps[moved] += 1
+        record.earn(number[moved], rewards)
+        record.visit(number[live], partial(lanes.states, live))
+        over = ended | cut
+        if max_steps is not None:
+            over |= steps[moved] >= max_steps
+        free = moved[over]
+        if free.size:
+            record.terminated[number[free]] = ended[over]
+            for _ in range(free.size):
+                done()
+            live = live[~np.isin(live, free)]
+
+
+class SingleLanes:
+    """Single environments, stepped one after the other.
+
+    ``reset(env, k)`` begins episode k and returns its first observation. ``batch`` makes one batch of single
+    observations, ``choose`` answers it, and ``split`` gives the single actions of the answer. Where there is
+    ``spawn``, episode k is played by spawn(k) instead, apart from the others.
+    """
+
+    def __init__(
+        self,
+        envs: Sequence[Any],
+        reset: Callable[[Any, int], Any],
+        choose: Choose,
+        batch: Callable[[list[Any]], Any],
+        split: Callable[[Any, int], Sequence[Any]],
+        spawn: Callable[[int], Choose] | None = None,
+        project: Project = None,
+    ) -> None:
+        self.size, self.shared = len(envs), True
+        self._envs, self._reset, self._choose, self._spawn = envs, reset, choose, spawn
+        self._batch, self._split, self._project = batch, split, project
+        self._observations: list[Any] = [None] * self.size
+        self._spawned: list[Choose] = [choose] * self.size
+        self._batched: tuple[Ints | None, Any] = None, None  # lanes, and their observations as a batch
+
+    def begin(self, lanes: Ints, episodes: Ints) -> bool:
+        """Begin an episode in each of these lanes; True: its first state is known."""
+        for lane, k in zip(lanes.tolist(), episodes.tolist(), strict=True):
+            self._observations[lane] = self._reset(self._envs[lane], k)
+            if self._spawn:
+                self._spawned[lane] = self._spawn(k)
+        self._batched = None, None
+        return True
+
+    def step(self, lanes: Ints) -> tuple[Ints, Floats, Bools, Bools]:
+        """Act in these lanes: those that made a step, their rewards, whether they ended and were cut off."""
+        at = lanes.tolist()
+        if self._spawn:
+            answers = [self._spawned[lane](self._batch([self._observations[lane]])) for lane in at]
+            actions = [self._split(answer, 1)[0] for answer in answers]
+        else:
+            actions = list(self._split(self._choose(self._observed(lanes)), len(at)))
+        rewards, ended, cut = [], [], []
+        for lane, action in zip(at, actions, strict=True):
+            self._observations[lane], reward, end, stop, _ = self._envs[lane].step(action)
+            rewards.append(float(reward))
+            ended.append(bool(end))
+            cut.append(bool(stop))
+        self._batched = None, None
+        return lanes, np.array(rewards), np.array(ended), np.array(cut)
+
+    def states(self, lanes: Ints) -> npt.NDArray[Any]:
+        """The states (n, dim) that these lanes are in."""
+        return as_rows(self._observed(lanes), self._project, lanes.size)
+
+    def _observed(self, lanes: Ints) -> Any:
+        """The observations of these lanes as a batch, made once for the record and the policy."""
+        if self._batched[0] is not lanes:
+            self._batched = lanes, self._batch([self._observations[lane] for lane in lanes.tolist()])
+        return self._batched[1]
+
+
+class VectorLanes:
+    """The parts of a vector environment, all of which are stepped together.
+
+    ``first`` are the arguments of the first reset, ``seed_of(k)`` the seed of episode k for resets under
+    DISABLED, and ``choose`` a function from all observations to all actions.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        choose: Choose,
+        mode: AutoresetMode | None,
+        first: dict[str, Any],
+        seed_of: Callable[[int], int | None] = lambda k: None,
+        project: Project = None,
+    ) -> None:
+        self._env, self._choose, self._first = env, choose, first
+        self._seed_of, self._project = seed_of, project
+        self._mode = "" if mode is None else mode.name
+        self.size, self.shared = int(env.num_envs), self._mode == "DISABLED"
+        self._observations: Any = None
+        self._over = np.zeros(self.size, dtype=np.bool_)  # parts whose last step ended an episode
+        self._finals: Any = None  # the observations that these episodes ended in, under SAME_STEP
+
+    def begin(self, lanes: Ints, episodes: Ints) -> bool:
+        """The same; False where the next step will bring the first state."""
+        if self._observations is None:
+            self._observations, _ = self._env.reset(**self._first)
+        elif self._mode == "DISABLED":
+            self._over[lanes] = True
+            self._reset_over(dict(zip(lanes.tolist(), episodes.tolist(), strict=True)))
+        self._finals = None
+        return self._mode != "NEXT_STEP" or not self._over[lanes].any()
+
+    def _reset_over(self, numbers: dict[int, int]) -> None:
+        """Reset the parts that are over, with the seeds of the episodes that begin in some of them."""
+        seeds = [self._seed_of(numbers[lane]) if lane in numbers else None for lane in range(self.size)]
+        self._observations, _ = self._env.reset(seed=seeds, options={"reset_mask": self._over.copy()})
+        self._over[:] = False
+
+    def step(self, lanes: Ints) -> tuple[Ints, Floats, Bools, Bools]:
+        """The same; under NEXT_STEP, the lanes whose episode was over are reset instead."""
+        if self._mode == "DISABLED" and self._over.any():
+            self._reset_over({})
+        moved = lanes[~self._over[lanes]] if self._mode == "NEXT_STEP" else lanes
+        self._observations, rewards, ended, cut, info = self._env.step(self._choose(self._observations))
+        ended, cut = np.asarray(ended, dtype=np.bool_), np.asarray(cut, dtype=np.bool_)
+        self._over = ended | cut
+        self._finals = info.get("final_obs", ()) if self._mode == "SAME_STEP" else None
+        return moved, np.asarray(rewards, dtype=np.float64)[moved], ended[moved], cut[moved]
+
+    def states(self, lanes: Ints) -> npt.NDArray[Any]:
+        """The same; under SAME_STEP, until the next begins, the states that episodes ended in."""
+        rows = as_rows(self._observations, self._project, self.size)
+        if self._finals is not None and self._over.any():
+            rows[self._over] = self._final_rows()
+        return rows[lanes]
+
+    def _final_rows(self) -> npt.NDArray[Any]:
+        over = np.flatnonzero(self._over)
+        finals = [self._finals[i] for i in over.tolist()] if len(self._finals) else [None]
+        if any(final is None for final in finals):
+            raise InvalidInputError(
+                'env must give each episode\'s last observation in info["final_obs"] when it resets in the '
+                "same step, got none; use autoreset in the next step, or none"
+            )
+        return as_rows(stack(finals, self._env.single_observation_space), self._project, over.size)

@@ -1,0 +1,207 @@
+"""What can be simulated from given states, and how a block of episodes is run on each kind.
+
+    a compiled domain   returns(policy, starts, episodes, seed, max_steps, discount): only sums of rewards
+    any domain          rollout(policy, starts, seed, max_steps): Trajectories; policy a function of states
+    a MarkovChain       policy is None: it is part of the chain
+    Gymnasium           an environment that reset(options={"state": ...}) puts into a state; policy a function
+                        of one observation, or of all of them for a vector environment
+
+A runner turns rows of states and a seed into :class:`Returns`. Everything random about a block comes from
+the seed it is given, so that a block can be run again, alone, with the same result. For Gymnasium that holds
+as far as the policy is a function of its observation and the environment of its seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._core.arrays import Floats, Ints, as_states
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.markov import MarkovChain
+from policyrisk.simulation.compiled import CompiledPolicy, Returns
+from policyrisk.simulation.lanes import SingleLanes, VectorLanes, run_lanes
+from policyrisk.simulation.recorder import ReturnRecorder
+
+# A block's episodes are lost with it: even if all are cut off it should last a few seconds at most, and fit
+# into memory where steps are recorded.
+_SUMMED, _RECORDED = 1 << 25, 1 << 22  # steps in a block, at most
+_MANY, _FEW = 8192, 8  # episodes in a block, at most: compiled, and in a Python loop
+_TRIED = 8  # states that are tried before an environment is believed to honour options["state"]
+
+
+@dataclass(frozen=True, eq=False)
+class Runner:
+    """A simulator, its policy and the states, ready to run blocks of episodes."""
+
+    simulator: Any
+    policy: Any
+    states: npt.NDArray[Any]  # (n, …)
+    discount: float
+    max_steps: int
+    kind: Callable[[Runner, slice, int, np.random.SeedSequence], Any]  # one of the functions below
+    most: int  # episodes in a block
+    together: bool  # whether a block may hold several states
+
+    def run(self, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Returns:
+        """``episodes`` episodes from each state of ``rows``, checked, in arrays (states, episodes)."""
+        out = self.kind(self, rows, episodes, seed)
+        return _as_returns(out.returns, out.lengths, out.terminated, rows, episodes)
+
+
+def _summed(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Any:
+    """By ``returns``."""
+    return runner.simulator.returns(
+        runner.policy,
+        runner.states[rows],
+        episodes=episodes,
+        seed=seed,
+        max_steps=runner.max_steps,
+        discount=runner.discount,
+    )
+
+
+def _recorded(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Returns:
+    """By ``rollout``, for policies that are Python functions."""
+    starts = np.repeat(runner.states[rows], episodes, axis=0)
+    data = runner.simulator.rollout(runner.policy, starts, seed=seed, max_steps=runner.max_steps)
+    return Returns(data.returns(runner.discount), data.lengths, data.terminated)
+
+
+def _sampled(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Returns:
+    """A chain, from one state."""
+    data = runner.simulator.sample(int(runner.states[rows.start]), episodes, seed, runner.max_steps)
+    return Returns(data.returns(runner.discount), data.lengths, data.terminated)
+
+
+def _stepped(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> ReturnRecorder:
+    """A Gymnasium environment, from one state: an episode after the other, or one in each of its parts."""
+    env, options = runner.simulator, {"state": runner.states[rows.start]}
+    words = seed.generate_state(episodes, np.uint32)
+    lanes: SingleLanes | VectorLanes
+    if hasattr(env, "num_envs"):
+        mode = getattr(env, "metadata", {}).get("autoreset_mode")
+        lanes = VectorLanes(env, runner.policy, mode, first={"seed": int(words[0]), "options": options})
+    else:
+        lanes = SingleLanes(
+            [env],
+            lambda env, k: env.reset(seed=int(words[k]), options=options)[0],
+            runner.policy,
+            batch=lambda observations: observations[0],
+            split=lambda action, count: [action],
+        )
+    record = ReturnRecorder(episodes, runner.discount)
+    run_lanes(lanes, episodes, record, runner.max_steps)
+    return record
+
+
+def _episodes(steps: int, max_steps: int) -> int:
+    """How many episodes a block of ``steps`` steps has room for."""
+    return min(max(steps // max_steps, 1), _MANY)
+
+
+def as_runner(simulator: object, policy: object, states: object, discount: float, max_steps: int) -> Runner:
+    """The runner for a simulator of any kind, with everything checked that can be before the first step."""
+    rows = as_states(states)
+    if isinstance(simulator, MarkovChain):
+        indices = _chain_states(simulator, policy, rows, discount)
+        most = _episodes(_RECORDED, max_steps)
+        return Runner(simulator, None, indices, discount, max_steps, _sampled, most, together=False)
+    if hasattr(simulator, "as_starts"):
+        simulator.as_starts(rows, "states")
+    records = hasattr(simulator, "rollout")
+    if hasattr(simulator, "returns") and (isinstance(policy, CompiledPolicy) or not records):
+        most = _episodes(_SUMMED, max_steps)
+        return Runner(simulator, policy, rows, discount, max_steps, _summed, most, together=True)
+    if records:
+        most = _episodes(_RECORDED, max_steps)
+        return Runner(simulator, policy, rows, discount, max_steps, _recorded, most, together=True)
+    if not (hasattr(simulator, "reset") and hasattr(simulator, "step")):
+        raise InvalidInputError(
+            "simulator must be a domain with returns() or rollout(), a MarkovChain, or a Gymnasium "
+            f"environment with reset() and step(), got {type(simulator).__name__}; pass one of these"
+        )
+    if not callable(policy):
+        raise InvalidInputError(
+            "policy must be a function from an observation to an action for a Gymnasium environment, got "
+            f"{type(policy).__name__}; pass for example lambda observation: 0"
+        )
+    given = np.asarray(states)
+    _check_honoured(simulator, given)
+    most = int(getattr(simulator, "num_envs", _FEW))
+    return Runner(simulator, policy, given, discount, max_steps, _stepped, most, together=False)
+
+
+def _chain_states(chain: MarkovChain, policy: object, rows: Floats, discount: float) -> Ints:
+    """The indices of a chain's states, and a policy and a discount that fit the chain."""
+    if policy is not None:
+        raise InvalidInputError(
+            f"policy must be None for a MarkovChain, got {type(policy).__name__}; its policy is part of it, "
+            "see MarkovChain.from_mdp"
+        )
+    if discount != chain.discount:
+        raise MismatchError(
+            f"discount must be the chain's, {chain.discount:g}, got {discount:g}; "
+            f"pass discount={chain.discount:g}"
+        )
+    states = rows.ravel()
+    wrong = np.flatnonzero((states != np.floor(states)) | (states < 0) | (states >= chain.n))
+    if rows.shape[1] != 1 or wrong.size:
+        got = f"{states[wrong[0]]:g} in row {wrong[0]}" if rows.shape[1] == 1 else f"shape {rows.shape}"
+        raise InvalidInputError(
+            f"states must be indices of the chain's states, from 0 to {chain.n - 1}, got {got}; "
+            "pass whole numbers of shape (n,)"
+        )
+    return states.astype(np.int64)
+
+
+def _check_honoured(env: Any, states: npt.NDArray[Any]) -> None:
+    """Raise where an environment starts as if it had not been given a state at all.
+
+    Many ignore options that they do not know, and their answers would look like any other. One of the first
+    few states must make a difference to the first observation, or be that observation.
+    """
+    for state in states[:_TRIED]:
+        free, _ = env.reset(seed=0, options=None)
+        put, _ = env.reset(seed=0, options={"state": state})
+        if not _alike(free, put) or _alike(put, state):
+            return
+    if len(states):
+        raise InvalidInputError(
+            'simulator must start where reset(options={"state": ...}) says, got an environment that starts '
+            "alike with and without; give its reset that option (a wrapper around it will do)"
+        )
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_alike(a[name], b[name]) for name in a)
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(_alike(*pair) for pair in zip(a, b, strict=True))
+    return np.array_equal(a, b)
+
+
+def _as_returns(returns: Any, lengths: Any, terminated: Any, rows: slice, episodes: int) -> Returns:
+    """What a simulator gave, checked."""
+    shape = (rows.stop - rows.start, episodes)
+    columns = [
+        np.asarray(column, dtype=dtype)
+        for column, dtype in ((returns, np.float64), (lengths, np.int64), (terminated, np.bool_))
+    ]
+    for name, column in zip(Returns._fields, columns, strict=True):
+        if column.shape != (shape[0] * shape[1],):
+            raise InvalidInputError(
+                f"simulator must give {shape[0] * shape[1]} {name}, one per episode, got shape "
+                f"{column.shape}; correct its returns() or rollout()"
+            )
+    wrong = np.flatnonzero(~np.isfinite(columns[0]))
+    if wrong.size:
+        raise InvalidInputError(
+            f"simulator must give finite rewards, got a return of {columns[0][wrong[0]]} from state number "
+            f"{rows.start + wrong[0] // episodes}; correct its rewards"
+        )
+    return Returns(*(column.reshape(shape) for column in columns))
