@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from policyrisk._core.text import plural
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Provenance:
-    """Where an estimate comes from, in numbers.
+    """Where an estimate comes from, in numbers; two are equal where all numbers are, nan and nan included.
 
     >>> Provenance("LSTD", lam=0.9, discount=1.0, episodes=10, terminated=8, transitions=93).remarks
     ('2 episodes cut off',)
@@ -34,6 +34,17 @@ class Provenance:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "skipped", tuple(self.skipped))  # a file gives a list
+
+    # A dataclass compares its fields, and nan is not equal to itself. (Up to Python 3.12 it compared tuples,
+    # to which the same nan object is equal.)
+    def _key(self) -> tuple[object, ...]:
+        return tuple(None if value != value else value for value in astuple(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Provenance) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
 
     @property
     def settings(self) -> str:
