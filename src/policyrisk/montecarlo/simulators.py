@@ -164,7 +164,7 @@ class LoopedRunner:
         return _as_batch(returns, lengths, terminated, rows, episodes)
 
     def _episode(self, state: Any, seed: int) -> tuple[float, int, bool]:
-        observation, _ = self.env.reset(seed=seed, options={"state": state})
+        observation, _ = self.env.reset(seed=seed, options={"state": state.copy()})
         total, weight, length, ended, stopped = 0.0, 1.0, 0, False, False
         while length < self.max_steps and not (ended or stopped):
             observation, reward, ended, stopped, _ = self.env.step(self.policy(observation))
@@ -194,7 +194,7 @@ class VectorRunner:
     def run(self, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Batch:
         """So many episodes from this one state."""
         word = int(seed.generate_state(1, np.uint32)[0])
-        observations, _ = self.env.reset(seed=word, options={"state": self.states[rows.start]})
+        observations, _ = self.env.reset(seed=word, options={"state": self.states[rows.start].copy()})
         returns, lengths = np.zeros(self.most), np.zeros(self.most, dtype=np.int64)
         terminated = np.zeros(self.most, dtype=np.bool_)
         live = np.arange(self.most) < episodes
@@ -277,7 +277,7 @@ def _check_honoured(env: Environment, states: npt.NDArray[Any]) -> None:
     """
     for state in states[:_TRIED]:
         free, _ = env.reset(seed=0, options=None)
-        put, _ = env.reset(seed=0, options={"state": state})
+        put, _ = env.reset(seed=0, options={"state": state.copy()})
         if not _alike(free, put) or _alike(put, state):
             return
     if len(states):
