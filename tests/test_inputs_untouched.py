@@ -8,6 +8,7 @@ kinds must give the same answer. A new public function fails the last test until
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import re
@@ -55,7 +56,7 @@ class Given:
 
     def watched(self, array: np.ndarray) -> np.ndarray:
         array.flags.writeable = self.kind != "read-only"
-        self._watched.append((array, _facts(array)))
+        self._watched.append((array, _properties(array)))
         return array
 
     def matrix(self, values: Any, form: str = "csr") -> Any:
@@ -73,8 +74,8 @@ class Given:
         return matrix
 
     def check(self) -> None:
-        for array, facts in self._watched:
-            assert _facts(array) == facts
+        for array, before in self._watched:
+            assert _properties(array) == before
         for matrix, parts in self._sparse:
             for name, part in parts.items():
                 assert np.shares_memory(getattr(matrix, name), part) or part.size == 0
@@ -84,7 +85,7 @@ class Given:
                 assert not matrix.has_canonical_format
 
 
-def _facts(array: np.ndarray) -> tuple[Any, ...]:
+def _properties(array: np.ndarray) -> tuple[Any, ...]:
     return array.tobytes(), array.dtype, array.shape, array.strides, array.flags.writeable
 
 
@@ -401,6 +402,7 @@ def simulated(given: Given) -> Any:
     "RiskFunction.second_moment",
     "RiskFunction.sharpe",
     "RiskFunction.standard_error",
+    "RiskFunction.start_sums",
     "RiskFunction.std",
     "RiskFunction.summary",
     "RiskFunction.variance",
@@ -417,22 +419,14 @@ def answers(given: Given) -> Any:
     found: list[Any] = []
     for phi in maps(given)[:2]:
         fitted = pr.LSTD(phi).fit(data(given), bootstrap=40, seed=0)
-        risk = pr.RiskFunction(
-            features=phi,
-            second_features=phi,
-            w_mean=given.array(fitted.w_mean),
-            w_second=given.array(fitted.w_second),
-            **{
-                name: getattr(fitted, name)
-                for name in (
-                    "variance_method", "support", "second_support", "facts", "error_bars", "returns"
-                )
-            },
-        )  # fmt: skip
+        risk = dataclasses.replace(
+            fitted, w_mean=given.array(fitted.w_mean), w_second=given.array(fitted.w_second)
+        )
         asked = ("mean", "second_moment", "variance", "std", "sharpe", "visited", "episodes")
         found += [getattr(risk, name)(x) for name in asked]
         found += [*risk.mean_and_variance(x), risk.standard_error(x), risk.interval(x, of="std")]
         found.append(risk.interval(x, method="bootstrap"))
+        risk.start_sums(x, weights=weights)
         summary = risk.summary(x, weights=weights)
         found += [float(summary.mean), float(summary.variance), float(risk.score(data(given)).mse)]
         bounded = (pr.criteria.MeanVarianceAtMost(1.0), pr.criteria.VarianceMeanAtLeast(1.0))
