@@ -592,7 +592,7 @@ def test_bounds_solver_that_does_not_get_there_says_so():
         ({"d": [[1.0, 2.0]]}, "d must have shape"),
         ({"H": np.zeros((2, 2))}, r"H must have shape \(1, 2\)"),
         ({"H": sp.csr_array(np.zeros((1, 3)))}, r"H must have shape \(1, 2\), got \(1, 3\)"),
-        ({"H": sp.csr_array([[np.inf, 1.0]])}, "H.data must be finite"),
+        ({"H": sp.csr_array([[np.inf, 1.0]])}, "H's entries must be finite"),
         ({"g": [np.nan]}, "g must be finite"),
         ({"gram": [[1.0, 0.0], [0.0, 0.0]]}, "gram must be positive definite, got 0 at index 1"),
         ({"solver": "simplex"}, "solver must be .* got 'simplex'"),

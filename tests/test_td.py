@@ -19,7 +19,7 @@ from policyrisk.features import Fourier, FunctionFeatures, Polynomial, RadialBas
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.risk import RiskFunction
-from policyrisk.td import TD, StepSize, _rows
+from policyrisk.td import TD, StepSize, episode_rows
 from policyrisk.trajectories import Trajectories
 
 BOX = {"low": [0, 0], "high": [1, 1]}
@@ -239,10 +239,10 @@ def test_chunks_change_nothing(monkeypatch):
     data = wandering(300, seed=5)
     td = TD(FEATURES["tilings"], FEATURES["dense"], lam=0.5)
     whole = td.fit(data)
-    monkeypatch.setattr(_rows, "_STATES", 20)
-    assert len(list(_rows.chunks(data, None))) > 50
+    monkeypatch.setattr(episode_rows, "_TRANSITIONS", 20)
+    assert len(list(episode_rows.episode_rows(data, None))) > 50
     assert same_bits(whole, td.fit(data))
-    monkeypatch.setattr(_rows, "_STATES", 1)
+    monkeypatch.setattr(episode_rows, "_TRANSITIONS", 1)
     assert same_bits(whole, td.fit(data))
 
 

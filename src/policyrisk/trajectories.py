@@ -216,6 +216,21 @@ def batches(source: Source) -> Iterator[Trajectories]:
         yield batch
 
 
+def pieces(data: Trajectories, most: int) -> Iterator[Trajectories]:
+    """The episodes of a record in order, about ``most`` transitions at a time: the parts share its memory.
+
+    >>> data = Trajectories([[0]] * 9, [1.0] * 6, [2, 1, 3], [True] * 3)
+    >>> [part.lengths.tolist() for part in pieces(data, 3)]
+    [[2, 1], [3]]
+    """
+    first = 0
+    while first < len(data):
+        last = int(np.searchsorted(data.offsets, data.offsets[first] + most))
+        last = min(max(last, first + 1), len(data))
+        yield data if last - first == len(data) else data[first:last]
+        first = last
+
+
 def check_reiterable(source: Source) -> None:
     """Raise where a source can be read only once: error bars need a second pass."""
     if isinstance(source, Iterator):

@@ -113,10 +113,28 @@ def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
         raise InvalidInputError(f"{name} must be one of {', '.join(choices)}, got {value!r}; choose one")
 
 
+def as_csr(value: Any, name: str) -> sp.csr_array[Any, tuple[int, int]]:
+    """A sparse matrix as finite float64 entries in CSR, sorted and none repeated, or an error that names it.
+
+    The arrays are always our own: SciPy sorts and sums in place, and the caller's index arrays would be
+    changed under the caller's data.
+    """
+    if value.dtype.kind not in "biuf":
+        raise InvalidInputError(
+            f"{name}'s entries must be real numbers, got {value.dtype}; pass a matrix of real numbers"
+        )
+    # To float64 first, so that the sum of repeated entries cannot overflow a small type.
+    matrix = sp.csr_array(value.astype(np.float64, copy=False), copy=True)
+    matrix.sum_duplicates()
+    as_floats(matrix.data, f"{name}'s entries", (None,))
+    return matrix
+
+
 def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array itself, no longer writable."""
-    array.flags.writeable = False
-    return array
+    """A view that cannot be written to; the array itself, which may be the caller's, stays as it is."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def freeze(record: Any) -> None:

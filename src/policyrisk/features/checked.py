@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Ints, Matrix
+from policyrisk._core.arrays import Bools, Ints, Matrix
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.protocol import BinaryFeatures, Features
 
@@ -47,6 +48,16 @@ def matrix_of(features: Features, states: npt.NDArray[Any]) -> Matrix:
         csr = csr.copy()
         csr.sum_duplicates()
     return csr
+
+
+def outside(maps: Iterable[Features], states: npt.NDArray[Any]) -> Bools:
+    """Which states lie outside the box of one of the maps, of shape (n,); a map may have no box."""
+    found = np.zeros(len(states), dtype=np.bool_)
+    for features in maps:
+        tell = getattr(features, "outside", None)
+        if tell is not None:
+            found |= tell(states)
+    return found
 
 
 def _check_columns(columns: npt.NDArray[Any], size: int) -> None:

@@ -65,7 +65,7 @@ class FunctionFeatures:
         array = as_states(states)
         if len(array) == 0 and self._size is not None:  # few functions are written with no states in mind
             return np.empty((0, self._size))
-        phi = self._checked(self._function(readonly(array.view())), len(array))
+        phi = self._checked(self._function(readonly(array)), len(array))
         self._size = phi.shape[1]
         return phi
 

@@ -90,10 +90,8 @@ class Described(ABC):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for value in state.values():
-            if isinstance(value, np.ndarray):  # pickle and copy make them writable
-                readonly(value)
-        self.__dict__.update(state)
+        for name, value in state.items():  # pickle and copy make arrays writable
+            self.__dict__[name] = readonly(value) if isinstance(value, np.ndarray) else value
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in self.__dict__:
@@ -110,7 +108,7 @@ def unchecked_states(states: npt.ArrayLike) -> Floats:
         array = np.ascontiguousarray(states[:, None] if states.ndim == 1 else states)
     else:
         array = np.ascontiguousarray(as_states(states))
-    return readonly(array.view())  # always read-only, so that a kernel is compiled once
+    return readonly(array)  # always read-only, so that a kernel is compiled once
 
 
 def columns(dim: int, dims: tuple[int, ...] | None, count: int) -> Ints:

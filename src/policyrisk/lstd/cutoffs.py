@@ -26,6 +26,7 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.records import record
 from policyrisk.features import Features
+from policyrisk.features.checked import matrix_of
 from policyrisk.passes.fold import Fold
 from policyrisk.trajectories import Source, Trajectories, batches
 
@@ -121,7 +122,7 @@ def _lost(batch: Trajectories, left: Visits) -> tuple[Ints, tuple[Floats, ...]]:
 
 def _active(features: Features, states: npt.NDArray[Any]) -> Any:
     """Which features are active, (n, l), as a sparse array of ones."""
-    return sp.csr_array(features(states)).astype(np.bool_).astype(np.float64)
+    return sp.csr_array(matrix_of(features, states)).astype(np.bool_).astype(np.float64)
 
 
 def _shorten(batch: Trajectories, drop: Ints) -> Trajectories:

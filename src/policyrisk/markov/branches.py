@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, as_array, as_floats, check_shape, name_some
+from policyrisk._core.arrays import Floats, Ints, as_array, as_csr, as_floats, check_shape, name_some
 from policyrisk.errors import InvalidInputError
 
 Sparse: TypeAlias = "sp.csr_array[Any, tuple[int, int]]"
@@ -108,7 +108,7 @@ def as_transition_matrix(value: Any, name: str) -> Sparse:
         if len(value.shape) != 2 or value.shape[0] != value.shape[1]:
             raise InvalidInputError(f"{name} must be square, of shape (n, n), got {value.shape}; reshape it")
         _refuse_low_precision(value.dtype, name)
-        matrix = _as_sparse(value, name)
+        matrix = as_csr(value, name)
     else:
         given = as_array(value, name, "numbers of shape (n, n)")
         _refuse_low_precision(given.dtype, name)
@@ -139,20 +139,11 @@ def as_rewards(r: Any, n: int) -> Floats | Sparse:
     if sp.issparse(r):
         if r.shape != (n, n):
             raise InvalidInputError(f"r must have shape ({n},) or ({n}, {n}), got {r.shape}; reshape it")
-        return _as_sparse(r, "r")
+        return as_csr(r, "r")
     array = as_array(r, "r", f"numbers of shape ({n},) or ({n}, {n})")
     if array.shape not in ((n,), (n, n)):
         raise InvalidInputError(f"r must have shape ({n},) or ({n}, {n}), got {array.shape}; reshape it")
     return as_floats(array, "r", array.shape)
-
-
-def _as_sparse(value: Any, name: str) -> Sparse:
-    """A sparse matrix in CSR with finite float64 entries and no repeated one."""
-    given = sp.csr_array(value)
-    entries = as_floats(given.data, f"{name}'s entries", (None,))
-    matrix: Sparse = sp.csr_array((entries.copy(), given.indices, given.indptr), shape=given.shape)
-    matrix.sum_duplicates()
-    return matrix
 
 
 def _refuse_low_precision(dtype: np.dtype[Any], name: str) -> None:

@@ -34,6 +34,7 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Floats, Ints, as_floats, as_number, name_some, readonly
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.features import Features, as_features
+from policyrisk.features.checked import matrix_of
 from policyrisk.markov.chain import MarkovChain
 from policyrisk.markov.norms import Norm, contraction, operator_norm
 
@@ -319,7 +320,7 @@ def _basis(phi: Floats) -> Floats:
 
 def _values(features: Features, n: int, name: str) -> Floats:
     """Φ, dense and finite, of shape (n, l)."""
-    phi = features(np.arange(n)[:, None])
+    phi = matrix_of(features, np.arange(n)[:, None])
     return as_floats(phi.toarray() if sp.issparse(phi) else phi, f"{name}(states)", (n, None))
 
 

@@ -21,6 +21,7 @@ from policyrisk._core.arrays import Floats, Matrix
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import MismatchError
 from policyrisk.features import Features
+from policyrisk.features.checked import matrix_of
 from policyrisk.markov.chain import MarkovChain
 
 
@@ -48,8 +49,8 @@ class ProjectedChain:
         self.shared = second_features == features
         self.q = chain.occupancy(zeta)
         states = np.arange(chain.n)[:, None]
-        self.phi_J = features(states)  # (n, l_J)
-        self.phi_M = self.phi_J if self.shared else second_features(states)  # (n, l_M)
+        self.phi_J = matrix_of(features, states)  # (n, l_J)
+        self.phi_M = self.phi_J if self.shared else matrix_of(second_features, states)  # (n, l_M)
         self.Z = self._traces(self.phi_J, lam * discount)
         same = self.shared and lam * discount == lam * discount**2
         self.Y = self.Z if same else self._traces(self.phi_M, lam * discount**2)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from policyrisk._core.records import record
 from policyrisk._core.text import plural
 
 
 @record
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Provenance:
-    """Where an estimate comes from, in numbers.
+    """Where an estimate comes from, in numbers; two are equal where all numbers are, nan and nan included.
 
     >>> Provenance("LSTD", lam=0.9, discount=1.0, episodes=10, terminated=8, transitions=93).remarks
     ('2 episodes cut off',)
@@ -33,6 +33,17 @@ class Provenance:
     trace_cut: float = 0.0  # share to which traces decayed before they were cut off, where sums are sparse
     residual: float = 0.0  # of equations that were solved by iteration: ‖S(b − A w)‖ / ‖S b‖, the larger one
     skipped: tuple[str, ...] = ()  # shards that could not be read and were left out
+
+    # A dataclass compares its fields, and nan is not equal to itself. (Up to Python 3.12 it compared tuples,
+    # to which the same nan object is equal.)
+    def _key(self) -> tuple[object, ...]:
+        return tuple(None if value != value else value for value in astuple(self))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Provenance) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
 
     @property
     def settings(self) -> str:

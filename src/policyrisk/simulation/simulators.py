@@ -80,7 +80,7 @@ def _sampled(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSeq
 
 def _stepped(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> ReturnRecorder:
     """A Gymnasium environment, from one state: an episode after the other, or one in each of its parts."""
-    env, options = runner.simulator, {"state": runner.states[rows.start]}
+    env, options = runner.simulator, {"state": runner.states[rows.start].copy()}
     words = seed.generate_state(episodes, np.uint32)
     lanes: SingleLanes | VectorLanes
     if hasattr(env, "num_envs"):
@@ -167,7 +167,7 @@ def _check_honoured(env: Any, states: npt.NDArray[Any]) -> None:
     """
     for state in states[:_TRIED]:
         free, _ = env.reset(seed=0, options=None)
-        put, _ = env.reset(seed=0, options={"state": state})
+        put, _ = env.reset(seed=0, options={"state": state.copy()})
         if not _alike(free, put) or _alike(put, state):
             return
     if len(states):

@@ -22,13 +22,13 @@ from numba.extending import overload
 from policyrisk._core.arrays import Bools, Floats, Ints
 
 
-class BinaryRows(NamedTuple):
+class ActiveRows(NamedTuple):
     """Features that are 0 or 1, with the same number of ones in every row."""
 
     active: Ints  # (n, ones)
 
 
-class SparseRows(NamedTuple):
+class EntryRows(NamedTuple):
     """Features by their entries that are not 0 (CSR)."""
 
     starts: Ints  # (n + 1,)
@@ -36,13 +36,13 @@ class SparseRows(NamedTuple):
     values: Floats  # (entries,)
 
 
-class DenseRows(NamedTuple):
+class FullRows(NamedTuple):
     """Features in full."""
 
     phi: Floats  # (n, l)
 
 
-Rows: TypeAlias = "BinaryRows | SparseRows | DenseRows"
+FeatureRows: TypeAlias = "ActiveRows | EntryRows | FullRows"
 
 
 def entries(rows: Any, i: int) -> int:
@@ -61,19 +61,19 @@ def value(rows: Any, i: int, j: int) -> float:
 
 
 _ENTRIES: dict[type, Callable[..., Any]] = {
-    BinaryRows: lambda rows, i: rows.active.shape[1],
-    SparseRows: lambda rows, i: rows.starts[i + 1] - rows.starts[i],
-    DenseRows: lambda rows, i: rows.phi.shape[1],
+    ActiveRows: lambda rows, i: rows.active.shape[1],
+    EntryRows: lambda rows, i: rows.starts[i + 1] - rows.starts[i],
+    FullRows: lambda rows, i: rows.phi.shape[1],
 }
 _COLUMN: dict[type, Callable[..., Any]] = {
-    BinaryRows: lambda rows, i, j: rows.active[i, j],
-    SparseRows: lambda rows, i, j: rows.columns[rows.starts[i] + j],
-    DenseRows: lambda rows, i, j: j,
+    ActiveRows: lambda rows, i, j: rows.active[i, j],
+    EntryRows: lambda rows, i, j: rows.columns[rows.starts[i] + j],
+    FullRows: lambda rows, i, j: j,
 }
 _VALUE: dict[type, Callable[..., Any]] = {
-    BinaryRows: lambda rows, i, j: 1.0,
-    SparseRows: lambda rows, i, j: rows.values[rows.starts[i] + j],
-    DenseRows: lambda rows, i, j: rows.phi[i, j],
+    ActiveRows: lambda rows, i, j: 1.0,
+    EntryRows: lambda rows, i, j: rows.values[rows.starts[i] + j],
+    FullRows: lambda rows, i, j: rows.phi[i, j],
 }
 
 

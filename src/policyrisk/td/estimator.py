@@ -19,7 +19,6 @@ that fall slowly, power in (½, 1). δ_J and δ_M always use the iterate itself.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -27,13 +26,14 @@ import numpy as np
 from policyrisk._core.arrays import Floats, Ints, as_count, as_number, check_choice, readonly
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, SolverError
 from policyrisk.features import Features, as_features
+from policyrisk.features.checked import outside
 from policyrisk.risk import Provenance, RiskFunction
 from policyrisk.risk.summary import SampleReturns
 from policyrisk.td import _kernels
-from policyrisk.td._kernels import Rows
-from policyrisk.td._learned import Learned, Moment, Seen
-from policyrisk.td._rows import Chunk, Lesson, chunks, rows_of
-from policyrisk.td._stability import largest_stable_step
+from policyrisk.td._kernels import FeatureRows
+from policyrisk.td.episode_rows import EpisodeRows, episode_rows, feature_rows
+from policyrisk.td.learned import Iterate, Learned, VisitCounts
+from policyrisk.td.stability import check_finite, largest_stable_step
 from policyrisk.td.step_size import StepSize
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
@@ -129,7 +129,7 @@ class TD:
         learned = self._learned
         if learned is None:
             raise InvalidInputError("TD must have seen at least one episode, got none; call fit(data) first")
-        support = learned.seen.support(learned.episodes)
+        support = learned.counts.support(learned.episodes)
         return RiskFunction(
             features=self.features,
             second_features=self.second_features,
@@ -137,7 +137,7 @@ class TD:
             w_second=learned.second.weights(learned.updates),
             variance_method="second-moment",
             support=support,
-            second_support=support if learned.shared else learned.second_seen.support(learned.episodes),
+            second_support=support if learned.shared else learned.second_counts.support(learned.episodes),
             provenance=Provenance(
                 estimator="TD",
                 lam=self.lam,
@@ -153,78 +153,84 @@ class TD:
 
     def _start(self, batch: Trajectories) -> Learned:
         """Weights 0; the first state shows how many features there are, and of which kind."""
-        rows, size = rows_of(self.features, batch.states[:1])
-        seen = Seen.nothing(rows, size)
-        second_seen, second_size = seen, size
+        rows, size = feature_rows(self.features, batch.states[:1])
+        counts = VisitCounts.nothing(rows, size)
+        second_counts, second_size = counts, size
         if self.second_features != self.features:
-            rows, second_size = rows_of(self.second_features, batch.states[:1])
-            second_seen = Seen.nothing(rows, second_size)
+            rows, second_size = feature_rows(self.second_features, batch.states[:1])
+            second_counts = VisitCounts.nothing(rows, second_size)
         return Learned(
-            mean=Moment.zero(size, averaged=self.average),
-            second=Moment.zero(second_size, averaged=self.average),
-            seen=seen,
-            second_seen=second_seen,
+            mean=Iterate.zero(size, averaged=self.average),
+            second=Iterate.zero(second_size, averaged=self.average),
+            counts=counts,
+            second_counts=second_counts,
         )
 
     def _learn(self, learned: Learned, batch: Trajectories) -> None:
         """Learn from a batch, in place."""
         gamma = self.discount
-        for chunk in chunks(batch, _dense_width(learned)):
-            rows, _ = rows_of(self.features, chunk.states)
-            second_rows = rows if learned.shared else rows_of(self.second_features, chunk.states)[0]
-            lesson = Lesson(chunk, rows, self._count(learned, chunk, rows, second_rows))
-            second_lesson = replace(lesson, rows=second_rows)
-            first, r = learned.updates, chunk.rewards
-            xi = self.step(np.arange(first, first + self._updates(lesson)))
+        for episodes in episode_rows(batch, _dense_width(learned)):
+            rows, _ = feature_rows(self.features, episodes.states)
+            second_rows = rows if learned.shared else feature_rows(self.second_features, episodes.states)[0]
+            used = self._count(learned, episodes, rows, second_rows)
+            first, r = learned.updates, episodes.rewards
+            xi = self.step(np.arange(first, first + self._updates(used)))
             successor = np.zeros(len(r))  # J̃(x_{t+1}) with the weights of its update
-            failed = self._follow(learned.mean, lesson, r, gamma, xi, first, successor)
+            failed = self._follow(learned.mean, rows, episodes, used, r, gamma, xi, first, successor)
             if failed < 0:
                 with np.errstate(over="ignore", invalid="ignore"):
                     target = r**2 + 2.0 * gamma * r * successor
-                failed = self._follow(learned.second, second_lesson, target, gamma**2, xi, first, successor)
+                failed = self._follow(
+                    learned.second, second_rows, episodes, used, target, gamma**2, xi, first, successor
+                )
             if failed >= 0:
-                raise self._divergence(first + failed, learned, lesson, second_lesson)
+                raise self._divergence(first + failed, episodes, used, (rows, second_rows), learned)
             learned.updates += len(xi)
         learned.episodes += len(batch)
         learned.terminated += int(batch.terminated.sum())
         learned.returns += SampleReturns.of(batch.returns(gamma)[batch.terminated])
 
-    def _count(self, learned: Learned, chunk: Chunk, rows: Rows, second_rows: Rows) -> Ints:
-        """How many transitions of each episode are used, of shape (episodes,); what they saw is counted."""
-        seen, second_seen = learned.seen, learned.second_seen
-        used = np.empty_like(chunk.lengths)
+    def _count(
+        self, learned: Learned, episodes: EpisodeRows, rows: FeatureRows, second_rows: FeatureRows
+    ) -> Ints:
+        """How many transitions of each episode are used, of shape (episodes,); what they visit is counted."""
+        counts, second_counts = learned.counts, learned.second_counts
+        used = np.empty_like(episodes.lengths)
         _kernels.count(
             rows,
             second_rows,
             learned.shared,
-            chunk.base,
-            chunk.lengths,
-            chunk.bootstraps,
-            seen.before,
-            second_seen.before,
-            seen.visits,
-            second_seen.visits,
-            seen.feature_episodes,
-            second_seen.feature_episodes,
+            episodes.base,
+            episodes.lengths,
+            episodes.bootstraps,
+            counts.before,
+            second_counts.before,
+            counts.visits,
+            second_counts.visits,
+            counts.feature_episodes,
+            second_counts.feature_episodes,
             used,
         )
-        started = chunk.started(used)
-        seen.add_gram(rows, started)
+        started = episodes.started(used)
+        counts.add_gram(rows, started)
         if not learned.shared:
-            second_seen.add_gram(second_rows, started)
+            second_counts.add_gram(second_rows, started)
         learned.transitions += len(started)
-        learned.given_up += len(chunk.rewards) - len(started)
+        learned.given_up += len(episodes.rewards) - len(started)
         maps = (self.features,) if learned.shared else (self.features, self.second_features)
-        learned.outside += chunk.outside(maps, started)
+        beyond = outside(maps, episodes.states)
+        learned.outside += int(np.count_nonzero(beyond[started])) if beyond.any() else 0
         return used
 
-    def _updates(self, lesson: Lesson) -> int:
-        return len(lesson.used) if self.update == "episode" else int(lesson.used.sum())
+    def _updates(self, used: Ints) -> int:
+        return len(used) if self.update == "episode" else int(used.sum())
 
     def _follow(
         self,
-        moment: Moment,
-        lesson: Lesson,
+        iterate: Iterate,
+        rows: FeatureRows,
+        episodes: EpisodeRows,
+        used: Ints,  # (episodes,): how many transitions of each count
         c: Floats,  # (transitions,): the targets' known part
         g: float,
         xi: Floats,  # (updates,)
@@ -232,48 +238,51 @@ class TD:
         successor: Floats,  # (transitions,): out
     ) -> int:
         """The updates of one moment, in place; the one that diverged, counted from first, or −1."""
-        moment.largest = max(moment.largest, float(np.abs(c).max()))
+        iterate.largest = max(iterate.largest, float(np.abs(c).max()))
         run = _kernels.by_episode if self.update == "episode" else _kernels.by_step
         failed: int = run(
-            lesson.rows,
-            lesson.chunk.base,
-            lesson.chunk.offsets,
-            lesson.used,
-            lesson.chunk.bootstraps,
-            readonly(c.view()),
+            rows,
+            episodes.base,
+            episodes.offsets,
+            used,
+            episodes.bootstraps,
+            readonly(c),
             g,
             self.lam,
             xi,
             first,
-            _EXPLODED * moment.largest,
-            moment.u.size > 0,
-            moment.w,
-            moment.u,
+            _EXPLODED * iterate.largest,
+            iterate.u.size > 0,
+            iterate.w,
+            iterate.u,
             successor,
         )
-        if failed < 0 and not np.isfinite(moment.w).all():
+        if failed < 0 and not np.isfinite(iterate.w).all():
             return max(len(xi) - 1, 0)
         return failed
 
     def _divergence(
-        self, k: int, learned: Learned, lesson: Lesson, second_lesson: Lesson
+        self,
+        k: int,
+        episodes: EpisodeRows,
+        used: Ints,
+        both_rows: tuple[FeatureRows, FeatureRows],  # φ_J and φ_M of the episodes' states
+        learned: Learned,
     ) -> SolverError | InvalidInputError:
         """The error that says so, with the largest step that is stable on these episodes."""
-        limit, scale, updates = np.inf, self.step.scale, self._updates(lesson)
-        zero, ignored = np.zeros((2, len(lesson.chunk.rewards)))
-        for moment, part, g in (
-            (learned.mean, lesson, self.discount),
-            (learned.second, second_lesson, self.discount**2),
-        ):
-            part.check_finite()
+        limit, scale, updates = np.inf, self.step.scale, self._updates(used)
+        zero, ignored = np.zeros((2, len(episodes.rewards)))
+        sizes = len(learned.mean.w), len(learned.second.w)
+        for rows, size, g in zip(both_rows, sizes, (self.discount, self.discount**2), strict=True):
+            check_finite(rows)
 
-            def run(step: float, w: Floats, part: Lesson = part, g: float = g) -> None:
-                unbounded = Moment(w, np.empty(0), largest=np.inf)
-                self._follow(unbounded, part, zero, g, np.full(updates, step), 0, ignored)
+            def run(step: float, w: Floats, rows: FeatureRows = rows, g: float = g) -> None:
+                unbounded = Iterate(w, np.empty(0), largest=np.inf)
+                self._follow(unbounded, rows, episodes, used, zero, g, np.full(updates, step), 0, ignored)
 
-            limit = min(limit, largest_stable_step(run, len(moment.w), updates, scale))
+            limit = min(limit, largest_stable_step(run, size, updates, scale))
         remedy = f"pass step=StepSize({limit / 2:.2g}, ...) or less"
-        if limit == 0.0 and lesson.chunk.bootstraps.any():
+        if limit == 0.0 and episodes.bootstraps.any():
             remedy = (
                 "cut-off episodes make the equations unstable at any step, so use episodes that terminate, "
                 "a discount further below 1, or a larger lam"
@@ -289,5 +298,7 @@ class TD:
 
 def _dense_width(learned: Learned) -> int | None:
     """The entries in a row of the dense features, None where there are none."""
-    widths = [len(seen.visits) for seen in (learned.seen, learned.second_seen) if seen.gram is not None]
+    widths = [
+        len(counts.visits) for counts in (learned.counts, learned.second_counts) if counts.gram is not None
+    ]
     return max(widths, default=None)

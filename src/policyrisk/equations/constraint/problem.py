@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_floats, name_some
+from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_csr, as_floats, name_some
 from policyrisk.errors import InfeasibleConstraintError, InvalidInputError, SingularSystemError
 
 
@@ -132,13 +132,11 @@ def equilibrate(C: object, d: object, H: object, g: object, gram: object) -> Pro
 def _as_rows(H: Any, rows: int, features: int) -> Matrix:
     if not sp.issparse(H):
         return as_floats(H, "H", (rows, features))
-    matrix = sp.csr_array(H, dtype=np.float64)
+    matrix = as_csr(H, "H")
     if matrix.shape != (rows, features):
         raise InvalidInputError(
             f"H must have shape {(rows, features)}, got {matrix.shape}; reshape or slice it"
         )
-    matrix.sum_duplicates()
-    as_floats(matrix.data, "H.data", (None,))
     return matrix
 
 

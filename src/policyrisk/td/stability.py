@@ -14,12 +14,13 @@ from collections.abc import Callable
 import numpy as np
 
 from policyrisk._core.arrays import Floats
+from policyrisk.errors import InvalidInputError
+from policyrisk.td._kernels import ActiveRows, FeatureRows, FullRows
 
 _FEWEST = 1000  # updates that a run has at least, so that a passing growth is not taken for instability
-_CUT, _CUTS = (
-    0.618,
-    60,
-)  # steps that are no simple fractions: at ξ = 1/n a state seen n times is set, not moved
+# Each step tried is 0.618 of the one before, no simple fraction: at ξ = 1/n a state visited n times is set to
+# its target, not moved towards it.
+_CUT, _CUTS = 0.618, 60
 _RATIO = 1.1  # how closely the limit is found
 
 
@@ -50,3 +51,10 @@ def largest_stable_step(
         middle = math.sqrt(low * high)
         low, high = (middle, high) if stable(middle) else (low, middle)
     return low
+
+
+def check_finite(rows: FeatureRows) -> None:
+    """Raise where a feature is not finite: a likelier cause of nan than the step."""
+    values = None if isinstance(rows, ActiveRows) else rows.phi if isinstance(rows, FullRows) else rows.values
+    if values is not None and not np.isfinite(values).all():
+        raise InvalidInputError("features must be finite, got nan or inf; repair them")

@@ -1,4 +1,4 @@
-"""What TD has learned so far: weights, and what the data were that it saw."""
+"""What TD has learned so far: weights, and counts of the data behind them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from policyrisk._core.arrays import Floats, Ints, readonly
 from policyrisk.risk.summary import SampleReturns
 from policyrisk.risk.support import Support
-from policyrisk.td._kernels import DenseRows, Rows
+from policyrisk.td._kernels import FeatureRows, FullRows
 
 
 @dataclass(eq=False)
-class Moment:
+class Iterate:
     """The iterate of one moment."""
 
     w: Floats  # (l,)
@@ -21,13 +21,13 @@ class Moment:
     largest: float = 0.0  # the largest |c_t| so far: what a TD error is measured against
 
     @classmethod
-    def zero(cls, size: int, *, averaged: bool) -> Moment:
+    def zero(cls, size: int, *, averaged: bool) -> Iterate:
         """No update made."""
         return cls(np.zeros(size), np.zeros(size if averaged else 0))
 
-    def copy(self) -> Moment:
+    def copy(self) -> Iterate:
         """The same, in arrays of its own."""
-        return Moment(self.w.copy(), self.u.copy(), self.largest)
+        return Iterate(self.w.copy(), self.u.copy(), self.largest)
 
     def weights(self, updates: int) -> Floats:
         """w_K, or the average Σ k w_k / Σ k over k = 1, …, K; read-only, of shape (l,).
@@ -35,13 +35,13 @@ class Moment:
         By parts, Σ_{k ≤ K} k w_k = (1 + … + K) w_K − u, so an update costs no more than its entries.
         """
         if self.u.size == 0 or updates == 0:
-            return readonly(self.w.view())
+            return readonly(self.w)
         return readonly(self.w - self.u / (0.5 * updates * (updates + 1.0)))
 
 
 @dataclass(eq=False)
-class Seen:
-    """What one set of features saw, in the pass over the data that is under way."""
+class VisitCounts:
+    """How often each feature of one map was visited, in the pass over the data that is under way."""
 
     visits: Floats  # (l,)
     feature_episodes: Floats  # (l,)
@@ -49,33 +49,33 @@ class Seen:
     gram: Floats | None  # (l, l): Σ φ φᵀ, never changed in place; None for sparse features
 
     @classmethod
-    def nothing(cls, rows: Rows, size: int) -> Seen:
-        """No state seen."""
-        gram = np.zeros((size, size)) if isinstance(rows, DenseRows) else None
+    def nothing(cls, rows: FeatureRows, size: int) -> VisitCounts:
+        """No state visited."""
+        gram = np.zeros((size, size)) if isinstance(rows, FullRows) else None
         return cls(np.zeros(size), np.zeros(size), np.zeros(size), gram)
 
-    def copy(self) -> Seen:
+    def copy(self) -> VisitCounts:
         """The same, in arrays of its own."""
-        return Seen(self.visits.copy(), self.feature_episodes.copy(), self.before, self.gram)
+        return VisitCounts(self.visits.copy(), self.feature_episodes.copy(), self.before, self.gram)
 
-    def next_pass(self) -> Seen:
+    def next_pass(self) -> VisitCounts:
         """As at the start of another pass over the same data."""
         gram = None if self.gram is None else np.zeros_like(self.gram)
-        return Seen(np.zeros_like(self.visits), np.zeros_like(self.visits), self.visits, gram)
+        return VisitCounts(np.zeros_like(self.visits), np.zeros_like(self.visits), self.visits, gram)
 
-    def add_gram(self, rows: Rows, started: Ints) -> None:
+    def add_gram(self, rows: FeatureRows, started: Ints) -> None:
         """Count the rows that transitions started in, where the features are dense."""
-        if self.gram is not None and isinstance(rows, DenseRows):
+        if self.gram is not None and isinstance(rows, FullRows):
             phi = rows.phi if len(started) == len(rows.phi) else rows.phi[started]
             self.gram = self.gram + phi.T @ phi
 
     def support(self, episodes: int) -> Support:
         """The record that a RiskFunction keeps; it shares the arrays."""
         return Support(
-            visits=readonly(self.visits.view()),
-            feature_episodes=readonly(self.feature_episodes.view()),
+            visits=readonly(self.visits),
+            feature_episodes=readonly(self.feature_episodes),
             episodes=episodes,
-            gram=None if self.gram is None else readonly(self.gram.view()),
+            gram=None if self.gram is None else readonly(self.gram),
             limit=1.0,
         )
 
@@ -84,10 +84,10 @@ class Seen:
 class Learned:
     """Both moments, the number of updates, and the counts of the pass that is under way."""
 
-    mean: Moment
-    second: Moment
-    seen: Seen  # by φ_J
-    second_seen: Seen  # by φ_M, the same object where φ_M = φ_J
+    mean: Iterate
+    second: Iterate
+    counts: VisitCounts  # of φ_J
+    second_counts: VisitCounts  # of φ_M, the same object where φ_M = φ_J
     updates: int = 0
     episodes: int = 0
     terminated: int = 0
@@ -99,18 +99,18 @@ class Learned:
     @property
     def shared(self) -> bool:
         """Whether φ_M is φ_J."""
-        return self.second_seen is self.seen
+        return self.second_counts is self.counts
 
     def copy(self) -> Learned:
         """The same, in arrays of its own: learning on leaves the original as it is."""
-        seen = self.seen.copy()
-        second_seen = seen if self.shared else self.second_seen.copy()
+        counts = self.counts.copy()
+        second_counts = counts if self.shared else self.second_counts.copy()
         return replace(
-            self, mean=self.mean.copy(), second=self.second.copy(), seen=seen, second_seen=second_seen
+            self, mean=self.mean.copy(), second=self.second.copy(), counts=counts, second_counts=second_counts
         )
 
     def next_pass(self) -> Learned:
         """The same weights at the start of another pass, so that no episode is counted twice."""
-        seen = self.seen.next_pass()
-        second_seen = seen if self.shared else self.second_seen.next_pass()
-        return Learned(self.mean, self.second, seen, second_seen, self.updates)
+        counts = self.counts.next_pass()
+        second_counts = counts if self.shared else self.second_counts.next_pass()
+        return Learned(self.mean, self.second, counts, second_counts, self.updates)

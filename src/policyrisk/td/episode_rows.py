@@ -1,0 +1,65 @@
+"""Episodes as the kernels read them: their states' features in rows, a few episodes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._core.arrays import Bools, Floats, Ints, readonly
+from policyrisk.features import Features
+from policyrisk.features.checked import active_of, is_binary, matrix_of
+from policyrisk.td._kernels import ActiveRows, EntryRows, FeatureRows, FullRows
+from policyrisk.trajectories import Trajectories, pieces
+
+_TRANSITIONS = 1 << 15  # at a time: the features of their states then stay in the cache
+_ENTRIES = 1 << 22  # entries of dense rows at a time, 32 MB
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeRows:
+    """Consecutive episodes, the terminal states left out: nobody computes their features."""
+
+    states: npt.NDArray[Any]  # (n, dim): every x_t with t < T, and x_T where the episode was cut off
+    base: Ints  # (episodes,): the row of each episode's x_0
+    offsets: Ints  # (episodes + 1,): where its rewards start
+    lengths: Ints  # (episodes,)
+    bootstraps: Bools  # (episodes,): True where it was cut off
+    rewards: Floats  # (transitions,)
+
+    @classmethod
+    def of(cls, data: Trajectories) -> EpisodeRows:
+        """All the episodes of a record."""
+        states, cut_off = data.states, ~data.terminated
+        kept = np.ones(len(states), dtype=np.bool_)
+        kept[data.final_rows[data.terminated]] = False
+        base = data.offsets[:-1] + np.cumsum(cut_off) - cut_off
+        return cls(
+            states.take(np.flatnonzero(kept), axis=0), base, data.offsets, data.lengths, cut_off, data.rewards
+        )
+
+    def started(self, used: Ints) -> Ints:
+        """The rows that hold x_t with t < used, of shape (Σ used,)."""
+        first = np.repeat(self.base - (np.cumsum(used) - used), used)
+        rows: Ints = first + np.arange(len(first))
+        return rows
+
+
+def episode_rows(batch: Trajectories, width: int | None) -> Iterator[EpisodeRows]:
+    """A batch cut between episodes; ``width`` is the number of entries of a dense row."""
+    most = _TRANSITIONS if width is None else min(_TRANSITIONS, max(1, _ENTRIES // width))
+    return map(EpisodeRows.of, pieces(batch, most))
+
+
+def feature_rows(features: Features, states: npt.NDArray[Any]) -> tuple[FeatureRows, int]:
+    """The features of the states, and how many features there are."""
+    if is_binary(features):
+        return ActiveRows(readonly(active_of(features, states))), features.size
+    phi = matrix_of(features, states)
+    if isinstance(phi, np.ndarray):
+        return FullRows(readonly(phi)), features.size
+    starts, columns = (readonly(part.astype(np.int64)) for part in (phi.indptr, phi.indices))
+    return EntryRows(starts, columns, readonly(phi.data)), features.size
