@@ -12,7 +12,7 @@ from policyrisk._core.arrays import Floats, Ints, check_choice, readonly
 from policyrisk._core.records import read_record, write_record
 from policyrisk._core.text import number, percent, plural, table
 from policyrisk.errors import InvalidInputError
-from policyrisk.risk.quantities import student_interval
+from policyrisk.risk.estimate import student_interval
 
 Quantity: TypeAlias = Literal["mean", "variance", "std"]
 
