@@ -180,6 +180,7 @@ def test_without_error_bars_there_is_a_ranking_all_the_same():
     comparison = compare(risks, [0])
     assert comparison.best == "b"
     assert np.isnan(comparison.significance.probability)
+    assert np.isnan(comparison.significance.p_value)
     assert "without error bars" in str(comparison)
 
 

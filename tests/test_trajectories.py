@@ -56,6 +56,24 @@ def test_indexing():
         data[4]
 
 
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=8), seed=st.integers(0, 100))
+@settings(max_examples=40, deadline=None)
+def test_chosen_episodes_are_those_taken_one_by_one(lengths, seed):
+    data, rng = make(lengths), np.random.default_rng(seed)
+    index, mask = rng.integers(-len(lengths), len(lengths), 5), rng.random(len(lengths)) < 0.5
+    for chosen, numbers in (
+        (index, index),
+        (mask, np.flatnonzero(mask)),
+        (slice(None, None, -1), range(len(lengths))[::-1]),
+    ):
+        found, expected = data[chosen], [data[int(k)] for k in numbers]
+        assert len(found) == len(expected)
+        for name in ("states", "rewards", "lengths", "terminated"):
+            parts = [getattr(data[:0], name), *(getattr(episode, name) for episode in expected)]
+            np.testing.assert_array_equal(getattr(found, name), np.concatenate(parts))
+            assert not getattr(found, name).flags.writeable
+
+
 def test_rows():
     data = make([2, 1])
     assert data.visited_rows.tolist() == [0, 1, 3]

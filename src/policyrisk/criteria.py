@@ -8,9 +8,10 @@ With m and v the mean and the variance of the return over the start distribution
     VarianceMeanAtLeast(c)   min v   subject to m ≥ c
 
 The value's error follows from the joint covariance of (m, v) by the delta method; the probability that a
-constraint holds is Φ(distance to the bound / its standard error). A policy whose estimated variance is
-negative meets no criterion, and the record says so: otherwise the worst estimate would look like the least
-risk. :func:`policyrisk.selection.comparison.compare` ranks policies by one of these.
+constraint holds is Φ(slack / its standard error), the slack being how far the estimate is inside the bound. A
+policy whose estimated variance is negative meets no criterion, and the record says so: otherwise the worst
+estimate would look like the least risk. :func:`policyrisk.selection.comparison.compare` ranks policies by one
+of these.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
-
-from scipy.special import ndtr
 
 from policyrisk._core.arrays import as_number
 from policyrisk._core.text import number
@@ -33,7 +32,6 @@ __all__ = [
     "MeanVarianceAtMost",
     "Sharpe",
     "VarianceMeanAtLeast",
-    "normal_probability",
 ]
 
 
@@ -116,7 +114,8 @@ class MeanVarianceAtMost:
 
     def assess(self, summary: Moments) -> Assessment:
         """The mean, and whether the variance is small enough."""
-        return _constrained(summary, summary.mean, True, self.c - summary.variance_value, summary.variance)
+        slack = summary.delta(self.c - summary.variance_value, 0.0, -1.0)
+        return _constrained(summary, summary.mean, slack, larger_is_better=True)
 
     def __str__(self) -> str:
         return f"mean with variance at most {self.c:g}, the larger the better"
@@ -134,46 +133,36 @@ class VarianceMeanAtLeast:
 
     def assess(self, summary: Moments) -> Assessment:
         """The variance, and whether the mean is large enough."""
-        return _constrained(summary, summary.variance, False, summary.mean_value - self.c, summary.mean)
+        slack = summary.delta(summary.mean_value - self.c, 1.0, 0.0)
+        return _constrained(summary, summary.variance, slack, larger_is_better=False)
 
     def __str__(self) -> str:
         return f"variance with mean at least {self.c:g}, the smaller the better"
 
 
 def _unconstrained(summary: Moments, value: Estimate) -> Assessment:
-    reason = _flaw(summary, value)
+    reason = _not_judged(summary, value)
     return Assessment(
         value, larger_is_better=True, constrained=False, feasible=not reason, probability=1.0, reason=reason
     )
 
 
-def _constrained(
-    summary: Moments, value: Estimate, larger_is_better: bool, slack: float, bounded: Estimate
-) -> Assessment:
-    """``slack`` is how far the estimate of the bounded quantity is inside its bound."""
-    flaw = _flaw(summary, value)
+def _constrained(summary: Moments, value: Estimate, slack: Estimate, *, larger_is_better: bool) -> Assessment:
+    """``slack`` is how far the bounded quantity is inside its bound."""
+    not_judged = _not_judged(summary, value)
     return Assessment(
         value=value,
         larger_is_better=larger_is_better,
         constrained=True,
-        feasible=not flaw and slack >= 0,
-        probability=math.nan if flaw else normal_probability(slack, bounded.standard_error),
-        violation=math.inf if flaw else max(-slack, 0.0),
-        reason=flaw or ("" if slack >= 0 else f"it misses the bound by {number(-slack)}"),
+        feasible=not not_judged and slack >= 0,
+        probability=math.nan if not_judged else slack.probability_positive,
+        violation=math.inf if not_judged else max(-slack, 0.0),
+        reason=not_judged or ("" if slack >= 0 else f"it misses the bound by {number(-slack)}"),
     )
 
 
-def _flaw(summary: Moments, value: Estimate) -> str:
+def _not_judged(summary: Moments, value: Estimate) -> str:
     """Why the estimate cannot be judged at all; empty where it can."""
     if summary.variance_value < 0:
         return "its estimated variance is negative"
     return "its value does not exist" if math.isnan(value) else ""
-
-
-def normal_probability(distance: float, error: float) -> float:
-    """Φ(distance / error), that a normal estimate's truth is on the same side; 0 or 1 for an error of 0.
-
-    >>> round(normal_probability(1.96, 1.0), 3), normal_probability(-1.0, 0.0)
-    (0.975, 0.0)
-    """
-    return float(distance >= 0) if error == 0.0 else float(ndtr(distance / error))

@@ -123,9 +123,15 @@ class Trajectories:
             first, last, _ = index.indices(len(self))
             return self._span(first, max(first, last))
         chosen = np.arange(len(self))[index if isinstance(index, slice) else np.asarray(index)]
-        if chosen.size == 0:
-            return self._span(0, 0)
-        return Trajectories.concatenate(self._span(k, k + 1) for k in chosen.tolist())
+        if np.array_equal(chosen, np.arange(len(self))):
+            return self
+        begin, lengths = self.offsets[chosen], self.lengths[chosen]
+        return self._view(
+            self.states[_ranges(begin + chosen, lengths + 1)],
+            self.rewards[_ranges(begin, lengths)],
+            lengths,
+            self.terminated[chosen],
+        )
 
     def _span(self, first: int, last: int) -> Trajectories:
         """Episodes first, …, last − 1, sharing memory."""
@@ -238,6 +244,13 @@ def check_reiterable(source: Source) -> None:
             f"data must be re-iterable for a second pass, got the one-shot iterator {type(source).__name__}; "
             "pass a list of Trajectories, or an object whose __iter__ starts anew"
         )
+
+
+def _ranges(first: Ints, lengths: Ints) -> Ints:
+    """first_k, …, first_k + lengths_k − 1 for k = 0, 1, … in turn."""
+    before = np.cumsum(lengths) - lengths
+    rows: Ints = np.arange(lengths.sum()) + np.repeat(first - before, lengths)
+    return rows
 
 
 def _as_lengths(value: object) -> Ints:

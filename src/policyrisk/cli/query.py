@@ -12,7 +12,7 @@ from policyrisk.cli.shared import AsJson, point, print_json
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
-    from policyrisk.risk.quantities import Quantity
+    from policyrisk.risk import Quantity
 
 _QUANTITIES: tuple[Quantity, ...] = ("mean", "variance", "std", "sharpe")
 

@@ -34,23 +34,21 @@ UNSEEN = 1e-12
 class DenseSystem:
     """A reduced to visited and independent directions, with its LU factors.
 
-    ``kept`` are the visited features, ``rank`` the number of independent directions among them,
-    ``condition`` the 1-norm condition number of the scaled and reduced matrix.
+    ``kept`` are the visited features, ``rank`` the number of independent directions among them. With w = B t
+    for the weights t that matter, ``reduced`` is BᵀAB, and ``condition`` its 1-norm condition number.
     """
 
     kept: Ints
     rank: int
+    reduced: Floats  # (rank, rank)
     condition: float
     residual = 0.0  # that of an iterative solve: none here
 
     def __init__(self, A: Floats, gram: Floats, visits: npt.NDArray[Any], *, ridge: float, name: str) -> None:
         self.name = name
         self.size = len(A)
-        self.kept = np.flatnonzero(visits > 0)
-        refuse_unvisited(A, self.kept, name)
+        self.kept, self._scale = visited_features(A, gram, visits, name)
         kept = np.ix_(self.kept, self.kept)
-        diagonal = gram[self.kept, self.kept]
-        self._scale: Floats = 1.0 / np.sqrt(diagonal)
         scaled = (A[kept] + ridge * np.eye(self.kept.size)) * np.outer(self._scale, self._scale)
         self._basis: Floats | None = None  # columns span the directions that matter, in scaled weights
         self._null: Floats | None = None  # orthonormal, in weights: what the minimum norm projects out
@@ -59,7 +57,7 @@ class DenseSystem:
         if self.condition > CONDITION_LIMIT and ridge == 0.0:
             self._reduce(scaled, gram[kept] * np.outer(self._scale, self._scale))
         if self.condition > CONDITION_LIMIT:
-            rank = np.linalg.matrix_rank(self._reduced, rtol=1 / CONDITION_LIMIT)
+            rank = np.linalg.matrix_rank(self.reduced, rtol=1 / CONDITION_LIMIT)
             raise SingularSystemError(
                 f"{name} is singular or nearly so: numerical rank {rank} of {self.size} features, condition "
                 f"number {self.condition:.1e} (Assumption 3: independent features). Use fewer or better "
@@ -100,18 +98,9 @@ class DenseSystem:
             y = self._basis.T @ y
         u = self._solve_reduced(y.copy() if refine else y, transpose)
         if refine:
-            matrix = self._reduced.T if transpose else self._reduced
+            matrix = self.reduced.T if transpose else self.reduced
             u += self._solve_reduced(y - matrix @ u, transpose)
-        w = u if self._basis is None else self._basis @ u
-        w *= scale
-        if self._null is not None:
-            w -= self._null @ (self._null.T @ w)
-        return w
-
-    @property
-    def reduced(self) -> Floats:
-        """BᵀAB (rank, rank), the matrix in the weights that matter: w = B t."""
-        return self._reduced
+        return self._minimum_norm(u)
 
     def restrict(self, rows: Matrix) -> Matrix:
         """rows · B, of shape (n, rank); sparse rows stay sparse where no feature is redundant."""
@@ -121,15 +110,20 @@ class DenseSystem:
 
     def lift(self, t: Floats) -> Floats:
         """The minimum-norm weights w (size,) that B t stands for."""
-        w = self._scale * (t if self._basis is None else self._basis @ t)
-        if self._null is not None:
-            w -= self._null @ (self._null.T @ w)
         out = np.zeros(self.size)
-        out[self.kept] = w
+        out[self.kept] = self._minimum_norm(t.copy())
         return out
 
+    def _minimum_norm(self, t: Floats) -> Floats:
+        """B t without its part that changes no estimate; in t's place where nothing is redundant."""
+        w = t if self._basis is None else self._basis @ t
+        w *= self._scale if w.ndim == 1 else self._scale[:, None]
+        if self._null is not None:
+            w -= self._null @ (self._null.T @ w)
+        return w
+
     def _factor(self, matrix: Floats) -> None:
-        self._reduced = matrix
+        self.reduced = matrix
         if len(matrix) == 0:
             self.condition = 1.0
             return
@@ -171,9 +165,12 @@ class DenseSystem:
         self._factor(basis.T @ scaled @ basis)
 
 
-def refuse_unvisited(A: Matrix, kept: Ints, name: str) -> None:
-    """An error where A (l, l) has columns of features that no transition started in: all but ``kept``."""
-    unvisited = np.setdiff1d(np.arange(A.shape[0]), kept)
+def visited_features(A: Matrix, gram: Matrix, visits: npt.NDArray[Any], name: str) -> tuple[Ints, Floats]:
+    """The visited features and the diagonal of S at them, each of shape (kept,).
+
+    An error where A (l, l) has columns of features that no transition started in.
+    """
+    kept, unvisited = np.flatnonzero(visits > 0), np.flatnonzero(visits <= 0)
     bootstrapped = unvisited[np.asarray(abs(A[:, unvisited]).sum(axis=0)).ravel() > 0.0]
     if bootstrapped.size:
         raise UnvisitedError(
@@ -181,3 +178,4 @@ def refuse_unvisited(A: Matrix, kept: Ints, name: str) -> None:
             f"ended there): {name_some(bootstrapped)} (Assumption 4: all states visited). Use `fit`, "
             "which gives up those last transitions and counts them, or gather more episodes"
         )
+    return kept, 1.0 / np.sqrt(gram.diagonal()[kept])

@@ -42,15 +42,8 @@ _SETTINGS = ("lam", "discount", "features", "second_features")
 
 
 def too_many_for_dense(features: Features, second_features: Features) -> bool:
-    """Whether there are so many features that the sums of sparse ones stay sparse."""
+    """Whether the sums of sparse features stay sparse, since dense ones would take too much memory."""
     return max(features.size, second_features.size) > DENSE_MOST
-
-
-def diagonal_matrix(diagonal: Floats) -> sp.csr_array[Any, tuple[int, int]]:
-    """The CSR array of a diagonal."""
-    size = diagonal.size
-    at = np.arange(size + 1, dtype=np.int32)
-    return sp.csr_array((diagonal, at[:-1], at), shape=(size, size))
 
 
 @record

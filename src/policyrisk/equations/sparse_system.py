@@ -27,7 +27,7 @@ import numpy.typing as npt
 import scipy.sparse.linalg as ssl
 
 from policyrisk._core.arrays import Floats, Ints
-from policyrisk.equations.dense_system import refuse_unvisited
+from policyrisk.equations.dense_system import visited_features
 from policyrisk.errors import SolverError
 
 # ‖S(b − A w)‖ / ‖S b‖: what is aimed at, and what is still accepted where that would take too long. Estimates
@@ -50,10 +50,8 @@ class SparseSystem:
 
     def __init__(self, A: Any, gram: Any, visits: npt.NDArray[Any], *, ridge: float, name: str) -> None:
         self.name, self.size, self.ridge = name, A.shape[0], ridge
-        self.kept = np.flatnonzero(visits > 0)
-        refuse_unvisited(A, self.kept, name)
+        self.kept, self._scale = visited_features(A, gram, visits, name)
         self._A = A
-        self._scale: Floats = 1.0 / np.sqrt(gram.diagonal()[self.kept])
         self.residual, self.iterations = 0.0, 0
 
     def solve(self, rhs: Floats, *, transpose: bool = False) -> Floats:

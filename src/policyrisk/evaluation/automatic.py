@@ -30,7 +30,7 @@ from policyrisk.errors import InvalidInputError, PolicyRiskWarning
 from policyrisk.evaluation.spelling import Spelling
 from policyrisk.lstd import LSTD
 from policyrisk.passes.survey import Survey
-from policyrisk.risk.quantities import VarianceMethod
+from policyrisk.risk import VarianceMethod
 from policyrisk.selection.cross_validation import CrossValidation, cross_validate
 from policyrisk.trajectories import Trajectories
 

@@ -21,7 +21,7 @@ from policyrisk.evaluation import Evaluation
 from policyrisk.evaluation.advice import advise
 from policyrisk.evaluation.spelling import data_box
 from policyrisk.features import Tabular
-from policyrisk.risk.quantities import Quantity
+from policyrisk.risk import Quantity
 
 SUMMARY, REPORT = "summary.json", "report.html"
 _LINE = 400  # states along a line

@@ -30,7 +30,7 @@ from policyrisk.passes.checkpoint import DurableFold, stored_problem
 from policyrisk.passes.fold import here
 from policyrisk.passes.survey import SurveyPass
 from policyrisk.readers import read
-from policyrisk.risk.quantities import VarianceMethod
+from policyrisk.risk import VarianceMethod
 
 AUTO = "auto"
 

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 
 import numpy as np
+import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, as_number
-from policyrisk.equations import MomentEquations, diagonal_matrix, too_many_for_dense
+from policyrisk.equations import MomentEquations, too_many_for_dense
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.lstd import _kernels, _sparse_kernels, sparse_total
@@ -365,7 +366,8 @@ class _Sums:
     def _gram(self, diagonal: Floats, rest: Floats) -> Matrix:
         """A Gram matrix, or its diagonal alone where the sums stay sparse."""
         if self.plan.sparse_sums:
-            return diagonal_matrix(diagonal)
+            at = np.arange(diagonal.size)
+            return sp.csr_array((diagonal, (at, at)))
         _add_diagonal(diagonal, rest)
         return rest
 

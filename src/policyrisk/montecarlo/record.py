@@ -12,7 +12,7 @@ from policyrisk._core import records
 from policyrisk._core.arrays import Floats, Ints, check_choice, freeze
 from policyrisk._core.records import Arrays, Header, record
 from policyrisk._core.text import number, percent, plural, table
-from policyrisk.risk.quantities import student_interval
+from policyrisk.risk.estimate import student_interval
 
 Quantity: TypeAlias = Literal["mean", "variance", "std"]
 

@@ -3,7 +3,7 @@
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.function import FEW_EPISODES, RiskFunction
 from policyrisk.risk.provenance import Provenance
-from policyrisk.risk.quantities import Quantity, VarianceMethod
+from policyrisk.risk.state_estimates import Quantity, VarianceMethod
 from policyrisk.risk.summary import SampleReturns
 
 __all__ = [

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
+from scipy.special import ndtr, stdtrit
 
 from policyrisk._core.arrays import Floats, as_number
 from policyrisk._core.text import number
@@ -41,6 +41,12 @@ def student_quantile(level: float, episodes: npt.ArrayLike) -> Floats:
     return quantile
 
 
+def student_interval(value: Floats, standard_error: Floats, episodes: Floats, level: float) -> Floats:
+    """value ± t · standard_error with ``episodes`` behind each, all of shape (n,): of shape (n, 2)."""
+    half = student_quantile(level, episodes) * standard_error
+    return np.column_stack([value - half, value + half])
+
+
 class Estimate(float):
     """A float that knows its ``standard_error`` and its interval ``low`` to ``high`` (nan where unknown).
 
@@ -68,7 +74,7 @@ class Estimate(float):
 
     @classmethod
     def of(cls, value: float, standard_error: float, episodes: float, level: float = 0.95) -> Estimate:
-        """value ± t · standard_error with so many independent episodes behind it."""
+        """value ± t · standard_error with ``episodes`` independent ones behind it."""
         half = float(student_quantile(level, episodes)) * standard_error
         return cls(value, standard_error, value - half, value + half)
 
@@ -91,6 +97,16 @@ class Estimate(float):
     def high(self) -> float:
         """The upper end of its interval."""
         return self._high
+
+    @property
+    def probability_positive(self) -> float:
+        """Φ(value / standard_error), that the truth is above 0; 0 or 1 for an error of 0, nan without one.
+
+        >>> round(Estimate(1.96, 1.0).probability_positive, 3), Estimate(-1.0, 0.0).probability_positive
+        (0.975, 0.0)
+        """
+        error = self.standard_error
+        return float(self.value >= 0) if error == 0.0 else float(ndtr(self.value / error))
 
     def __reduce__(self) -> tuple[type[Estimate], tuple[float, float, float, float]]:
         return Estimate, (self.value, self.standard_error, self.low, self.high)

@@ -7,10 +7,12 @@
 Nothing is clipped: a negative Ṽ is returned as it is, and its square root is nan. Where the data say
 nothing about a state (see ``visited``) every estimate is nan.
 
-Error bars rest on Σ, the covariance of the estimated weights (see :mod:`policyrisk.risk.error_bars`). A
-quantity whose gradient in the weights is (a_J φ_J, a_M φ_M) has variance a_J² s_JJ + 2 a_J a_M s_JM + a_M²
-s_MM. They cover the estimator's own limit, not the features' bias; with cut-off episodes that limit differs
-from that of the exact projected equations.
+Error bars rest on Σ, the covariance of the estimated weights (see :mod:`policyrisk.risk.error_bars`). They
+cover the estimator's own limit, not the features' bias; with cut-off episodes that limit differs from that of
+the exact projected equations.
+
+From here the way goes to :mod:`policyrisk.risk.state_estimates` (what is estimated at some states) and on to
+:mod:`policyrisk.risk.error_bars` (how uncertain it is).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from policyrisk._core import records
 from policyrisk._core.arrays import Bools, Floats, as_states, check_choice, check_shape, from_triangle
@@ -34,17 +37,17 @@ from policyrisk.features import Features, from_spec
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
 from policyrisk.risk.provenance import Provenance
-from policyrisk.risk.quantities import Quantity, VarianceMethod, value
-from policyrisk.risk.scoring import Score, ScoreSums, episode_of_step, held_out_pieces, step_scores
+from policyrisk.risk.scoring import Score, ScoreSums, held_out_steps, step_scores
 from policyrisk.risk.starts import StartSums
+from policyrisk.risk.state_estimates import IntervalMethod, Quantity, StateEstimates, VarianceMethod
 from policyrisk.risk.summary import PolicySummary, SampleReturns, start_weights
 from policyrisk.risk.support import Support
-from policyrisk.risk.views import IntervalMethod, Look, Moment, looks
 from policyrisk.trajectories import Source
 
-__all__ = ["ErrorBars", "Provenance", "Quantity", "RiskFunction", "SampleReturns", "VarianceMethod"]
-
 FEW_EPISODES = 100  # episodes behind an estimate below which its interval is known to be too narrow
+_CELLS = 2**21  # numbers that are formed at a time
+_FEWEST, _MOST = 128, 2**16  # states at a time
+_SPARSE = 4  # numbers that an entry of a sparse row takes: its value, its column and its row, and a count
 
 
 @record
@@ -86,31 +89,27 @@ class RiskFunction:
 
     def mean(self, x: npt.ArrayLike) -> Floats:
         """J̃(x) = φ_J(x)ᵀ w_J, of shape (n,)."""
-        return self._collect(x, lambda look: look.J)
+        return self._collect(x, lambda at: at.J)
 
     def second_moment(self, x: npt.ArrayLike) -> Floats:
         """M̃(x), of shape (n,)."""
-        return self._collect(x, lambda look: look.V + look.J**2)
+        return self._collect(x, lambda at: at.value("second_moment"))
 
     def variance(self, x: npt.ArrayLike) -> Floats:
         """Ṽ(x), of shape (n,), negative where it comes out so."""
-        return self._collect(x, lambda look: look.V)
+        return self._collect(x, lambda at: at.V)
 
     def std(self, x: npt.ArrayLike) -> Floats:
         """√Ṽ(x), of shape (n,), nan where Ṽ(x) < 0."""
-        J, V = self.mean_and_variance(x)
-        _warn_negative(V)
-        return value("std", J, V)
+        return self._collect(x, lambda at: at.value("std"), of="std")
 
     def sharpe(self, x: npt.ArrayLike) -> Floats:
         """J̃(x) / √Ṽ(x), of shape (n,), nan where Ṽ(x) < 0 and infinite where it is 0."""
-        J, V = self.mean_and_variance(x)
-        _warn_negative(V)
-        return value("sharpe", J, V)
+        return self._collect(x, lambda at: at.value("sharpe"), of="sharpe")
 
     def mean_and_variance(self, x: npt.ArrayLike) -> tuple[Floats, Floats]:
         """J̃(x) and Ṽ(x) in one go, each of shape (n,)."""
-        both = self._collect(x, lambda look: np.column_stack([look.J, look.V]))
+        both = self._collect(x, lambda at: np.column_stack([at.J, at.V]))
         return both[:, 0].copy(), both[:, 1].copy()
 
     def visited(self, x: npt.ArrayLike) -> Bools:
@@ -119,16 +118,13 @@ class RiskFunction:
 
     def episodes(self, x: npt.ArrayLike) -> Floats:
         """How many episodes stand behind the estimates at x, of shape (n,); see :class:`Support`."""
-        return self._collect(x, lambda look: look.episodes)
+        return self._collect(x, lambda at: at.episodes)
 
     def standard_error(self, x: npt.ArrayLike, of: Quantity = "variance") -> Floats:
         """The standard error of a quantity at x, of shape (n,), nan where the quantity is."""
         check_choice(of, "of", get_args(Quantity))
         bars = self._bars()
-        table = self._collect(x, lambda look: np.column_stack([look.standard_error(of, bars), look.V]))
-        if of in ("std", "sharpe"):
-            _warn_negative(table[:, 1])
-        return table[:, 0].copy()
+        return self._collect(x, lambda at: at.standard_error(of, bars), of=of)
 
     def interval(
         self,
@@ -158,12 +154,11 @@ class RiskFunction:
         replicates = bars.replicates if method == "bootstrap" else None
         table = self._collect(
             x,
-            lambda look: np.column_stack([look.interval(of, level, method, bars), look.V, look.episodes]),
+            lambda at: np.column_stack([at.interval(of, level, method, bars), at.episodes]),
+            of=of,
             width=0 if replicates is None else len(replicates),
         )
-        if of in ("std", "sharpe"):
-            _warn_negative(table[:, 2])
-        _warn_few(table[:, 3])
+        _warn_few(table[:, 2])
         return table[:, :2].copy()
 
     def summary(
@@ -213,7 +208,7 @@ class RiskFunction:
     def start_sums(self, starts: npt.ArrayLike, *, weights: npt.ArrayLike | None = None) -> StartSums:
         """What a summary over ``starts`` (n, dim) is made of; it adds."""
         states = as_states(starts, "starts")
-        return StartSums.of(self._looks(states), start_weights(weights, len(states)))
+        return StartSums.of(self._parts(states), start_weights(weights, len(states)))
 
     def _own_starts(self, weights: npt.ArrayLike | None) -> StartSums:
         if weights is not None:
@@ -227,7 +222,7 @@ class RiskFunction:
         return self.starts
 
     def score(self, held_out: Source) -> Score:
-        """How well this foretells episodes that were not fitted: see :mod:`policyrisk.risk.scoring`.
+        """How well this predicts episodes that were not fitted: see :mod:`policyrisk.risk.scoring`.
 
         Every step of every terminated episode counts, with this estimate's discount; cut-off episodes have
         no known returns to go and are left out and counted.
@@ -240,12 +235,11 @@ class RiskFunction:
         True
         """
         sums, cut_off = ScoreSums(), 0
-        for piece, left_out in held_out_pieces(held_out):
-            cut_off += left_out
-            if len(piece):
-                J, V = self.mean_and_variance(piece.states[piece.visited_rows])
-                scores = step_scores(J, V, piece.returns_to_go(self.provenance.discount))
-                sums += ScoreSums.of(scores, episode_of_step(piece))
+        for steps in held_out_steps(held_out, self.provenance.discount):
+            cut_off += steps.cut_off
+            if len(steps.states):
+                J, V = self.mean_and_variance(steps.states)
+                sums += ScoreSums.of(step_scores(J, V, steps.returns), steps.episode)
         return Score.of(sums, cut_off)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -280,13 +274,54 @@ class RiskFunction:
         ]
         return "\n  ".join(lines)
 
-    def _looks(self, x: npt.ArrayLike, width: int = 0) -> Iterator[Look]:
-        mean = Moment(self.features, self.w_mean, self.support)
-        second = Moment(self.second_features, self.w_second, self.second_support)
-        return looks(as_states(x, "x"), mean, second, self.variance_method, width)
+    def _collect(
+        self,
+        x: npt.ArrayLike,
+        function: Callable[[StateEstimates], Floats],
+        *,
+        of: Quantity = "mean",
+        width: int = 0,
+    ) -> Floats:
+        """``function`` of the estimates at x, in order; a warning where ``of`` is a root of a negative Ṽ."""
+        found, negative = [], 0
+        for part in self._parts(x, width):
+            found.append(function(part))
+            negative += int(np.count_nonzero(part.V < 0))
+        values = np.concatenate(found)
+        if negative and of in ("std", "sharpe"):
+            warnings.warn(
+                f"the estimated variance is negative at {negative} of {plural(len(values), 'state')}, where "
+                "std and Sharpe ratio are nan; demand V >= 0 there with nonnegative_at=, or use "
+                "variance='direct'",
+                NegativeVarianceWarning,
+                stacklevel=3,
+            )
+        return values
 
-    def _collect(self, x: npt.ArrayLike, function: Callable[[Look], Floats], width: int = 0) -> Floats:
-        return np.concatenate([function(look) for look in self._looks(x, width)])
+    def _parts(self, x: npt.ArrayLike, width: int = 0) -> Iterator[StateEstimates]:
+        """The estimates at x in order, at least one part; a state takes ``width`` more numbers.
+
+        Some states at a time, so that no array becomes large.
+        """
+        states = as_states(x, "x")
+        rows = least = _states_at_a_time(max(self.features.size, self.second_features.size, width))
+        first = 0
+        while first == 0 or first < len(states):
+            part = states[first : first + rows]
+            phi_J = self.features(part)
+            phi_M = phi_J if self.second_features is self.features else self.second_features(part)
+            episodes = self.support.episodes_behind(phi_J)
+            if self.second_support is not self.support:
+                episodes = np.minimum(episodes, self.second_support.episodes_behind(phi_M))
+            J, second = np.asarray(phi_J @ self.w_mean), np.asarray(phi_M @ self.w_second)
+            V = second if self.variance_method == "direct" else second - J**2
+            J, V = (np.where(episodes == 0, np.nan, values) for values in (J, V))
+            yield StateEstimates(phi_J, phi_M, J, V, episodes, self.variance_method)
+            first += rows
+            if sp.issparse(phi_J) and sp.issparse(phi_M):
+                taken = _SPARSE * max(phi_J.nnz, phi_M.nnz) // rows
+                # No more than twice as many at once: the next rows may be fuller.
+                rows = max(least, min(2 * rows, _states_at_a_time(max(taken, width))))
 
     def _bars(self) -> ErrorBars:
         if self.error_bars is None:
@@ -309,16 +344,9 @@ def _warn_few(episodes: Floats) -> None:
         )
 
 
-def _warn_negative(V: Floats) -> None:
-    """One warning where some variances are negative, in the name of the caller's caller."""
-    negative = int(np.count_nonzero(V < 0))
-    if negative:
-        warnings.warn(
-            f"the estimated variance is negative at {negative} of {plural(V.size, 'state')}, where std and "
-            "Sharpe ratio are nan; demand V >= 0 there with nonnegative_at=, or use variance='direct'",
-            NegativeVarianceWarning,
-            stacklevel=3,
-        )
+def _states_at_a_time(numbers: int) -> int:
+    """How many states, where each takes ``numbers`` numbers."""
+    return min(max(_CELLS // max(numbers, 1), _FEWEST), _MOST)
 
 
 def _from_format_1(header: Header, arrays: Arrays) -> RiskFunction:

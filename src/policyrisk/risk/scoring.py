@@ -17,8 +17,8 @@ Not every step has every score:
 - *unvisited* (J or V is nan): nothing was predicted. Counted, in no score.
 - *not positive* (V ≤ 0): no such distribution exists, and the score is +∞. One such step makes the mean +∞,
   so a model does not gain by it; the mean over the other steps is kept beside it, with the share of these.
-- *certain*: V = 0 and B = J, to within rounding. Where nothing is left to chance that is right, and the
-  score, −∞, says nothing about the rest. Counted, in the squared error alone.
+- *certain*: V = 0 and B = J, to within rounding. Where nothing is random that is right, and the score, −∞,
+  says nothing about the rest. Counted, in the squared error alone.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_floats
 from policyrisk._core.text import number, percent, plural, table
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import Estimate
-from policyrisk.trajectories import Source, Trajectories, batches
+from policyrisk.trajectories import Source, batches
 
 _ROUNDING = 1e-9  # of B² + J²: what counts as no variance and no error
 _PIECE = 2**17  # transitions at a time
@@ -168,7 +169,7 @@ class ScoreSums:
 
 @dataclass(frozen=True)
 class Score:
-    """How well an estimate foretold held-out episodes: smaller is better, but calibration should be 1.
+    """How well an estimate predicted held-out episodes: smaller is better, but calibration should be 1.
 
     ``dawid_sebastiani`` is +∞ where some variance was not positive; ``dawid_sebastiani_positive`` is its
     mean over the steps where it was. Shares are of all ``steps``.
@@ -236,29 +237,28 @@ class Score:
         return {k: v.to_dict() if isinstance(v, Estimate) else v for k, v in values.items()}
 
 
-def select(data: Trajectories, chosen: Bools) -> Trajectories:
-    """The episodes where ``chosen`` (episodes,) is True, as one record."""
-    if chosen.all():
-        return data
-    return Trajectories(
-        data.states[np.repeat(chosen, data.lengths + 1)],
-        data.rewards[np.repeat(chosen, data.lengths)],
-        data.lengths[chosen],
-        data.terminated[chosen],
-    )
+class HeldOutSteps(NamedTuple):
+    """n steps of terminated episodes, and what came of them."""
+
+    states: npt.NDArray[Any]  # (n, dim)
+    returns: Floats  # (n,): B, the returns to go
+    episode: Ints  # (n,): the number, from 0, of the episode that each step belongs to
+    episodes: int
+    cut_off: int  # episodes beside these, left out since their returns to go are not known
 
 
-def held_out_pieces(source: Source) -> Iterator[tuple[Trajectories, int]]:
-    """The terminated episodes of a source, some at a time, with the number of cut-off ones left out."""
+def held_out_steps(source: Source, discount: float) -> Iterator[HeldOutSteps]:
+    """The steps of a source's terminated episodes, some episodes at a time; there may be none among them."""
     for batch in batches(source):
         piece = batch.offsets[:-1] // _PIECE
         for index in np.unique(piece):
             first, last = np.searchsorted(piece, [index, index + 1])
             part = batch[int(first) : int(last)]
-            kept = select(part, part.terminated)
-            yield kept, len(part) - len(kept)
-
-
-def episode_of_step(data: Trajectories) -> Ints:
-    """The number of the episode that each transition belongs to, of shape (transitions,)."""
-    return np.repeat(np.arange(len(data)), data.lengths)
+            ended = part[part.terminated]
+            yield HeldOutSteps(
+                states=ended.states[ended.visited_rows],
+                returns=ended.returns_to_go(discount),
+                episode=np.repeat(np.arange(len(ended)), ended.lengths),
+                episodes=len(ended),
+                cut_off=len(part) - len(ended),
+            )

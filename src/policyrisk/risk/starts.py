@@ -26,8 +26,7 @@ import numpy as np
 
 from policyrisk._core.arrays import Floats
 from policyrisk._core.records import record
-from policyrisk.risk.quantities import VarianceMethod
-from policyrisk.risk.views import Look
+from policyrisk.risk.state_estimates import StateEstimates, VarianceMethod
 
 
 @record
@@ -53,33 +52,33 @@ class StartSums:
         return cls(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, np.zeros(l_J), np.zeros(l_M), np.zeros(l_J))
 
     @classmethod
-    def of(cls, looks: Iterable[Look], weights: Floats) -> StartSums:
-        """The sums of starts that were looked at, at least once, with their weights (n,)."""
-        parts, first = [], 0
-        for look in looks:
-            parts.append(cls._of_look(look, weights[first : first + len(look.J)]))
-            first += len(look.J)
-        return reduce(add, parts)
+    def of(cls, parts: Iterable[StateEstimates], weights: Floats) -> StartSums:
+        """The sums of the estimates at starts, in one part or more, with the starts' weights (n,)."""
+        sums, first = [], 0
+        for part in parts:
+            sums.append(cls._of_part(part, weights[first : first + len(part.J)]))
+            first += len(part.J)
+        return reduce(add, sums)
 
     @classmethod
-    def _of_look(cls, look: Look, weights: Floats) -> StartSums:
-        visited = (look.episodes > 0) & (weights > 0)
+    def _of_part(cls, at: StateEstimates, weights: Floats) -> StartSums:
+        visited = (at.episodes > 0) & (weights > 0)
         w = np.where(visited, weights, 0.0)
-        J, V = np.where(visited, look.J, 0.0), np.where(visited, look.V, 0.0)
+        J, V = np.where(visited, at.J, 0.0), np.where(visited, at.V, 0.0)
         W = float(w.sum())
         m = float(w @ J) / W if W > 0 else 0.0
         return cls(
             count=len(w),
-            unvisited=int(np.count_nonzero(look.episodes == 0)),
+            unvisited=int(np.count_nonzero(at.episodes == 0)),
             negative=int(np.count_nonzero(V < 0)),
             weight=W,
-            episodes=float(w @ look.episodes),
+            episodes=float(w @ at.episodes),
             mean=m,
             squares=float(w @ (J - m) ** 2),
             variances=float(w @ V),
-            phi_mean=np.asarray(look.phi_mean.T @ w),
-            phi_second=np.asarray(look.phi_second.T @ w),
-            phi_spread=np.asarray(look.phi_mean.T @ (w * (J - m))),
+            phi_mean=np.asarray(at.phi_mean.T @ w),
+            phi_second=np.asarray(at.phi_second.T @ w),
+            phi_spread=np.asarray(at.phi_mean.T @ (w * (J - m))),
         )
 
     def __add__(self, other: StartSums) -> StartSums:

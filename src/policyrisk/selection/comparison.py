@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from policyrisk._core.text import NONE, number, percent, plural, table
-from policyrisk.criteria import Assessment, Criterion, Sharpe, normal_probability
+from policyrisk.criteria import Assessment, Criterion, Sharpe
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
@@ -161,15 +161,16 @@ def _significance(ranking: list[Ranked], level: float) -> Significance | None:
     if len(ranking) < 2 or not ranking[1].assessment.feasible:
         return None
     (a, b) = (ranked.assessment.value for ranked in ranking[:2])
-    difference = (a.value - b.value) * (1.0 if ranking[0].assessment.larger_is_better else -1.0)
+    lead = (a.value - b.value) * (1.0 if ranking[0].assessment.larger_is_better else -1.0)
     error = math.hypot(a.standard_error, b.standard_error)
     behind = min(ranked.summary.episodes for ranked in ranking[:2])
+    difference = Estimate.of(lead, error, behind, level)
     return Significance(
         best=ranking[0].name,
         second=ranking[1].name,
-        difference=Estimate.of(difference, error, behind, level),
-        probability=normal_probability(difference, error),
-        p_value=2.0 * normal_probability(-difference, error) if error > 0 else float(difference == 0.0),
+        difference=difference,
+        probability=difference.probability_positive,
+        p_value=1.0 if lead == 0.0 else 2.0 * Estimate(-lead, error).probability_positive,
     )
 
 

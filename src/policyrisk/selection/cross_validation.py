@@ -1,33 +1,42 @@
 """The choice between estimators: cross-validation by episode.
 
-Every episode is held out once and scored by estimates that were fitted without it. How the scores rank the
-estimators is in :mod:`policyrisk.selection.ranking`.
+Every episode is held out once and scored by estimates that were fitted without it. Estimators are ranked by
+the Dawid–Sebastiani score of :mod:`policyrisk.risk.scoring`, the smaller the better, with a floor f under Ṽ:
+
+    log V + (B − J)² / V,        V = max(Ṽ, f)
+
+The score itself is infinite where Ṽ ≤ 0 and astronomic where Ṽ is nearly 0, so that one such step would
+outweigh everything else. In each fold f is FLOOR times the least mean squared error of any estimator's J,
+which is about the average variance, and the same for all: undue certainty then costs up to 1/FLOOR times the
+average step, wherever it is, and estimates that are right have little to fear from it.
+
+Where an estimate says nothing, since its data never visited the state, it is scored as one would have to
+guess then: by the mean and variance of all returns to go of the fold. All estimators are so compared over all
+steps, paired, with standard errors over episodes. Floor and guess are in the ranking alone:
+``Candidate.score`` is what :func:`RiskFunction.score` gives.
+
+Each block of ``folds`` consecutive episodes is spread over the folds by a random permutation, a hash of the
+key and the episodes' running numbers. The folds are then of equal size to within one episode, the same for a
+stream as for one record, and nothing needs to be remembered between passes.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Seed, as_count
+from policyrisk._core.arrays import Floats, Ints, Seed, as_count
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
-from policyrisk.risk import RiskFunction
-from policyrisk.risk.scoring import (
-    ClusterSums,
-    Score,
-    ScoreSums,
-    episode_of_step,
-    held_out_pieces,
-    step_scores,
-)
-from policyrisk.risk.summary import SampleReturns
-from policyrisk.selection.folds import Fold
-from policyrisk.selection.ranking import FLOOR, Candidate, CrossValidation, Scale, ranking_scores
+from policyrisk.risk import RiskFunction, SampleReturns
+from policyrisk.risk.scoring import ClusterSums, HeldOutSteps, Score, ScoreSums, held_out_steps, step_scores
+from policyrisk.selection.cross_validation_result import FLOOR, Candidate, CrossValidation
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
 __all__ = ["Candidate", "CrossValidation", "Estimator", "cross_validate"]
@@ -50,7 +59,7 @@ def cross_validate(
 
     ``data`` are Trajectories, or a re-iterable stream of them, which is read anew for every fit and never
     held in memory. An estimator that fails on a fold is ranked last, with the reason. All must have the same
-    discount, since the discount says what is foretold.
+    discount, since the discount says what is predicted.
 
     >>> import policyrisk as pr
     >>> data = pr.domains.walk(n=30, p=0.7).sample(start=0, episodes=500, seed=1)
@@ -76,7 +85,7 @@ def cross_validate(
     tally = _Tally(tuple(estimators))
     with ProgressBar("cross-validation", folds * len(estimators)) as bar:
         for fold in range(folds):
-            training = Fold(data, key, folds, fold, held_out=False).collected()
+            training = FoldEpisodes(data, key, folds, fold, held_out=False).collected()
             fitted: dict[str, RiskFunction] = {}
             for name, estimator in estimators.items():
                 if name not in tally.failed:
@@ -85,7 +94,7 @@ def cross_validate(
                     except (PolicyRiskError, np.linalg.LinAlgError) as error:
                         tally.fail(name, fold, error)
                 bar.advance()
-            tally.score(fitted, Fold(data, key, folds, fold, held_out=True), fold)
+            tally.score(fitted, FoldEpisodes(data, key, folds, fold, held_out=True), fold)
     return tally.result(folds)
 
 
@@ -97,8 +106,77 @@ def _fit(estimator: Estimator, training: Source) -> RiskFunction:
     return fit(training)
 
 
+@dataclass(frozen=True, eq=False)
+class FoldEpisodes:
+    """The episodes of a source inside one fold, or outside it; read anew at every iteration."""
+
+    source: Source
+    key: int
+    folds: int
+    fold: int
+    held_out: bool
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        first = 0
+        for batch in batches(self.source):
+            inside = fold_of_episodes(first, len(batch), self.folds, self.key) == self.fold
+            first += len(batch)
+            chosen = inside if self.held_out else ~inside
+            if chosen.any():
+                yield batch[chosen]
+
+    def collected(self) -> Source:
+        """One record where the source is one, else this stream."""
+        return next(iter(self)) if isinstance(self.source, Trajectories) else self
+
+
+def fold_of_episodes(first: int, count: int, folds: int, key: int) -> Ints:
+    """The fold of episodes first, …, first + count − 1, of shape (count,).
+
+    >>> sorted(fold_of_episodes(first=5, count=5, folds=5, key=7).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    block = first // folds
+    blocks = -(-(first + count) // folds) - block
+    index = (np.arange(blocks * folds, dtype=np.uint64) + np.uint64(block * folds)).reshape(blocks, folds)
+    permutations = np.argsort(_hash(index, key), axis=1, kind="stable").ravel()
+    return permutations[first - block * folds :][:count].astype(np.int64)
+
+
+def _hash(index: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint64]:
+    """splitmix64 of an array of uint64, from a key."""
+    x = index * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: npt.NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+class FoldReturns(NamedTuple):
+    """What a fold's returns to go B are like."""
+
+    floor: float  # f
+    mean: float  # of B over all steps
+    variance: float
+
+
+def floored_scores(J: Floats, V: Floats, B: Floats, fold: FoldReturns) -> Floats:
+    """log max(V, f) + (B − J)² / max(V, f), of shape (n,), with the guess for J and V where either is nan.
+
+    >>> fold = FoldReturns(floor=1.0, mean=0.0, variance=9.0)
+    >>> J, V, B = np.array([1.0, 1.0, np.nan]), np.array([4.0, -1.0, np.nan]), np.full(3, 3.0)
+    >>> floored_scores(J, V, B, fold).round(3)
+    array([2.386, 4.   , 3.197])
+    """
+    unvisited = np.isnan(J) | np.isnan(V)
+    J = np.where(unvisited, fold.mean, J)
+    V = np.maximum(np.where(unvisited, fold.variance, V), fold.floor)
+    scores: Floats = np.log(V) + (B - J) ** 2 / V
+    return scores
+
+
 class _Tally:
-    """Scores of all candidates and differences of every pair, summed over folds."""
+    """Scores of all estimators and differences of every pair, summed over folds."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
@@ -106,81 +184,65 @@ class _Tally:
         self.sums = dict.fromkeys(names, ScoreSums())
         self.floored = dict.fromkeys(names, ClusterSums())
         self.pairs = {(a, b): ClusterSums() for i, a in enumerate(names) for b in names[i + 1 :]}
-        self.discount: float | None = None
+        self.discounts: dict[str, float] = {}
         self.episodes = self.steps = self.cut_off = 0
 
     def fail(self, name: str, fold: int, error: Exception) -> None:
         self.failed[name] = f"fold {fold}: {type(error).__name__}: {error}"
 
     def score(self, fitted: dict[str, RiskFunction], held_out: Source, fold: int) -> None:
-        discount = self._common_discount(fitted)
-        scale = self._scale(fitted, held_out, discount, fold)
-        for piece, left_out in held_out_pieces(held_out):
-            self.cut_off += left_out
-            self.episodes += len(piece)
-            self.steps += piece.transitions
-            if len(piece) == 0:
-                continue
-            B, episode = piece.returns_to_go(discount), episode_of_step(piece)
+        self.discounts |= {name: risk.provenance.discount for name, risk in fitted.items()}
+        discount = _common_discount(self.discounts)
+        like = self._fold_returns(fitted, held_out, discount, fold)
+        for steps in held_out_steps(held_out, discount):
+            self.cut_off += steps.cut_off
+            self.episodes += steps.episodes
+            self.steps += len(steps.states)
             scores: dict[str, Floats] = {}
-            for name, (J, V) in self._foretold(fitted, piece, fold).items():
-                self.sums[name] += ScoreSums.of(step_scores(J, V, B), episode)
-                scores[name] = ranking_scores(J, V, B, scale)
-                self.floored[name] += ClusterSums.of(scores[name], episode)
+            for name, (J, V) in self._predicted(fitted, steps, fold).items():
+                self.sums[name] += ScoreSums.of(step_scores(J, V, steps.returns), steps.episode)
+                scores[name] = floored_scores(J, V, steps.returns, like)
+                self.floored[name] += ClusterSums.of(scores[name], steps.episode)
             for a, b in self.pairs:
                 if a in scores and b in scores:
-                    self.pairs[a, b] += ClusterSums.of(scores[a] - scores[b], episode)
+                    self.pairs[a, b] += ClusterSums.of(scores[a] - scores[b], steps.episode)
 
-    def _scale(self, fitted: dict[str, RiskFunction], held_out: Source, discount: float, fold: int) -> Scale:
-        """What the fold's returns to go are like."""
+    def _fold_returns(
+        self, fitted: dict[str, RiskFunction], held_out: Source, discount: float, fold: int
+    ) -> FoldReturns:
         B_all = SampleReturns.of([])
         errors = dict.fromkeys(fitted, 0.0)  # Σ (B − J)² where J is known
         unknown = dict.fromkeys(fitted, B_all)  # the B of the other steps
-        for piece, _ in held_out_pieces(held_out):
-            if len(piece) == 0:
-                continue
-            B = piece.returns_to_go(discount)
+        for steps in held_out_steps(held_out, discount):
+            B = steps.returns
             B_all += SampleReturns.of(B)
-            for name, (J, _) in self._foretold(fitted, piece, fold).items():
+            for name, (J, _) in self._predicted(fitted, steps, fold).items():
                 known = ~np.isnan(J)
                 errors[name] += float(np.sum((B[known] - J[known]) ** 2))
                 unknown[name] += SampleReturns.of(B[~known])
         if B_all.count == 0:
-            return Scale(1.0, 0.0, 1.0)
+            return FoldReturns(1.0, 0.0, 1.0)
         for name, B_there in unknown.items():
             if B_there.count:
                 errors[name] += B_there.squares + B_there.count * (B_there.mean - B_all.mean) ** 2
         least = min((errors[name] for name in fitted if name not in self.failed), default=0.0)
         size = B_all.squares + B_all.count * B_all.mean**2  # Σ B²
-        # Where nothing is left to chance, or to reward, any scale will do.
+        # Where nothing is random, or there is no reward, any floor will do.
         floor = max(FLOOR * least, _ROUNDING * size) / B_all.count or 1.0
-        return Scale(floor, B_all.mean, B_all.squares / B_all.count)
+        return FoldReturns(floor, B_all.mean, B_all.squares / B_all.count)
 
-    def _foretold(
-        self, fitted: dict[str, RiskFunction], piece: Trajectories, fold: int
+    def _predicted(
+        self, fitted: dict[str, RiskFunction], steps: HeldOutSteps, fold: int
     ) -> dict[str, tuple[Floats, Floats]]:
-        """J and V of each candidate at a piece's steps; one that cannot say them has failed."""
-        states = piece.states[piece.visited_rows]
-        foretold = {}
+        """J and V of each estimator at the steps; one that cannot say them has failed."""
+        predicted: dict[str, tuple[Floats, Floats]] = {}
         for name, risk in fitted.items():
-            if name not in self.failed:
+            if name not in self.failed and len(steps.states):
                 try:
-                    foretold[name] = risk.mean_and_variance(states)
+                    predicted[name] = risk.mean_and_variance(steps.states)
                 except PolicyRiskError as error:
                     self.fail(name, fold, error)
-        return foretold
-
-    def _common_discount(self, fitted: dict[str, RiskFunction]) -> float:
-        for name, risk in fitted.items():
-            discount = risk.provenance.discount
-            if self.discount is None:
-                self.discount = discount
-            if discount != self.discount:
-                raise MismatchError(
-                    f"estimators must agree on the discount, got {self.discount:g} and, for {name!r}, "
-                    f"{discount:g}; what they foretell could not be compared"
-                )
-        return 1.0 if self.discount is None else self.discount
+        return predicted
 
     def difference(self, a: str, b: str) -> ClusterSums:
         """Score of a less score of b."""
@@ -194,17 +256,15 @@ class _Tally:
             )
         scored = [name for name in self.names if name not in self.failed]
         order = sorted(scored, key=lambda name: self.floored[name].mean())
-        ranking = []
-        for name in order:
-            pair = None if name == order[0] else self.difference(name, order[0])
-            ranking.append(
-                Candidate(
-                    name=name,
-                    score=Score.of(self.sums[name], self.cut_off),
-                    floored=self.floored[name].estimate(),
-                    difference=None if pair is None else pair.estimate(),
-                )
+        ranking = [
+            Candidate(
+                name=name,
+                score=Score.of(self.sums[name], self.cut_off),
+                floored=self.floored[name].estimate(),
+                difference=None if name == order[0] else self.difference(name, order[0]).estimate(),
             )
+            for name in order
+        ]
         ranking += [Candidate(name, None, None, None, reason) for name, reason in self.failed.items()]
         return CrossValidation(tuple(ranking), folds, self.episodes, self.steps, self.cut_off)
 
@@ -221,10 +281,16 @@ def _check(estimators: Mapping[str, Estimator]) -> None:
                 f"estimators[{name!r}] must have a fit(data), got {estimator!r}; pass one such as LSTD(...)"
             )
     discounts = {name: getattr(estimator, "discount", None) for name, estimator in estimators.items()}
-    if len({d for d in discounts.values() if d is not None}) > 1:
+    _common_discount({name: discount for name, discount in discounts.items() if discount is not None})
+
+
+def _common_discount(discounts: Mapping[str, float]) -> float:
+    """The discount that all agree on; 1 where there are none."""
+    if len(set(discounts.values())) > 1:
         raise MismatchError(
-            f"estimators must agree on the discount, got {discounts}; what they foretell cannot be compared"
+            f"estimators must agree on the discount, got {discounts}; what they predict cannot be compared"
         )
+    return next(iter(discounts.values()), 1.0)
 
 
 def _check_size(data: Source, folds: int) -> None:

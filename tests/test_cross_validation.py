@@ -11,8 +11,7 @@ import policyrisk as pr
 from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError, MismatchError, SingularSystemError
 from policyrisk.risk.scoring import ClusterSums, step_scores
-from policyrisk.selection.cross_validation import cross_validate
-from policyrisk.selection.folds import Fold, fold_of_episodes
+from policyrisk.selection.cross_validation import FoldEpisodes, cross_validate, fold_of_episodes
 
 CHAIN = pr.domains.walk(n=8, p=0.7)
 DATA = CHAIN.sample(0, episodes=47, seed=0)
@@ -79,8 +78,8 @@ def test_no_episode_is_both_fitted_and_held_out(batches):
     source = parts[0] if batches == 1 else parts
     held = []
     for fold in range(5):
-        inside = [n for part in Fold(source, 9, 5, fold, held_out=True) for n in numbers(part)]
-        outside = [n for part in Fold(source, 9, 5, fold, held_out=False) for n in numbers(part)]
+        inside = [n for part in FoldEpisodes(source, 9, 5, fold, held_out=True) for n in numbers(part)]
+        outside = [n for part in FoldEpisodes(source, 9, 5, fold, held_out=False) for n in numbers(part)]
         assert sorted(inside + outside) == list(range(23))
         held += inside
     assert sorted(held) == list(range(23))
@@ -174,7 +173,7 @@ def test_undue_certainty_is_scored_with_the_floor(variance):
     total, steps = 0.0, 0
     key = int(keys(0)[0])
     for fold in range(3):
-        held_out = Fold(DATA, key, 3, fold, held_out=True).collected()
+        held_out = FoldEpisodes(DATA, key, 3, fold, held_out=True).collected()
         x, B = held_out.states[held_out.visited_rows][:, 0], held_out.returns_to_go()
         J, V = EXACT.mean(np.arange(8))[x], certain.answer.variance(np.arange(8))[x]
         floor = 0.01 * np.mean((B - J) ** 2)
@@ -271,7 +270,7 @@ def test_unvisited_steps_are_scored_by_the_overall_mean_and_variance():
     assert "did not visit" in str(result)
     total, key = 0.0, int(keys(0)[0])
     for fold in range(3):
-        held_out = Fold(DATA, key, 3, fold, held_out=True).collected()
+        held_out = FoldEpisodes(DATA, key, 3, fold, held_out=True).collected()
         x, B = held_out.states[held_out.visited_rows][:, 0], held_out.returns_to_go()
         J, V = EXACT.mean(np.arange(8))[x], EXACT.variance(np.arange(8))[x]
         there = np.isin(x, [6, 7])

@@ -1,0 +1,115 @@
+"""J̃ and Ṽ at some states, the quantities that are made of them, and their errors.
+
+    mean J̃,   second moment M̃ = Ṽ + J̃²,   variance Ṽ,   std √Ṽ,   Sharpe ratio J̃/√Ṽ
+
+A negative Ṽ has neither std nor ratio: they are nan. In the weights, J̃ = φ_Jᵀ w_J, and φ_Mᵀ w_second is M̃ for
+variance="second-moment" (Ṽ = M̃ − J̃²) and Ṽ for variance="direct". A quantity has the gradient (a_J φ_J,
+a_M φ_M) in them, a_J and a_M being its derivatives by J̃ and by φ_Mᵀ w_second, and so the squared standard
+error
+
+    a_J² s_JJ + 2 a_J a_M s_JM + a_M² s_MM            (s: see :mod:`policyrisk.risk.error_bars`)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from policyrisk._core.arrays import Floats, Matrix
+from policyrisk.errors import InvalidInputError
+from policyrisk.risk.error_bars import ErrorBars
+from policyrisk.risk.estimate import student_interval
+
+VarianceMethod: TypeAlias = Literal["second-moment", "direct"]
+Quantity: TypeAlias = Literal["mean", "second_moment", "variance", "std", "sharpe"]
+IntervalMethod: TypeAlias = Literal["student", "bootstrap"]
+
+
+@dataclass(frozen=True, eq=False)
+class StateEstimates:
+    """The estimates at n states, and the features that they come from."""
+
+    phi_mean: Matrix  # (n, l_J)
+    phi_second: Matrix  # (n, l_M)
+    J: Floats  # (n,), nan where unvisited
+    V: Floats  # (n,)
+    episodes: Floats  # (n,): those behind the estimates, 0 where unvisited
+    variance_method: VarianceMethod
+
+    def value(self, of: Quantity) -> Floats:
+        """A quantity at each state, of shape (n,)."""
+        return quantity(of, self.J, self.V)
+
+    def standard_error(self, of: Quantity, bars: ErrorBars) -> Floats:
+        """Its standard error, of shape (n,), nan where unvisited."""
+        a_J, a_M = self._gradient(of)
+        s_JJ, s_JM, s_MM = bars.quadratic(self.phi_mean, self.phi_second)
+        squared = a_J**2 * s_JJ + 2 * a_J * a_M * s_JM + a_M**2 * s_MM
+        # Σ is positive semi-definite up to rounding, which may leave a square of −1e-20.
+        return np.where(self.episodes > 0, np.sqrt(np.maximum(squared, 0.0)), np.nan)
+
+    def interval(self, of: Quantity, level: float, method: IntervalMethod, bars: ErrorBars) -> Floats:
+        """Its confidence interval, of shape (n, 2)."""
+        if method == "bootstrap":
+            return self._bootstrap_interval(of, level, bars)
+        return student_interval(self.value(of), self.standard_error(of, bars), self.episodes, level)
+
+    def _gradient(self, of: Quantity) -> tuple[Floats, Floats]:
+        """a_J and a_M, each of shape (n,)."""
+        J, V, direct = self.J, self.V, self.variance_method == "direct"
+        zero, one = np.zeros_like(J), np.ones_like(J)
+        if of == "mean":
+            return one, zero
+        if of == "second_moment":
+            return (2 * J if direct else zero), one
+        dV_J = zero if direct else -2 * J
+        if of == "variance":
+            return dV_J, one
+        root = np.sqrt(np.where(V > 0, V, np.nan))
+        if of == "std":
+            return dV_J / (2 * root), one / (2 * root)
+        return one / root - J * dV_J / (2 * root**3), -J / (2 * root**3)
+
+    def _bootstrap_interval(self, of: Quantity, level: float, bars: ErrorBars) -> Floats:
+        """The replicates of ranks k and B − 1 − k in order, k = ⌊B (1 − level)/2⌋, of shape (n, 2).
+
+        A replicate with V ≤ 0 counts as std 0, and as a Sharpe ratio of ±∞ with the sign of its mean: as V
+        falls to 0, that is where they go.
+        """
+        dJ, d_second = bars.deviations(self.phi_mean, self.phi_second)  # (n, B)
+        B = dJ.shape[1]
+        k = int(B * (1.0 - level) / 2.0 + 1e-9)  # 1 − 0.9 is a little less than 0.1
+        if k < 1:
+            raise InvalidInputError(
+                f"level must leave some of the {B} bootstrap replicates outside, got {level:g}; fit with "
+                f"bootstrap={int(np.ceil(2.0 / (1.0 - level) - 1e-9))} or more, or pass a lower level"
+            )
+        direct = self.variance_method == "direct"
+        J = self.J[:, None] + dJ
+        V = (self.V if direct else self.value("second_moment"))[:, None] + d_second
+        if not direct:
+            V -= J**2
+        if of in ("std", "sharpe"):
+            V = np.maximum(V, 0.0)
+        # An estimate that does not exist has no interval, whatever its replicates.
+        exists = ~np.isnan(self.value(of))[:, None]
+        return np.sort(np.where(exists, quantity(of, J, V), np.nan), axis=1)[:, [k, B - 1 - k]]
+
+
+def quantity(of: Quantity, J: Floats, V: Floats) -> Floats:
+    """The quantity of means J and variances V, of their shape.
+
+    >>> quantity("sharpe", np.array([6.0, 6.0]), np.array([4.0, -4.0]))
+    array([ 3., nan])
+    """
+    if of == "mean":
+        return J
+    if of == "second_moment":
+        return V + J**2
+    if of == "variance":
+        return V
+    with np.errstate(divide="ignore", invalid="ignore"):
+        root = np.sqrt(V)
+        return root if of == "std" else J / root
