@@ -22,7 +22,7 @@ from policyrisk.cli.rollout import RandomActions
 from policyrisk.distributed import fold as fold_module
 from policyrisk.distributed import session
 from policyrisk.distributed.fold import ShardFold
-from policyrisk.distributed.shards import Joined, as_shards
+from policyrisk.distributed.shards import ShardEpisodes, as_shards
 from policyrisk.passes.survey import Survey, SurveyPass
 from policyrisk.readers import Stream
 
@@ -273,7 +273,7 @@ def test_row_groups_share_a_file(tmp_path, rows):
     shards = distributed.shards(path)
     groups = -(-parquet.read_metadata(path).num_rows // rows)
     assert len(shards) == min(groups, 16)
-    together = pr.Trajectories.concatenate(batch for shard in shards for batch in Joined({0: shard}))
+    together = pr.Trajectories.concatenate(batch for shard in shards for batch in ShardEpisodes({0: shard}))
     for name in ("states", "rewards", "lengths", "terminated"):
         np.testing.assert_array_equal(getattr(together, name), getattr(whole, name))
 

@@ -85,9 +85,7 @@ def compare(
 
 def _doubts(evaluation: Evaluation) -> list[str]:
     """What stands against an evaluation by itself, and so against a comparison with it."""
-    from policyrisk.evaluation.advice import advise
-
-    return [advice.title for advice in advise(evaluation) if advice.severity in ("serious", "warning")]
+    return [advice.title for advice in evaluation.advice if advice.severity in ("serious", "warning")]
 
 
 def pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> Floats:
