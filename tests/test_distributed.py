@@ -390,6 +390,21 @@ def write_log(folder, data):
         pr.write_parquet(part, folder / f"{k}.parquet", state=["place"])
 
 
+def test_the_headline_is_over_all_starts_on_a_cluster_and_here(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("policyrisk.passes.survey.STARTS", 20)
+    data = [CHAIN.sample(np.full(12, 1 / 12), episodes=100, seed=k) for k in range(3)]
+    write_log(tmp_path / "log", data)
+    options = ["--state", "place", "--features", "tabular:12"]
+    local, ours = evaluated(tmp_path, capsys, *options), pr.Evaluation.load(tmp_path / "out")
+    found = evaluated(tmp_path, capsys, *options, "--ray")
+    assert len(ours.survey.starts) == 20
+    assert local["starts"] == found["starts"] == 300
+    assert_same_numbers(found, local)
+    both = pr.Trajectories.concatenate(data)
+    truth = pr.LSTD(TABLE).fit(both).summary(both.starts()).to_dict()
+    assert_same_numbers(local, truth)
+
+
 @pytest.mark.parametrize("features", ["tabular:12", "auto"])
 def test_evaluate_gives_the_same_numbers_and_reads_nothing_here(tmp_path, capsys, monkeypatch, features):
     write_log(tmp_path / "log", walks(3))

@@ -117,6 +117,28 @@ def test_the_sums_so_far_are_in_the_checkpoint(log, tmp_path):
     assert compared(result.to_dict()) == compared(without.to_dict())
 
 
+def from_anywhere(episodes=300, seed=1):
+    """Walks from random places: an average over few of the starts is another one."""
+    return pr.domains.walk(n=10, p=0.7).sample(start=np.full(10, 0.1), episodes=episodes, seed=seed)
+
+
+@pytest.mark.parametrize("variance", ["second-moment", "direct"])
+def test_the_headline_is_over_all_starts_not_over_the_surveys_sample(variance, monkeypatch):
+    monkeypatch.setattr("policyrisk.passes.survey.STARTS", 20)
+    data = from_anywhere()
+    result = pr.evaluate(data, features="tabular", variance=variance)
+    assert len(result.survey.starts) == 20
+    assert result.summary.starts == 300
+    lstd = pr.LSTD(pr.Tabular(10), variance=variance)
+    expected = lstd.fit(data).summary(data.starts())
+    for name in ("mean", "variance", "std", "sharpe"):
+        found, truth = getattr(result.summary, name), getattr(expected, name)
+        assert found.value == pytest.approx(truth.value, rel=1e-12)
+        assert found.standard_error == pytest.approx(truth.standard_error, rel=1e-9)
+    sampled = result.risk.summary(result.survey.starts)
+    assert abs(sampled.mean_value - expected.mean_value) > 0.1
+
+
 class Frame:
     """What a data frame looks like from outside."""
 

@@ -40,8 +40,7 @@ def compare(
 ) -> None:
     """Rank policies by a risk criterion over the start states of all their data together.
 
-    Every policy is judged from the same starts: those of all the evaluations, pooled, each recorded first
-    state (up to 10,000 of an evaluation) once.
+    Every policy is judged from the same starts: those of all the evaluations, pooled, up to 10,000 of each.
     """
     from policyrisk.evaluation import Evaluation
     from policyrisk.selection import comparison
@@ -79,7 +78,9 @@ def compare(
             f"doubt about the difference: {each}; different features have different biases, so evaluate all "
             "with the same --features"
         )
-    typer.echo(f"note: over the {len(starts)} recorded starts of all {len(folders)} together")
+    recorded = sum(evaluation.survey.episodes for evaluation in evaluations)
+    sampled = "" if len(starts) == recorded else f"a sample of {len(starts)} of "
+    typer.echo(f"note: over {sampled}the {recorded} recorded starts of all {len(folders)} together")
     typer.echo(f"written: {out}")
 
 

@@ -11,7 +11,7 @@ first, those of the library beside them). The checks:
     cut-off episodes, given-up transitions    the estimate rests on itself instead of on outcomes
     states outside the features' box          they are taken for the nearest state inside
     estimate against plain sample             a difference beyond the errors is the features' bias
-    redundant features, active constraint, no error bars
+    redundant features, active constraint, no error bars, sampled starts
 """
 
 from __future__ import annotations
@@ -272,6 +272,16 @@ def _minor(evaluation: Evaluation) -> Iterator[Advice]:
             "without them: nobody can tell randomness from fact in these numbers.",
             f"Use LSTD.fit(data) or `policyrisk evaluate` with at most {DENSE_MOST:,} features, as in "
             "--features tiles:50x50.",
+        )
+    starts, episodes = evaluation.survey.starts, evaluation.survey.episodes
+    if evaluation.risk.starts is None and len(starts) < episodes:
+        error = np.nanstd(evaluation.risk.mean(starts)) / math.sqrt(len(starts))
+        yield Advice(
+            "note",
+            "The averages are over a sample of the starts",
+            f"{len(starts):,} of {episodes:,} were drawn. Others would give another mean, by about "
+            f"{number(float(error), 2)}, which is not in the intervals.",
+            "Nothing, if that is little. Else evaluate anew with error bars, which takes all starts.",
         )
     if facts.redundant:
         yield Advice(

@@ -81,8 +81,13 @@ class Evaluation:
 
     @cached_property
     def summary(self) -> PolicySummary:
-        """Mean, variance, std and Sharpe ratio over the data's own starts."""
-        return self.risk.summary(self.survey.starts, level=self.level)
+        """Mean, variance, std and Sharpe ratio over all of the data's starts.
+
+        An estimate that did not keep sums over them (one without error bars, or from an older file) is
+        averaged over the survey's sample.
+        """
+        starts = self.survey.starts if self.risk.starts is None else None
+        return self.risk.summary(starts, level=self.level)
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
