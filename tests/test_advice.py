@@ -85,7 +85,7 @@ def test_negative_variance():
     assert "--direct" in advice.remedy
     assert "--nonnegative" in advice.remedy
     direct = dataclasses.replace(
-        evaluation.risk, variance_method="direct", w_second=-evaluation.risk.w_second
+        evaluation.risk, variance_method="direct", w_second=-evaluation.risk.w_second, starts=None
     )
     told = found(dataclasses.replace(evaluation, risk=direct), "variance is negative")
     assert "--direct" not in told.remedy
@@ -128,10 +128,10 @@ def test_findings_from_the_facts(good, facts, words, severity, seen):
 
 
 def test_unvisited_starts_and_tiles(good):
-    strangers = dataclasses.replace(good.survey, starts=np.array([[0.0], [11.0], [0.0], [0.0]]))
     data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=2000, seed=1)
     risk = pr.LSTD(pr.Tabular(12)).fit(data)
-    advice = found(dataclasses.replace(good, risk=risk, survey=strangers), "no estimate")
+    strange = dataclasses.replace(risk, starts=risk.start_sums([[0], [11], [0], [0]]))
+    advice = found(dataclasses.replace(good, risk=strange), "no estimate")
     assert advice.severity == "serious"
     assert "1 of 4 starts" in advice.seen
     tiles = found(dataclasses.replace(good, risk=risk), "never visited")
@@ -176,6 +176,19 @@ def test_no_error_bars(good):
     advice = found(dataclasses.replace(good, risk=exact), "no error bars")
     assert advice.severity == "warning"
     assert math.isnan(exact.provenance.condition) or exact.provenance.condition < 1e9
+
+
+def test_starts_that_were_sampled(good):
+    old = dataclasses.replace(good.risk, starts=None)  # of a file that does not have them
+    assert found(dataclasses.replace(good, risk=old), "sample of the starts") is None
+    starts = np.repeat([[0.0], [5.0]], 50, axis=0)
+    survey = dataclasses.replace(good.survey, starts=starts)
+    assert found(dataclasses.replace(good, survey=survey), "sample of the starts") is None
+    advice = found(dataclasses.replace(good, risk=old, survey=survey), "sample of the starts")
+    error = old.mean(starts).std() / 10
+    assert advice.severity == "note"
+    assert "100 of 2,000 were drawn" in advice.seen
+    assert f"by about {error:.2g}," in advice.seen
 
 
 def test_the_most_serious_come_first(good):

@@ -5,7 +5,7 @@ import pytest
 
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError, PolicyRiskError
-from policyrisk.evaluation.automatic import Choice, candidates, choose
+from policyrisk.evaluation.feature_choice import FeatureChoice, candidates, choose_features
 from policyrisk.evaluation.spelling import Spelling, data_box
 from policyrisk.passes.survey import Survey
 
@@ -111,8 +111,10 @@ def test_misspelled_features_show_a_right_one(text, message):
         ("tiles:3,dims=3", "got '3'"),
         ("tiles:3,dims=x+x", "once"),
         ("tabular,dims=x+y", "one alone"),
-        ("tiles:100", "at most 10000, got 1000000"),
-        ("tiles:1000x1000x10000000", "at most 10000"),
+        ("tiles:101", "at most 1000000, got 1030301"),
+        ("tiles:1000x1000x10000000", "at most 1000000"),
+        ("tiles:100,second=poly:2", "at most 10000, got 1000000"),
+        ("tabular:1000001,dims=y", "at most 1000000, got 1000001"),
         ("rbf:1000", "at most 10000"),
         ("fourier:999999", "at most"),
         ("poly:999999999", "at most"),
@@ -149,7 +151,7 @@ def choice_of(data, names, **options):
     survey = Survey.of(data)
     low, high, _ = data_box(survey)
     settings = {"lam": 0.9, "discount": 1.0, "ridge": 0.0, "seed": 0, **options}
-    return choose(data, survey, names, low, high, **settings)
+    return choose_features(data, survey, names, low, high, **settings)
 
 
 def test_a_step_function_is_given_tiles_and_the_table_is_printed():
@@ -161,7 +163,7 @@ def test_a_step_function_is_given_tiles_and_the_table_is_printed():
     states = np.repeat(x, 2, axis=0)
     data = pr.Trajectories(states, rewards, np.ones(4000, int), np.ones(4000, bool))
     choice = choice_of(data, ["x"])
-    assert isinstance(choice, Choice)
+    assert isinstance(choice, FeatureChoice)
     assert choice.spelling.kind == "tiles"
     assert choice.name in str(choice)
     assert "chosen on all 4000 episodes" in str(choice)

@@ -22,7 +22,7 @@ from policyrisk.cli.rollout import RandomActions
 from policyrisk.distributed import fold as fold_module
 from policyrisk.distributed import session
 from policyrisk.distributed.fold import ShardFold
-from policyrisk.distributed.shards import Joined, as_shards
+from policyrisk.distributed.shards import ShardEpisodes, as_shards
 from policyrisk.passes.survey import Survey, SurveyPass
 from policyrisk.readers import Stream
 
@@ -273,7 +273,7 @@ def test_row_groups_share_a_file(tmp_path, rows):
     shards = distributed.shards(path)
     groups = -(-parquet.read_metadata(path).num_rows // rows)
     assert len(shards) == min(groups, 16)
-    together = pr.Trajectories.concatenate(batch for shard in shards for batch in Joined({0: shard}))
+    together = pr.Trajectories.concatenate(batch for shard in shards for batch in ShardEpisodes({0: shard}))
     for name in ("states", "rewards", "lengths", "terminated"):
         np.testing.assert_array_equal(getattr(together, name), getattr(whole, name))
 
@@ -388,6 +388,21 @@ def write_log(folder, data):
     folder.mkdir()
     for k, part in enumerate(data):
         pr.write_parquet(part, folder / f"{k}.parquet", state=["place"])
+
+
+def test_the_headline_is_over_all_starts_on_a_cluster_and_here(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("policyrisk.passes.survey.STARTS", 20)
+    data = [CHAIN.sample(np.full(12, 1 / 12), episodes=100, seed=k) for k in range(3)]
+    write_log(tmp_path / "log", data)
+    options = ["--state", "place", "--features", "tabular:12"]
+    local, ours = evaluated(tmp_path, capsys, *options), pr.Evaluation.load(tmp_path / "out")
+    found = evaluated(tmp_path, capsys, *options, "--ray")
+    assert len(ours.survey.starts) == 20
+    assert local["starts"] == found["starts"] == 300
+    assert_same_numbers(found, local)
+    both = pr.Trajectories.concatenate(data)
+    truth = pr.LSTD(TABLE).fit(both).summary(both.starts()).to_dict()
+    assert_same_numbers(local, truth)
 
 
 @pytest.mark.parametrize("features", ["tabular:12", "auto"])

@@ -19,8 +19,7 @@ from policyrisk.montecarlo import monte_carlo
 from policyrisk.paper import pinball, pinball_extended
 from policyrisk.paper.claims import monotonicity
 from policyrisk.paper.map_errors import Budget, Truth
-from policyrisk.paper.tile_grid import TileGrid, grid_distances
-from policyrisk.paper.tile_visits import every_visit, visits_of
+from policyrisk.paper.tiles import TileGrid, every_visit, grid_distances, visit_sums
 from policyrisk.simulation.simulators import Runner
 
 SMALL = pinball.PinballParameters(trajectories=300, mc_episodes=30, tiles=12, fresh=3000, seed=3)
@@ -206,7 +205,7 @@ def test_every_visit_is_a_loop_over_steps():
             for t in range(episode.transitions):
                 i, j = (int(c * 10) for c in episode.states[t, :2])
                 seen.setdefault(i * 10 + j, []).append(episode.rewards[t:].sum())
-    found = every_visit(visits_of(data, grid))
+    found = every_visit(visit_sums(data, grid))
     for tile in range(100):
         returns = seen.get(tile, [])
         assert found.visits[tile] == len(returns)

@@ -177,7 +177,7 @@ CASES = [
     ([*WALK, "--features", "squares:3"], 2, "write for example tiles:20x20"),
     ([*WALK, "--features", "tiles:3x3"], 2, "coordinates state"),
     ([*WALK, "--features", "tiles:3,dims=z"], 2, "'z'"),
-    ([*WALK, "--features", "tiles:999999999"], 2, "at most 10000"),
+    ([*WALK, "--features", "tiles:999999999"], 2, "at most 1000000"),
     ([*WALK, "--features", "rbf:3,width=0"], 2, "positive"),
     ([*WALK, "--features", ""], 2, "must be auto or one of"),
     ([*WALK, "--state", "x,y"], 2, "1 coordinate"),

@@ -14,10 +14,10 @@ import pytest
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation import Evaluation
-from policyrisk.evaluation.results import _mapped
+from policyrisk.evaluation.maps import _mapped
 from policyrisk.passes.survey import Survey
 from policyrisk.report import write_report
-from policyrisk.report.grid import CELLS, Grid
+from policyrisk.report.grid import CELLS, MapGrid
 from policyrisk.report.numbers import APART, Maps, Sampled
 
 HOSTILE = '<img src=x onerror="window.harmed = 1">'
@@ -65,7 +65,7 @@ def test_coordinates_that_are_looked_at_and_change(tiled):
     evaluation = Evaluation("policy", tuple("abcd"), risk, Survey.of(data, seed=0))
     assert evaluation.looked_at == (0, 2, 3), "of either map, in their order"
     assert evaluation.changing == (0, 3)
-    assert [axis.coordinate for axis in Grid.of(evaluation).axes] == [0, 3]
+    assert [axis.coordinate for axis in MapGrid.of(evaluation).axes] == [0, 3]
     assert _mapped(evaluation) == (0, 3)
     function = pr.LSTD(lambda x: np.ones((len(x), 1))).fit(data, error_bars=False)
     assert Evaluation("policy", tuple("abcd"), function, evaluation.survey).looked_at == (0, 1, 2, 3)
@@ -199,7 +199,7 @@ def test_without_plotly_the_extra_is_named():
 @pytest.mark.parametrize("dim", [2, 3, 4, 5, 6, 8, 10])
 def test_what_is_embedded_is_bounded(dim):
     data = strip(dim, episodes=60)
-    grid = Grid.of(evaluate(pr.Polynomial(1, [0] * dim, [20] + [1] * (dim - 1)), data))
+    grid = MapGrid.of(evaluate(pr.Polynomial(1, [0] * dim, [20] + [1] * (dim - 1)), data))
     assert len(grid.axes) == min(dim, 8)
     assert grid.held == tuple(range(8, dim))
     cells = [len(grid.states(pair)) for pair in grid.pairs]
@@ -213,7 +213,7 @@ def test_what_is_embedded_is_bounded(dim):
 
 
 def test_levels_are_values_that_occur_with_the_median_among_them(three):
-    for axis in Grid.of(three).axes:
+    for axis in MapGrid.of(three).axes:
         values = three.survey.visited[:, axis.coordinate]
         assert np.isin(axis.levels, values).all()
         assert (np.diff(axis.levels) > 0).all()
@@ -223,7 +223,7 @@ def test_levels_are_values_that_occur_with_the_median_among_them(three):
 
 
 def test_states_of_a_pair_are_in_the_order_that_the_script_reads(three):
-    grid = Grid.of(three)
+    grid = MapGrid.of(three)
     pair = (0, 2)
     first, other, second = grid.axes
     states = iter(grid.states(pair))
@@ -237,20 +237,20 @@ def test_states_of_a_pair_are_in_the_order_that_the_script_reads(three):
 def test_whole_numbers_stay_whole():
     chain = pr.domains.walk(n=1000, p=0.95)
     data = chain.sample(900, episodes=40, seed=1)
-    (axis,) = Grid.of(
+    (axis,) = MapGrid.of(
         Evaluation("walk", ("place",), pr.LSTD(pr.Tabular(1000)).fit(data), Survey.of(data))
     ).axes
     low, high = data.states[data.visited_rows].min(), data.states[data.visited_rows].max()
     np.testing.assert_array_equal(axis.cells, np.arange(low, high + 1))
     wide = chain.sample(np.full(1000, 1e-3), episodes=200, seed=1)
     survey = Survey.of(wide)
-    (axis,) = Grid.of(Evaluation("walk", ("place",), pr.LSTD(pr.Tabular(1000)).fit(wide), survey)).axes
+    (axis,) = MapGrid.of(Evaluation("walk", ("place",), pr.LSTD(pr.Tabular(1000)).fit(wide), survey)).axes
     assert axis.cells.size <= 400
     assert (axis.cells % 1 == 0).all()
 
 
 def test_maps_and_ranges(three):
-    grid = Grid.of(three)
+    grid = MapGrid.of(three)
     maps = Maps.of(three.risk, grid)
     std = np.concatenate([np.sqrt(np.where(pair[1] >= 0, pair[1], np.nan)).ravel() for pair in maps.pairs])
     np.testing.assert_allclose(maps.ranges()["std"], np.nanpercentile(std, [1, 99]), rtol=1e-5)
@@ -260,7 +260,7 @@ def test_maps_and_ranges(three):
 
 
 def test_the_riskiest_states_lie_apart_and_nothing_riskier_was_left_out(tiled):
-    sampled, grid = Sampled.of(tiled), Grid.of(tiled)
+    sampled, grid = Sampled.of(tiled), MapGrid.of(tiled)
     rows = sampled.riskiest(tiled, grid)
     assert len(rows) == 10
     rank = np.where(np.isnan(sampled.std), -np.inf, sampled.interval[:, 0])
@@ -355,7 +355,7 @@ def titles(browser, plot):
 
 def test_hovering_shows_the_apis_numbers(three, opened):
     browser = opened(three)
-    x, y, other = Grid.of(three).axes
+    x, y, other = MapGrid.of(three).axes
     state = np.array([[x.cells[10], y.cells[40], other.levels[other.median]]])
     for plot in ("plot-std", "plot-mean_error"):
         lines = hover(browser, plot, x.cells[10], y.cells[40], "std ")
@@ -372,7 +372,7 @@ def test_hovering_shows_the_apis_numbers(three, opened):
 
 def test_coordinates_can_be_chosen(three, opened):
     browser = opened(three)
-    axes = Grid.of(three).axes
+    axes = MapGrid.of(three).axes
     assert titles(browser, "plot-std") == [NAMES[0], NAMES[1]]
     browser.run("document.getElementById('x-axis').focus()")
     browser.press("\ue015")  # arrow down: the second coordinate, which was upwards: the two change places
@@ -393,7 +393,7 @@ def test_coordinates_can_be_chosen(three, opened):
 
 def test_sliders_move_the_slice(three, opened):
     browser = opened(three)
-    x, y, other = Grid.of(three).axes
+    x, y, other = MapGrid.of(three).axes
     before = drawn(browser, "plot-mean")
     browser.run("document.getElementById('level-2').focus()")
     browser.press("\ue014")  # arrow right
@@ -410,7 +410,7 @@ def test_unvisited_cells_are_blank_and_say_so(opened):
     features = pr.TileCoding([0, 0], [40, 1], bins=[40, 4], dims=[0, 2])
     evaluation = evaluate(features, strip(4, episodes=8))
     browser = opened(evaluation)
-    x, y = Grid.of(evaluation).axes
+    x, y = MapGrid.of(evaluation).axes
     states = np.array([[across, 0.5, up, 0.5] for up in y.cells for across in x.cells])
     visited = evaluation.risk.visited(states).reshape(len(y.cells), -1)
     assert 0.5 < visited.mean() < 1

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from policyrisk import readers as readers
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.evaluation import Evaluation as Evaluation
+    from policyrisk.evaluation import evaluate as evaluate
     from policyrisk.features import Fourier as Fourier
     from policyrisk.features import FunctionFeatures as FunctionFeatures
     from policyrisk.features import Polynomial as Polynomial
@@ -69,6 +70,7 @@ _HOMES = {
     "distributed": "",
     "domains": "",
     "errors": "",
+    "evaluate": "policyrisk.evaluation",
     "monte_carlo": "policyrisk.montecarlo",
     "plotting": "",
     "read": "policyrisk.readers",

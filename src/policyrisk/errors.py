@@ -39,6 +39,8 @@ class PolicyRiskError(Exception):
 class InvalidInputError(PolicyRiskError, ValueError):
     """An argument has the wrong shape, type or value."""
 
+    argument: str | None = None  # its name, where `evaluate` knows it: the command line names the option
+
 
 class MismatchError(InvalidInputError):
     """Two things that must belong together (equations, features, discounts) do not."""

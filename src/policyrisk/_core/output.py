@@ -65,6 +65,8 @@ def plain(value: Any) -> Any:
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
     if isinstance(value, float):
         return value if np.isfinite(value) else None
     return value

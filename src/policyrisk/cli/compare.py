@@ -40,8 +40,7 @@ def compare(
 ) -> None:
     """Rank policies by a risk criterion over the start states of all their data together.
 
-    Every policy is judged from the same starts: those of all the evaluations, pooled, each recorded first
-    state (up to 10,000 of an evaluation) once.
+    Every policy is judged from the same starts: those of all the evaluations, pooled, up to 10,000 of each.
     """
     from policyrisk.evaluation import Evaluation
     from policyrisk.selection import comparison
@@ -79,15 +78,15 @@ def compare(
             f"doubt about the difference: {each}; different features have different biases, so evaluate all "
             "with the same --features"
         )
-    typer.echo(f"note: over the {len(starts)} recorded starts of all {len(folders)} together")
+    recorded = sum(evaluation.survey.episodes for evaluation in evaluations)
+    sampled = "" if len(starts) == recorded else f"a sample of {len(starts)} of "
+    typer.echo(f"note: over {sampled}the {recorded} recorded starts of all {len(folders)} together")
     typer.echo(f"written: {out}")
 
 
 def _doubts(evaluation: Evaluation) -> list[str]:
     """What stands against an evaluation by itself, and so against a comparison with it."""
-    from policyrisk.evaluation.advice import advise
-
-    return [advice.title for advice in advise(evaluation) if advice.severity in ("serious", "warning")]
+    return [advice.title for advice in evaluation.advice if advice.severity in ("serious", "warning")]
 
 
 def pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> Floats:

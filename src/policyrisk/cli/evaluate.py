@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-import math
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from policyrisk.cli.shared import AsJson, Level, Ray, RayAddress, Seed, cluster, names, print_json, saying_why
+from policyrisk.cli.shared import (
+    AsJson,
+    Level,
+    Ray,
+    RayAddress,
+    Seed,
+    box,
+    cluster,
+    names,
+    naming_options,
+    print_json,
+    saying_why,
+)
 
+if TYPE_CHECKING:
+    from policyrisk._core.output import Clock
+    from policyrisk.evaluation import Evaluation
+
+_SUMMARY = "summary.json"
 _COLUMNS = "Columns of the data"
 _ESTIMATOR = "Estimator"
 
@@ -103,58 +121,101 @@ def evaluate(
     """
     from policyrisk._core.folder import check_folder, complete_folder
     from policyrisk._core.output import Clock
-    from policyrisk.evaluation.results import SUMMARY, numbers, show, write
-    from policyrisk.evaluation.workflow import Settings, estimate
+    from policyrisk.evaluation import evaluate as evaluation_of
 
-    if not discount > 0:
-        raise typer.BadParameter(f"{discount:g} must be above 0 and at most 1", param_hint="--discount")
-    for option, value in (("--lam", lam), ("--ridge", ridge)):
-        if not math.isfinite(value):
-            raise typer.BadParameter(f"{value:g} must be a finite number", param_hint=option)
     if resume and (ray or ray_address):
         raise typer.BadParameter(
             "there is no checkpoint of a run on Ray to go on with; leave out --resume, or Ray",
             param_hint="--resume",
         )
-    columns = {
-        "state": names(state, "--state"),
+    columns: dict[str, Any] = {
         "episode": episode,
         "reward": reward,
         "terminated": terminated,
         "truncated": truncated,
         "step": step,
     }
-    settings = Settings(
-        features=features,
-        box=the_box,
-        lam=lam,
-        discount=discount,
-        ridge=ridge,
-        direct=direct,
-        nonnegative=nonnegative,
-        level=level,
-        seed=seed,
-    )
+    # These have no columns: --state names the coordinates.
+    nameless = data.startswith("minari:") or data.lower().endswith(".npz")
+    columns["names" if nameless else "state"] = names(state, "--state")
     check_folder(out)
     clock = Clock()
     checkpoint = out.absolute().parent / f".{out.absolute().name}.checkpoint.npz"
-    with saying_why(), cluster(ray, ray_address) as on_cluster:
-        evaluation = estimate(
+    with saying_why(), cluster(ray, ray_address) as on_cluster, naming_options({"names": "--state"}):
+        evaluation = evaluation_of(
             data,
-            {key: value for key, value in columns.items() if value is not None},
-            settings,
+            discount,
+            features,
+            lam=lam,
+            ridge=ridge,
+            variance="direct" if direct else None,
+            nonnegative=nonnegative,
+            box=the_box if the_box == "auto" else box(the_box),
+            level=level,
+            seed=seed,
             name=out.absolute().name if name is None else name,
-            clock=clock,
-            say=(lambda text: None) if as_json else typer.echo,
-            checkpoint=checkpoint,
+            checkpoint=None if on_cluster else checkpoint,
             resume=resume,
             on_cluster=on_cluster,
+            say=None if as_json else lambda text: typer.echo(f"{text}\n"),
+            **{key: value for key, value in columns.items() if value is not None},
         )
-    with complete_folder(out, last=SUMMARY) as folder:
-        write(evaluation, folder, clock)
+    with complete_folder(out, last=_SUMMARY) as folder:
+        numbers = _write(evaluation, folder, clock)
         written = [out / path.name for path in sorted(folder.iterdir())]
     checkpoint.unlink(missing_ok=True)
     if as_json:
-        print_json(numbers(evaluation, clock))
+        print_json(numbers)
         return
-    show(evaluation, clock, written)
+    typer.echo(_text(evaluation, numbers["seconds"], written))
+
+
+def _write(evaluation: Evaluation, folder: Path, clock: Clock) -> dict[str, Any]:
+    """Write everything into an empty folder; what ``summary.json`` holds."""
+    from policyrisk._core.output import plain
+    from policyrisk._core.records import write_atomically
+    from policyrisk.evaluation.maps import write_maps
+
+    with clock("write"):
+        evaluation.save(folder)
+    with clock("maps"):
+        write_maps(evaluation, folder)
+    with clock("report"):
+        evaluation.report(folder / "report.html")
+    seconds = {**evaluation.seconds, **clock.seconds}
+    total = seconds.pop("total")
+    numbers = {**evaluation.to_dict(), "seconds": {**seconds, "total": total}}
+    text = json.dumps(plain(numbers), indent=1, allow_nan=False)
+    write_atomically(folder / _SUMMARY, lambda file: file.write(text.encode()))
+    return numbers
+
+
+def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequence[Path]) -> str:
+    """An evaluation for a person."""
+    from policyrisk._core.text import number, percent, plural
+
+    survey, notes, risk = evaluation.survey, evaluation.notes, evaluation.risk
+    direct = risk.variance_method == "direct"
+    lines = [
+        f"{evaluation.name}: {plural(survey.episodes, 'episode')}, "
+        f"{plural(survey.transitions, 'transition')}, {percent(evaluation.cut_off_share)} cut off",
+        "box: "
+        + ", ".join(
+            f"{name} {low:g} to {high:g}"
+            for name, (low, high) in zip(evaluation.names, notes["box"], strict=True)
+        ),
+        *(f"note: {name} never changes: it tells nothing about the risk" for name in notes["constant"]),
+        f"features {notes['features']} ({risk.features.size}), variance "
+        + ("estimated directly" if direct else "from the second moment")
+        + f"; condition number {number(risk.provenance.condition, 2)}; "
+        f"{percent(evaluation.unvisited_share)} of the box unvisited, "
+        f"{percent(evaluation.negative_share)} of the visited states with V < 0",
+        "",
+        str(evaluation.summary),
+        "",
+        *map(str, evaluation.advice),
+        "",
+        "seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in seconds.items()),
+        "written: " + ", ".join(map(str, written)),
+    ]
+    return "\n".join(lines)

@@ -40,6 +40,8 @@ def query(
 
 
 def _answers(evaluation: Evaluation, states: list[list[float]], level: float) -> list[dict[str, Any]]:
+    import numpy as np
+
     from policyrisk.errors import NegativeVarianceWarning
 
     risk = evaluation.risk
@@ -61,7 +63,9 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
             if of == "sharpe":  # it was said for the std
                 warnings.simplefilter("ignore", NegativeVarianceWarning)
             values = getattr(risk, of)(states)
-            errors, ends = risk.standard_error(states, of=of), risk.interval(states, of=of, level=level)
+            errors, ends = np.full(len(states), np.nan), np.full((len(states), 2), np.nan)
+            if risk.error_bars is not None:
+                errors, ends = risk.standard_error(states, of=of), risk.interval(states, of=of, level=level)
         for answer, value, error, (low, high) in zip(found, values, errors, ends, strict=True):
             answer[of] = {
                 "value": float(value),

@@ -26,7 +26,7 @@ def reproduce_chain(
     start: Annotated[str, typer.Option(help="Start state from 1 to n, or 'uniform'.")] = "1",
     as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
 ) -> None:
-    """The paper's Figure 2: a walk whose projected variance turns negative, and its mend."""
+    """The paper's Figure 2: a walk whose projected variance turns negative, and what puts it right."""
     from policyrisk.paper import chain
 
     if start != "uniform" and not start.isdecimal():

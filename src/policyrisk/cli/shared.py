@@ -6,7 +6,7 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from policyrisk._core.arrays import Floats
     from policyrisk.criteria import Criterion
-    from policyrisk.trajectories import Source, Trajectories
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="The seed of everything random, else fresh.")]
@@ -53,22 +51,6 @@ def cluster(ray: bool, address: str | None) -> Iterator[bool]:
         yield True
 
 
-class Watched:
-    """A source with a progress bar over its transitions at each pass, whose number may not be known."""
-
-    def __init__(self, name: str, source: Source, transitions: int | None = None) -> None:
-        self.name, self.source, self.transitions = name, source, transitions
-
-    def __iter__(self) -> Iterator[Trajectories]:
-        from policyrisk._core.progress import ProgressBar
-        from policyrisk.trajectories import batches
-
-        with ProgressBar(self.name, self.transitions) as bar:
-            for batch in batches(self.source):
-                bar.advance(batch.transitions)
-                yield batch
-
-
 @contextmanager
 def usage(option: str) -> Iterator[None]:
     """A value of ours that is wrong is a mistake on the command line, named by its option."""
@@ -77,6 +59,20 @@ def usage(option: str) -> Iterator[None]:
     try:
         yield
     except InvalidInputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+@contextmanager
+def naming_options(otherwise: Mapping[str, str]) -> Iterator[None]:
+    """An argument of ours that is wrong is its option, that of the same name unless ``otherwise``."""
+    from policyrisk.errors import InvalidInputError
+
+    try:
+        yield
+    except InvalidInputError as error:
+        if error.argument is None:
+            raise
+        option = otherwise.get(error.argument, f"--{error.argument}")
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
@@ -115,26 +111,14 @@ def point(text: str, coordinates: Sequence[str], option: str) -> list[float]:
     return [number(part, option) for part in parts]
 
 
-def box(text: str, coordinates: Sequence[str]) -> tuple[Floats, Floats]:
-    """Low and high (dim,) of the coordinates, from low:high with commas between."""
-    import numpy as np
-
-    sides = text.split(",")
-    example = ",".join(["0:1"] * len(coordinates))
-    if len(sides) != len(coordinates) or any(side.count(":") != 1 for side in sides):
+def box(text: str) -> list[tuple[float, float]]:
+    """Low and high of the coordinates, from low:high with commas between."""
+    sides = [side.split(":") for side in text.split(",")]
+    if any(len(side) != 2 for side in sides):
         raise typer.BadParameter(
-            f"{text!r} must be auto, or low:high for each of {', '.join(coordinates)}, as in {example}",
-            param_hint="--box",
+            f"{text!r} must be auto, or low:high for each coordinate, as in 0:1,-2:2", param_hint="--box"
         )
-    ends = [[number(end, "--box") for end in side.split(":")] for side in sides]
-    for name, (low, high) in zip(coordinates, ends, strict=True):
-        if low >= high:
-            raise typer.BadParameter(
-                f"{name} must go from low to high, got {low:g}:{high:g}; write for example 0:1",
-                param_hint="--box",
-            )
-    low_and_high = np.array(ends)
-    return low_and_high[:, 0], low_and_high[:, 1]
+    return [(number(low, "--box"), number(high, "--box")) for low, high in sides]
 
 
 def criterion(text: str) -> Criterion:

@@ -27,7 +27,7 @@ import numpy as np
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import plural
 from policyrisk.distributed import session
-from policyrisk.distributed.shards import Joined, Shard, ShardError
+from policyrisk.distributed.shards import Shard, ShardEpisodes, ShardError
 from policyrisk.errors import InvalidInputError, SkippedShardsWarning
 from policyrisk.passes.fold import Sum
 from policyrisk.trajectories import Source
@@ -40,7 +40,7 @@ _ALIKE = 3  # warnings of one kind that are passed on
 OnError = Literal["stop", "skip"]
 
 
-class Note(NamedTuple):
+class PartReport(NamedTuple):
     """What a part has to say besides its sum."""
 
     failed: dict[int, str]  # shards that could not be read, by their place, and why
@@ -83,8 +83,8 @@ class ShardFold:
         ]
         with ProgressBar(f"pass {self._passes}, shards", len(self.shards)) as bar:
 
-            def done(number: int, note: Note) -> None:
-                self._take(note)
+            def done(number: int, report: PartReport) -> None:
+                self._take(report)
                 for _ in self.parts[number]:
                     bar.advance()
 
@@ -100,11 +100,11 @@ class ShardFold:
             self._warn_of_skipped()
         return found
 
-    def _take(self, note: Note) -> None:
-        self.failed |= note.failed
-        self.given_up += note.given_up
-        self.vanished += note.vanished
-        for kind, text in note.warned:
+    def _take(self, report: PartReport) -> None:
+        self.failed |= report.failed
+        self.given_up += report.given_up
+        self.vanished += report.vanished
+        for kind, text in report.warned:
             if (kind, text) not in self._told:
                 self._told.add((kind, text))
                 self._warned[kind] += 1
@@ -113,7 +113,7 @@ class ShardFold:
                     warnings.warn(text + more, kind, stacklevel=7)
 
     def _unreadable(self, error: ShardError) -> InvalidInputError:
-        remedy = 'mend it, leave it out, or pass on_error="skip" to go on without'
+        remedy = 'repair it, leave it out, or pass on_error="skip" to go on without'
         if self.on_error == "skip":
             remedy = "it could be read in the first pass: keep the shards as they are while they are fitted"
         return InvalidInputError(
@@ -134,13 +134,13 @@ class ShardFold:
         )
 
 
-def _take_part(work: Any, shards: dict[int, Shard], number: int, may_skip: bool) -> tuple[Any, Note]:
+def _take_part(work: Any, shards: dict[int, Shard], number: int, may_skip: bool) -> tuple[Any, PartReport]:
     """On a worker: a pass over a part. A shard fails as a whole; then the others are summed again."""
     failed: dict[int, str] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         while True:
-            source = Joined({place: shard for place, shard in shards.items() if place not in failed})
+            source = ShardEpisodes({place: shard for place, shard in shards.items() if place not in failed})
             try:
                 found = work(source, number)
             except ShardError as error:
@@ -149,7 +149,7 @@ def _take_part(work: Any, shards: dict[int, Shard], number: int, may_skip: bool)
                 failed[error.place] = error.reason
             else:
                 counts = source.counts.values()
-                return found, Note(
+                return found, PartReport(
                     failed,
                     [(each.category, str(each.message)) for each in caught],
                     sum(each.given_up for each in counts),
@@ -164,8 +164,8 @@ def _add(one: Any, other: Any) -> Any:
 
 def _tree(
     parts: Sequence[tuple[Any, ...]],
-    function: Callable[..., tuple[Any, Note]],
-    done: Callable[[int, Note], None],
+    function: Callable[..., tuple[Any, PartReport]],
+    done: Callable[[int, PartReport], None],
 ) -> Any:
     """A reference to the sum of ``function(*part)`` over the parts; ``done`` hears of each."""
     ray, leaf, add = session.load(), session.task(function, returns=2), session.task(_add)
@@ -179,8 +179,8 @@ def _tree(
     while True:
         while waiting and len(running) < most:
             number, part = waiting.popleft()
-            found, note = leaf.remote(*part)
-            running[note] = (0, number, found)
+            found, report = leaf.remote(*part)
+            running[report] = (0, number, found)
         (over, *_), _ = ray.wait(list(running), num_returns=1, fetch_local=False)
         level, place, found = running.pop(over)
         if level == 0:

@@ -22,7 +22,7 @@ from policyrisk.readers.stream import Counts
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
 _SUFFIXES = (".parquet", ".csv", ".npz")
-FEW = 16  # files from which on each is one shard
+MANY_FILES = 16  # from which on each is one shard
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ def shards(path: PathOrPaths, **options: Any) -> list[Shard]:
             f"shards must be files of one kind, {', '.join(_SUFFIXES)}, got {path} with "
             f"{' and '.join(sorted(kinds)) or 'none of these'}; convert them, or pass streams"
         )
-    pieces = -(-FEW // len(files)) if kinds == {".parquet"} and "row_groups" not in options else 1
+    pieces = -(-MANY_FILES // len(files)) if kinds == {".parquet"} and "row_groups" not in options else 1
     return [shard for file in files for shard in _pieces(file, pieces, options)]
 
 
@@ -135,7 +135,7 @@ class ShardError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Joined:
+class ShardEpisodes:
     """The episodes of some shards, one shard after the other; what cannot be read is a ShardError."""
 
     shards: Mapping[int, Shard]  # by their place

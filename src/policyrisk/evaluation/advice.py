@@ -11,7 +11,7 @@ first, those of the library beside them). The checks:
     cut-off episodes, given-up transitions    the estimate rests on itself instead of on outcomes
     states outside the features' box          they are taken for the nearest state inside
     estimate against plain sample             a difference beyond the errors is the features' bias
-    redundant features, active constraint, no error bars
+    redundant features, active constraint, no error bars, sampled starts
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from policyrisk._core.text import number, percent, plural
+from policyrisk.equations import DENSE_MOST
 from policyrisk.errors import PolicyRiskWarning
-from policyrisk.evaluation import Evaluation
 from policyrisk.risk import FEW_EPISODES
 from policyrisk.risk.summary import Moments, PolicySummary
+
+if TYPE_CHECKING:
+    from policyrisk.evaluation.record import Evaluation
 
 __all__ = ["Advice", "Severity", "advise"]
 
@@ -64,12 +67,11 @@ class Advice:
 def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
     """What to know before the numbers are trusted, the most serious first; one "ok" where all is well.
 
+    It is computed once for each evaluation: ``evaluation.advice``.
+
     >>> import policyrisk as pr
-    >>> from policyrisk.evaluation import Evaluation
-    >>> from policyrisk.passes.survey import Survey
     >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=40, seed=1)
-    >>> risk = pr.LSTD(pr.Tabular(5)).fit(data)
-    >>> for advice in advise(Evaluation("walk", ("place",), risk, Survey.of(data, seed=0))):
+    >>> for advice in pr.evaluate(data, features="tabular").advice:
     ...     print(f"{advice.severity}: {advice.title}")
     warning: Few episodes stand behind the estimates
     """
@@ -238,14 +240,14 @@ def _disagreement(evaluation: Evaluation) -> Iterator[Advice]:
         for name in apart
     )
     direct = evaluation.risk.variance_method == "direct"
-    mend = "" if direct else " --direct often mends the variance alone."
+    remedy = "" if direct else " --direct often puts the variance right by itself."
     yield Advice(
         "serious" if size > _LARGE else "warning",
         "The estimate disagrees with the plain sample",
-        f"Over the start states {said}. Both come from the same episodes, so that chance does not explain "
-        "it: the features are too coarse to tell apart the states that matter.",
+        f"Over the start states {said}. Both come from the same episodes, so that randomness does not "
+        "explain it: the features are too coarse to tell apart the states that matter.",
         "Use richer features (more tiles, bases or coordinates), or a larger --lam, which leans less on the "
-        f"features.{mend}",
+        f"features.{remedy}",
     )
 
 
@@ -266,9 +268,20 @@ def _minor(evaluation: Evaluation) -> Iterator[Advice]:
         yield Advice(
             "warning",
             "There are no error bars",
-            f"The estimate came from {facts.estimator}, which gives none: nobody can tell chance from fact "
-            "in these numbers.",
-            "Estimate with LSTD.fit(data), or `policyrisk evaluate`, which both give them.",
+            f"The estimate came from {facts.estimator} with {evaluation.risk.features.size:,} features, "
+            "without them: nobody can tell randomness from fact in these numbers.",
+            f"Use LSTD.fit(data) or `policyrisk evaluate` with at most {DENSE_MOST:,} features, as in "
+            "--features tiles:50x50.",
+        )
+    starts, episodes = evaluation.survey.starts, evaluation.survey.episodes
+    if evaluation.risk.starts is None and len(starts) < episodes:
+        error = np.nanstd(evaluation.risk.mean(starts)) / math.sqrt(len(starts))
+        yield Advice(
+            "note",
+            "The averages are over a sample of the starts",
+            f"{len(starts):,} of {episodes:,} were drawn. Others would give another mean, by about "
+            f"{number(float(error), 2)}, which is not in the intervals.",
+            "Nothing, if that is little. Else evaluate anew with error bars, which takes all starts.",
         )
     if facts.redundant:
         yield Advice(
@@ -307,6 +320,6 @@ def _all_well(evaluation: Evaluation) -> Advice:
         f"{evaluation.summary.episodes:.0f} episodes stand behind the average start; visits, variance, "
         "condition number, cut-off episodes, the features' box and the agreement with the plain sample were "
         "checked, and none is out of the ordinary.",
-        "Nothing. The intervals still speak of chance alone: they do not cover what these features cannot "
-        "express.",
+        "Nothing. The intervals still speak of randomness alone: they do not cover what these features "
+        "cannot express.",
     )

@@ -12,16 +12,18 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import policyrisk
 from policyrisk._core import records
 from policyrisk._core.records import Arrays, Header, unboxed
 from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.evaluation.advice import Advice, advise
 from policyrisk.features import Features
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction
@@ -53,6 +55,7 @@ class Evaluation:
     survey: Survey
     level: float = 0.95  # of the intervals
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain values: settings, counts, the choice
+    seconds: Mapping[str, float] = field(default_factory=dict)  # that the parts took; they are not saved
 
     def __post_init__(self) -> None:
         if len(self.names) != self.survey.dim:
@@ -79,8 +82,18 @@ class Evaluation:
 
     @cached_property
     def summary(self) -> PolicySummary:
-        """Mean, variance, std and Sharpe ratio over the data's own starts."""
-        return self.risk.summary(self.survey.starts, level=self.level)
+        """Mean, variance, std and Sharpe ratio over all of the data's starts.
+
+        An estimate that did not keep sums over them (one without error bars, or from an older file) is
+        averaged over the survey's sample.
+        """
+        starts = self.survey.starts if self.risk.starts is None else None
+        return self.risk.summary(starts, level=self.level)
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """What to know before the numbers are trusted, the most serious first."""
+        return advise(self)
 
     @cached_property
     def looked_at(self) -> tuple[int, ...]:
@@ -116,8 +129,57 @@ class Evaluation:
         """The share of the visited states (the survey's sample of them) where the variance is negative."""
         return float((self.risk.variance(self.survey.visited) < 0).mean())
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain values, as ``summary.json`` holds it; notes that there are not are None."""
+        survey, facts, notes = self.survey, self.risk.provenance, self.notes
+        # Counts of starts, and of episodes behind the average one, by names that say so.
+        renamed = {
+            "unvisited": "unvisited_starts",
+            "negative": "negative_starts",
+            "episodes": "episodes_behind",
+        }
+        return {
+            "policyrisk": policyrisk.__version__,
+            "name": self.name,
+            "data": notes.get("data"),
+            "coordinates": list(self.names),
+            **{renamed.get(key, key): value for key, value in self.summary.to_dict().items()},
+            "episodes": survey.episodes,
+            "transitions": survey.transitions,
+            "longest_episode": survey.longest,
+            "cut_off_share": self.cut_off_share,
+            "unvisited_share": self.unvisited_share,
+            "negative_variance_share": self.negative_share,
+            "condition_number": facts.condition,
+            "given_up": facts.given_up,
+            "unrecorded_ends": notes.get("unrecorded_ends"),
+            "vanished_episodes": notes.get("vanished_episodes"),
+            "outside_box": facts.outside,
+            "redundant_directions": facts.redundant,
+            "constraint_active": facts.constrained,
+            "features": notes.get("features"),
+            "feature_count": self.risk.features.size,
+            "variance_method": self.risk.variance_method,
+            "box": notes.get("box"),
+            "settings": notes.get("settings"),
+            "columns": notes.get("columns"),
+            "choice": notes.get("choice"),
+            "advice": [asdict(one) for one in self.advice],
+            "seconds": dict(self.seconds),
+        }
+
+    def report(self, path: str | os.PathLike[str]) -> None:
+        """Write the report, one HTML file: :func:`policyrisk.write_report`."""
+        from policyrisk.report import write_report
+
+        write_report(self, path)
+
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``risk.npz`` and ``survey.npz`` into the folder, which is made where it is missing."""
+        """Write ``risk.npz`` and ``survey.npz`` into the folder, which is made where it is missing.
+
+        That is what :func:`Evaluation.load`, ``policyrisk query`` and ``policyrisk compare`` read;
+        ``policyrisk evaluate`` puts maps, the report and ``summary.json`` beside them.
+        """
         place = Path(folder)
         try:
             place.mkdir(parents=True, exist_ok=True)

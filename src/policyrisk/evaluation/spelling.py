@@ -1,6 +1,6 @@
 """Feature maps spelled as text.
 
-    tiles:50x50             TileCoding, 50 by 50 tiles           tilings=4: so many shifted grids
+    tiles:50x50             TileCoding, 50 by 50 tiles           tilings=4: that many shifted grids
     rbf:9x9                 RadialBasis.grid, 9 by 9 centres     width=0.2 (or 0.1x0.3), parts of the box
     fourier:3               Fourier of order 3                   total=4: at most that in sum
     poly:2                  Polynomial of degree 2
@@ -43,7 +43,8 @@ _EXAMPLE = {
     "poly": "poly:2",
     "tabular": "tabular:30",
 }
-_LARGEST = 10_000  # features: matrices of their square have to fit into memory
+_LARGEST = 10_000  # where one of the maps is dense: matrices of its square have to fit into memory
+_LARGEST_SPARSE = 1_000_000  # tiles and tables: beyond LSTD's bound for dense sums these stay sparse
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,29 @@ class Spelling:
 
     def build(self, names: Sequence[str], survey: Survey, low: Floats, high: Floats) -> Features:
         """The map over states with these coordinate names, in the box low to high (dim,) of them."""
+        return self._build(names, survey, low, high, self._largest)
+
+    def build_second(
+        self, names: Sequence[str], survey: Survey, low: Floats, high: Floats
+    ) -> Features | None:
+        """The second moment's map, None where it has none of its own."""
+        return None if self.second is None else self.second._build(names, survey, low, high, self._largest)
+
+    @property
+    def _largest(self) -> int:
+        """The most features: where one of the two maps is dense, so are the sums of both."""
+        kinds = {self.kind} if self.second is None else {self.kind, self.second.kind}
+        return _LARGEST_SPARSE if kinds <= {"tiles", "tabular"} else _LARGEST
+
+    def _build(
+        self, names: Sequence[str], survey: Survey, low: Floats, high: Floats, largest: int
+    ) -> Features:
         dims = self._dims(names)
         count = len(names) if dims is None else len(dims)
         if self.kind == "tabular":
-            return Tabular(self.sizes[0] if self.sizes else _table_size(survey, dims, names), dims)
+            size = self.sizes[0] if self.sizes else _table_size(survey, dims, names, largest)
+            self._check_size(size, largest)
+            return Tabular(size, dims)
         for what, given in (("sizes", self.sizes), ("widths", self.width)):
             if len(given) not in (0, 1, count):
                 looked_at = ", ".join(names if dims is None else [names[d] for d in dims])
@@ -123,13 +143,15 @@ class Spelling:
         chosen = list(range(len(names))) if dims is None else list(dims)
         box: dict[str, Any] = {"low": low[chosen], "high": high[chosen], "dims": dims}
         sizes = self.sizes if len(self.sizes) > 1 else self.sizes * count
-        size = self._size(sizes)
-        if size > _LARGEST:
+        self._check_size(self._size(sizes), largest)
+        return self._make(sizes, box)
+
+    def _check_size(self, size: int, largest: int) -> None:
+        if size > largest:
             raise InvalidInputError(
-                f"features must be at most {_LARGEST}, got {size} from {str(self)!r}, whose "
+                f"features must be at most {largest}, got {size} from {str(self)!r}, whose "
                 "equations would not fit into memory; choose fewer, or fewer coordinates with dims="
             )
-        return self._make(sizes, box)
 
     def _size(self, sizes: tuple[int, ...]) -> int:
         """How many features there are, or of cosines with a total at most, without making them."""
@@ -193,12 +215,12 @@ def data_box(survey: Survey) -> tuple[Floats, Floats, tuple[int, ...]]:
     return survey.low, high, tuple(np.flatnonzero(constant).tolist())
 
 
-def _table_size(survey: Survey, dims: tuple[int, ...] | None, names: Sequence[str]) -> int:
+def _table_size(survey: Survey, dims: tuple[int, ...] | None, names: Sequence[str], largest: int) -> int:
     d = 0 if dims is None else dims[0]
-    if not survey.whole[d] or survey.low[d] < 0 or survey.reached[d] >= _LARGEST:
+    if not survey.whole[d] or survey.low[d] < 0 or survey.reached[d] >= largest:
         rest = "" if survey.whole[d] else ", not all of them whole"
         raise InvalidInputError(
-            f"tabular must have states that are whole numbers from 0 to at most {_LARGEST - 1}, got "
+            f"tabular must have states that are whole numbers from 0 to at most {largest - 1}, got "
             f"{names[d]} from {survey.low[d]:g} to {survey.reached[d]:g}{rest}; "
             "use tiles, as in tiles:20"
         )

@@ -1,177 +1,272 @@
-"""The work of ``policyrisk evaluate``: survey the data, settle the features, fit.
+"""From recorded episodes to an :class:`Evaluation`: survey the data, settle the features, fit.
 
 The data are read as a stream: one pass for the survey (and a sample of episodes to choose features on), then
-those that the estimator takes. All of them are taken here, where the estimator's sums are kept in a
+those that the estimator takes. All of them are taken here, where the estimator's sums can be kept in a
 checkpoint every few seconds, or all by the workers of a cluster.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, get_args
 
-import typer
+import numpy as np
 
-from policyrisk import distributed
+from policyrisk._core.arrays import Floats, Seed, as_floats, as_number, check_choice
 from policyrisk._core.output import Clock
+from policyrisk._core.random import generator
 from policyrisk._core.text import plural
-from policyrisk.cli.shared import Watched, box, usage
 from policyrisk.distributed.fold import ShardFold
-from policyrisk.errors import PolicyRiskError
-from policyrisk.evaluation import Evaluation
-from policyrisk.evaluation.automatic import EPISODES, TRANSITIONS, Choice, choose
+from policyrisk.errors import InvalidInputError, NoErrorBarsWarning, PolicyRiskError
+from policyrisk.evaluation.feature_choice import EPISODES, TRANSITIONS, FeatureChoice, choose_features
+from policyrisk.evaluation.record import Evaluation
+from policyrisk.evaluation.source import Watched, described, fingerprint, opened, shards_of
 from policyrisk.evaluation.spelling import Spelling, data_box
 from policyrisk.lstd import LSTD
 from policyrisk.passes.checkpoint import DurableFold, stored_problem
-from policyrisk.passes.fold import here
+from policyrisk.passes.fold import Fold, here
 from policyrisk.passes.survey import SurveyPass
-from policyrisk.readers import read
-from policyrisk.risk import VarianceMethod
+from policyrisk.readers import Stream
+from policyrisk.readers.files import PathOrPaths
+from policyrisk.risk import RiskFunction, VarianceMethod
+from policyrisk.risk.estimate import as_level
+from policyrisk.trajectories import Source
 
 AUTO = "auto"
+Box: TypeAlias = "str | Sequence[tuple[float, float]]"
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a user can set about an estimate."""
-
-    features: str = AUTO  # or a spelling
-    box: str = AUTO  # or low:high of each coordinate
-    lam: float = 0.9
-    discount: float = 1.0
-    ridge: float = 0.0
-    direct: bool = False
-    nonnegative: bool = False
-    level: float = 0.95
-    seed: int | None = None
-
-
-def estimate(
-    data: str,
-    columns: Mapping[str, Any],
-    settings: Settings,
+def evaluate(
+    source: PathOrPaths | Source,
+    discount: float = 1.0,
+    features: str = AUTO,
     *,
-    name: str,
-    clock: Clock,
-    say: Callable[[str], object],
-    checkpoint: Path,
+    lam: float = 0.9,
+    ridge: float = 0.0,
+    variance: VarianceMethod | None = None,
+    nonnegative: bool = False,
+    box: Box = AUTO,
+    level: float = 0.95,
+    seed: Seed = None,
+    name: str | None = None,
+    names: Sequence[str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
     on_cluster: bool = False,
+    say: Callable[[str], object] | None = None,
+    **columns: Any,
 ) -> Evaluation:
-    """Evaluate the data at a path; ``columns`` are options of the reader, ``say`` prints on the way.
+    """Evaluate a recorded policy: what ``policyrisk evaluate`` does, from Python.
 
-    The fit's sums so far are in ``checkpoint`` once it has taken some seconds, and ``resume`` goes on from
-    there. On a cluster the workers read the data, each of several files being a shard; there is no
-    checkpoint, since other workers take over what one has lost.
+    ``source`` is what :func:`policyrisk.read` reads (a path, or several), with the reader's options as
+    ``columns`` (``state=["x", "y"]``), or Trajectories, or a re-iterable of them such as a stream.
+
+    ``features`` is a spelling, as in ``"tiles:20x20"``, or "auto" for a choice by cross-validation among a
+    few (:mod:`policyrisk.evaluation.spelling`, :mod:`policyrisk.evaluation.feature_choice`), over ``box``:
+    low and high of every coordinate, or "auto" for the data's own extent. ``lam``, ``discount``, ``ridge``
+    and ``variance`` are those of :class:`policyrisk.LSTD`; None leaves the variance's method to the choice
+    of features, and is "second-moment" where they are spelled. ``nonnegative`` demands V ≥ 0 at all visited
+    states. ``level`` is that of the intervals. ``seed`` is for the samples that are drawn of states and
+    episodes; what is estimated depends on it only through the choice of features.
+
+    ``name`` is the policy's and ``names`` the coordinates', for tables and pictures. The fit's sums so far
+    are in the file ``checkpoint`` once it has taken some seconds, and ``resume`` goes on from there, to the
+    same bits. ``on_cluster`` has Ray's workers read the data, each of several files being a shard; there is
+    no checkpoint then, since other workers take over what one has lost. ``say`` is called with the table
+    that features were chosen from, before the fit.
+
+    >>> import policyrisk as pr
+    >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=1000, seed=1)
+    >>> result = pr.evaluate(data, features="tabular", names=["place"])
+    >>> result.summary.std
+    9.5372 ± 0.251 (9.0444 to 10.03)
+    >>> [advice.title for advice in result.advice]
+    ['Nothing stands against these numbers']
+    >>> result.risk.std([[9]]).round(3)
+    array([3.459])
     """
-    seed = _seed(settings.seed, checkpoint, resume)
-    settings = replace(settings, seed=seed)
-    spelling = None
-    if settings.features != AUTO:
-        with usage("--features"):
-            spelling = Spelling.parse(settings.features)
-    # These have no columns: --state names the coordinates.
-    nameless = data.startswith("minari:") or data.lower().endswith(".npz")
-    options = {key: value for key, value in columns.items() if not (nameless and key == "state")}
-    source = read(data, **options)
-    shards = ShardFold(distributed.shards(data, **options), "stop") if on_cluster else None
+    with _argument("discount"):
+        discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
+    with _argument("lam"):
+        lam = as_number(lam, "lam", 0.0, 1.0)
+    with _argument("ridge"):
+        ridge = as_number(ridge, "ridge", 0.0)
+    with _argument("level"):
+        level = as_level(level)
+    if variance is not None:
+        check_choice(variance, "variance", get_args(VarianceMethod))
+    with _argument("features"):
+        spelling = _spelled(features)
+    with _argument("box"):
+        bounds = _bounds(box)
+    with _argument("resume"):
+        _check_checkpoint(checkpoint, resume, on_cluster)
+    number = _seed(seed, checkpoint, resume)
+    settings = {
+        "features": features,
+        "box": AUTO if bounds is None else bounds.tolist(),
+        "lam": lam,
+        "discount": discount,
+        "ridge": ridge,
+        "direct": variance == "direct",
+        "nonnegative": nonnegative,
+        "level": level,
+        "seed": number,
+    }
+    data = opened(source, columns)
+    shards = ShardFold(shards_of(source, columns), "stop") if on_cluster else None
+    clock = Clock()
     with clock("survey"):
-        look = SurveyPass(seed, None if spelling else (EPISODES, TRANSITIONS))
-        found = here(Watched("survey", source))(look) if shards is None else shards(look)
+        work = SurveyPass(number, None if spelling else (EPISODES, TRANSITIONS))
+        found = here(Watched("survey", data))(work) if shards is None else shards(work)
         survey = found.survey()
-    losses = source.counts if shards is None else shards
-    given_up, vanished = losses.given_up, losses.vanished
-    names = coordinate_names(columns.get("state"), survey.dim)
-    if nameless and columns.get("state") and names != tuple(columns["state"]):
-        raise typer.BadParameter(
-            f"{data} has states of {plural(survey.dim, 'coordinate')}, got names for {len(columns['state'])}",
-            param_hint="--state",
-        )
+    losses = shards if shards is not None else data if isinstance(data, Stream) else None
+    given_up, vanished = (0, 0) if losses is None else (losses.given_up, losses.vanished)
+    with _argument("names"):
+        names = _coordinates(names, columns.get("state"), survey.dim)
     low, high, constant = data_box(survey)
-    if settings.box != AUTO:
-        low, high = box(settings.box, names)
+    if bounds is not None:
+        with _argument("box"):
+            low, high = _ends(bounds, names)
 
-    variance: VarianceMethod = "direct" if settings.direct else "second-moment"
-    choice: Choice | None = None
+    choice: FeatureChoice | None = None
     if spelling is None:
         with clock("choice"):
-            choice = choose(
+            choice = choose_features(
                 found.sample(),
                 survey,
                 names,
                 low,
                 high,
-                lam=settings.lam,
-                discount=settings.discount,
-                ridge=settings.ridge,
-                variance=variance if settings.direct else None,
-                seed=seed,
+                lam=lam,
+                discount=discount,
+                ridge=ridge,
+                variance=variance,
+                seed=number,
             )
         spelling, variance = choice.spelling, choice.variance
-        say(f"{choice}\n")
-    with usage("--features"):
-        features = spelling.build(names, survey, low, high)
-        second = None if spelling.second is None else spelling.second.build(names, survey, low, high)
-    with clock("fit"):
-        lstd = LSTD(
-            features,
-            second,
-            lam=settings.lam,
-            discount=settings.discount,
-            ridge=settings.ridge,
-            variance=variance,
-            nonnegative_at="visited" if settings.nonnegative else None,
-        )
-        if shards is not None:
-            risk = lstd.fit_by(shards)
-        else:
-            problem = {
-                "data": [data, *_fingerprint(data)],
-                "columns": dict(columns),
-                "settings": asdict(settings),
-                "features": str(spelling),
-                "variance": variance,
-            }
-            watched = Watched("fit", source, survey.transitions)
-            fold = DurableFold(watched, checkpoint, json.loads(json.dumps(problem)), resume=resume)
-            try:
-                risk = lstd.fit_by(fold)
-            except PolicyRiskError:
-                checkpoint.unlink(missing_ok=True)  # it would come to the same end
-                raise
+        if say is not None:
+            say(str(choice))
+    with _argument("features"):
+        phi = spelling.build(names, survey, low, high)
+        second = spelling.build_second(names, survey, low, high)
+    lstd = LSTD(
+        phi,
+        second,
+        lam=lam,
+        discount=discount,
+        ridge=ridge,
+        variance=variance or "second-moment",
+        nonnegative_at="visited" if nonnegative else None,
+    )
     notes = {
-        "data": data,
-        "columns": dict(columns),
-        "settings": asdict(settings),
+        "data": described(source),
+        "columns": json.loads(json.dumps(columns, default=_called)),
+        "settings": settings,
         "features": str(spelling),
-        "variance": variance,
+        "variance": lstd.variance,
         "box": [list(map(float, ends)) for ends in zip(low, high, strict=True)],
         "constant": [names[d] for d in constant],
         "unrecorded_ends": given_up,
         "vanished_episodes": vanished,
         "choice": None if choice is None else choice.to_dict(),
     }
-    return Evaluation(name, names, risk, survey, settings.level, notes)
+    with clock("fit"):
+        watched = Watched("fit", data, survey.transitions)
+        if shards is not None:
+            risk = _fit(lstd, shards)
+        elif checkpoint is None:
+            risk = _fit(lstd, here(watched))
+        else:
+            problem = {key: notes[key] for key in ("columns", "settings", "features", "variance")}
+            problem["data"] = [notes["data"], *fingerprint(source, survey)]
+            fold = DurableFold(watched, checkpoint, problem, resume=resume)
+            try:
+                risk = _fit(lstd, fold)
+            except PolicyRiskError:
+                Path(checkpoint).unlink(missing_ok=True)  # it would come to the same end
+                raise
+    if name is None:
+        name = Path(source).stem if isinstance(source, str | os.PathLike) else "policy"
+    return Evaluation(name, names, risk, survey, level, notes, clock.seconds)
 
 
-def _seed(given: int | None, checkpoint: Path, resume: bool) -> int:
-    """The seed, or that of the run that goes on, or a fresh one: a run that was killed must find it again."""
-    if given is not None:
-        return given
-    if resume and checkpoint.exists():
+@contextmanager
+def _argument(name: str) -> Iterator[None]:
+    """Whatever is wrong inside is wrong with this argument, whose name the command line spells otherwise."""
+    try:
+        yield
+    except InvalidInputError as error:
+        error.argument = name
+        raise
+
+
+def _spelled(features: object) -> Spelling | None:
+    """What a text spells; None for "auto"."""
+    if not isinstance(features, str):
+        raise InvalidInputError(
+            f'features must be "auto" or a text such as "tiles:20x20", got {type(features).__name__}; with a '
+            "map of your own, use Evaluation.of(LSTD(features).fit(data), data)"
+        )
+    return None if features == AUTO else Spelling.parse(features)
+
+
+def _check_checkpoint(checkpoint: object, resume: bool, on_cluster: bool) -> None:
+    if on_cluster and (resume or checkpoint is not None):
+        raise InvalidInputError(
+            "checkpoint and resume must be left out on a cluster, got one of them; there is no checkpoint of "
+            "a run on Ray to go on with"
+        )
+    if resume and checkpoint is None:
+        raise InvalidInputError("resume must have a checkpoint to go on with, got none; pass checkpoint=")
+
+
+def _seed(given: Seed, checkpoint: str | os.PathLike[str] | None, resume: bool) -> int:
+    """A number, that of the run that goes on, or a fresh one: a run that was killed must find it again."""
+    if given is None and resume and checkpoint is not None and Path(checkpoint).exists():
         return int(stored_problem(checkpoint)["settings"]["seed"])
-    return secrets.randbelow(2**32)
+    if given is None or isinstance(given, np.random.Generator | np.random.SeedSequence):
+        return int(generator(given).integers(2**32))
+    generator(given)  # raises where it is no seed
+    return int(given)
 
 
-def _fingerprint(data: str) -> list[list[Any]]:
-    """Name, size and time of each file that the data are in."""
-    place = Path(data)
-    files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
-    return [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.exists()]
+def _called(function: object) -> str:
+    """What stands for a value that JSON does not know, such as a reader's ``project=``."""
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _fit(lstd: LSTD, fold: Fold) -> RiskFunction:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoErrorBarsWarning)  # its remedy is LSTD's
+        risk = lstd.fit_by(fold)
+    if risk.error_bars is None:
+        size = max(risk.features.size, risk.second_features.size)
+        warnings.warn(
+            f"no error bars: the covariance of {size} features would not fit into memory; use fewer for them",
+            NoErrorBarsWarning,
+            stacklevel=3,
+        )
+    return risk
+
+
+def _coordinates(
+    given: Sequence[str] | None, columns: str | Sequence[str] | None, dim: int
+) -> tuple[str, ...]:
+    """The coordinates' names: those given, else the columns'."""
+    if given is None:
+        return coordinate_names([columns] if isinstance(columns, str) else columns, dim)
+    if isinstance(given, str) or len(given) != dim or len(set(given)) < dim:
+        raise InvalidInputError(
+            f"names must be different ones, one for each of the state's {plural(dim, 'coordinate')}, got "
+            f"{given!r}; name each once"
+        )
+    return tuple(map(str, given))
 
 
 def coordinate_names(columns: Sequence[str] | None, dim: int) -> tuple[str, ...]:
@@ -184,3 +279,26 @@ def coordinate_names(columns: Sequence[str] | None, dim: int) -> tuple[str, ...]
         return tuple(columns)
     stem = columns[0] if columns is not None and len(columns) == 1 else "state"
     return (stem,) if dim == 1 else tuple(f"{stem}_{d}" for d in range(dim))
+
+
+def _bounds(box: object) -> Floats | None:
+    """Low and high of the coordinates, of shape (dim, 2); None for "auto"."""
+    if isinstance(box, str) and box == AUTO:
+        return None
+    bounds = as_floats(box, "box", (None, 2))
+    for low, high in bounds.tolist():
+        if low >= high:
+            raise InvalidInputError(
+                f'box must go from low to high, got {low:g} to {high:g}; widen it, or pass "auto"'
+            )
+    return bounds
+
+
+def _ends(bounds: Floats, names: Sequence[str]) -> tuple[Floats, Floats]:
+    """Low and high (dim,) each."""
+    if len(bounds) != len(names):
+        raise InvalidInputError(
+            f"box must have low and high of each of {', '.join(names)}, got {plural(len(bounds), 'pair')}; "
+            "pass one for each coordinate"
+        )
+    return bounds[:, 0].copy(), bounds[:, 1].copy()

@@ -8,7 +8,6 @@ the paper, and weights are given on the raw monomials of the number: J̃(x) = Σ
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policyrisk._core.arrays import Floats, as_count
+from policyrisk._core.output import make_folder, plain, write_figure, write_json
 from policyrisk._core.records import write_atomically
 from policyrisk.domains.chains import walk
 from policyrisk.errors import InvalidInputError
@@ -54,18 +54,8 @@ class ChainResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The record in plain values, as ``result.json`` holds it."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, np.ndarray):
-                return value.tolist()
-            if isinstance(value, dict):
-                return {key: plain(part) for key, part in value.items()}
-            return value
-
-        return {
-            "parameters": asdict(self.parameters),
-            **{name: plain(value) for name, value in vars(self).items() if name != "parameters"},
-        }
+        values = {name: value for name, value in vars(self).items() if name != "parameters"}
+        return {"parameters": asdict(self.parameters), **plain(values)}
 
 
 def run(parameters: ChainParameters | None = None) -> ChainResult:
@@ -159,19 +149,11 @@ def draw(result: ChainResult) -> Figure:
 
 def write(result: ChainResult, folder: Path) -> list[Path]:
     """Write ``result.json``, ``chain.png`` and ``chain.svg`` into the folder; their paths are returned."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInputError(
-            f"out must be a folder that can be made, got {folder}: {error.strerror}; choose another"
-        ) from error
+    make_folder(folder)
     figure = draw(result)
-    paths = [folder / name for name in ("result.json", "chain.png", "chain.svg")]
-    text = json.dumps(result.to_dict(), indent=1)
-    write_atomically(paths[0], lambda file: file.write(text.encode()))
-    write_atomically(paths[1], lambda file: figure.savefig(file, format="png", dpi=160))
-    write_atomically(paths[2], lambda file: figure.savefig(file, format="svg"))
-    return paths
+    vector = folder / "chain.svg"
+    write_atomically(vector, lambda file: figure.savefig(file, format="svg"))
+    return [write_json(result.to_dict(), folder), write_figure(figure, folder / "chain.png"), vector]
 
 
 def _on_raw_monomials(w: Floats, n: int) -> Floats:

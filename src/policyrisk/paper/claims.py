@@ -36,7 +36,7 @@ class Monotonicity:
     monotone_share: float  # of the variation explained by the best non-decreasing function of the distance
     neighbours: int  # pairs of neighbouring tiles at clearly different distances
     rising: float  # the share of these where the farther one is larger by 2 standard errors
-    falling: float  # and smaller; by chance alone, with equal values, each would be 0.023
+    falling: float  # and smaller; with equal values, each would be 0.023 by randomness alone
     drop: float  # the value at a nearer tile less that at a farther one, for the pair with the largest bound
     drop_at_least: float  # its bound, with probability 0.999
     drop_pair: tuple[int, int]  # the two tiles, the nearer one first

@@ -68,7 +68,7 @@ class MapError:
     negative: int  # tiles with Ṽ < 0, taken as std 0
     std_rmse: float  # of s − ŝ
     std_rmse_relative: float  # divided by the mean of ŝ
-    std_error: float  # without the truth's own chance
+    std_error: float  # without the truth's own sampling error
     std_rmse_where_positive: float  # over the tiles with Ṽ ≥ 0
     std_bias: float  # the mean of s − ŝ
     std_correlation: float
@@ -91,7 +91,7 @@ class Budget:
 
     @staticmethod
     def repeats(trajectories: int, places: int) -> int:
-        """The k that is needed to speak of a budget of so many trajectories."""
+        """The k that is needed to speak of a budget of that many trajectories."""
         return max(_MOST, trajectories // places + 1)
 
     def error(self, n: int) -> float:
@@ -101,7 +101,7 @@ class Budget:
         return _less(_rms(draws - self.truth.std[:, None]), self.truth.std_se)
 
     def same_budget(self, trajectories: int) -> tuple[float, float]:
-        """The error with so many trajectories in all, and the share of places that it is over.
+        """The error with that many trajectories in all, and the share of places that it is over.
 
         They are spread evenly; where there are fewer than two for each place, half as many places as
         trajectories get two, and the rest nothing.
@@ -139,7 +139,7 @@ def _rms(values: Floats) -> float:
 
 
 def _less(rmse: float, standard_errors: Floats) -> float:
-    """√(rmse² − mean se²), 0 where chance has made the difference negative."""
+    """√(rmse² − mean se²), 0 where randomness has made the difference negative."""
     return float(np.sqrt(max(rmse**2 - float(np.mean(standard_errors**2)), 0.0)))
 
 

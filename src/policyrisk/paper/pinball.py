@@ -38,8 +38,7 @@ from policyrisk.lstd import LSTD
 from policyrisk.montecarlo import MonteCarlo, monte_carlo
 from policyrisk.paper.claims import monotonicity
 from policyrisk.paper.map_errors import Budget, Truth
-from policyrisk.paper.tile_grid import TileGrid
-from policyrisk.paper.tile_visits import Visits, every_visit, visits_of
+from policyrisk.paper.tiles import TileGrid, TileReturns, every_visit, visit_sums
 from policyrisk.risk import RiskFunction
 from policyrisk.simulation.compiled import CompiledPolicy
 from policyrisk.trajectories import Trajectories
@@ -77,7 +76,7 @@ class PinballResult:
     data: Trajectories
     risk: RiskFunction  # LSTD's
     rest: MonteCarlo  # at the free tiles' centres
-    fresh: Visits
+    fresh: TileReturns
     budget: Budget
     numbers: dict[str, Any] = field(repr=False)  # what result.json holds
 
@@ -185,15 +184,15 @@ def _warm_up(pinball: Pinball, policy: CompiledPolicy, given: PinballParameters)
 
 def _fresh(
     pinball: Pinball, policy: CompiledPolicy, grid: TileGrid, episodes: int, seed: np.random.SeedSequence
-) -> tuple[Visits, float, float]:
+) -> tuple[TileReturns, float, float]:
     """The as-visited truth, the share of episodes that reached the target, and their mean steps."""
     sums, reached, steps = np.zeros((3, grid.free.size)), 0, 0
     sizes = [min(_BATCH, episodes - first) for first in range(0, episodes, _BATCH)]
     with ProgressBar("fresh trajectories", len(sizes)) as bar:
-        for size, chance in zip(sizes, seed.spawn(len(sizes)), strict=True):
-            starts, noise = chance.spawn(2)
+        for size, own in zip(sizes, seed.spawn(len(sizes)), strict=True):
+            starts, noise = own.spawn(2)
             data = pinball.rollout(policy, pinball.sample_starts(size, starts), noise)
-            sums += visits_of(data, grid)
+            sums += visit_sums(data, grid)
             reached += int(data.terminated.sum())
             steps += data.transitions
             bar.advance()
@@ -201,12 +200,17 @@ def _fresh(
 
 
 def _numbers(
-    grid: TileGrid, data: Trajectories, risk: RiskFunction, rest: MonteCarlo, fresh: Visits, budget: Budget
+    grid: TileGrid,
+    data: Trajectories,
+    risk: RiskFunction,
+    rest: MonteCarlo,
+    fresh: TileReturns,
+    budget: Budget,
 ) -> dict[str, Any]:
     """The sizes, and the errors against both truths."""
     J, V = risk.mean_and_variance(grid.states)
     at_rest = budget.truth.error(J, V)
-    rival = every_visit(visits_of(data, grid))
+    rival = every_visit(visit_sums(data, grid))
     same, share = budget.same_budget(len(data))
     needed = budget.needed(at_rest.std_error)
     return {
@@ -234,7 +238,9 @@ def _numbers(
     }
 
 
-def _against_visits(grid: TileGrid, risk: RiskFunction, rival: Visits, fresh: Visits) -> dict[str, Any]:
+def _against_visits(
+    grid: TileGrid, risk: RiskFunction, rival: TileReturns, fresh: TileReturns
+) -> dict[str, Any]:
     """Errors over all tiles that were visited often enough, free centres or not."""
     often = np.flatnonzero(fresh.visits >= _SEEN)
     if not often.size:

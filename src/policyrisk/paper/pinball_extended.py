@@ -28,7 +28,7 @@ from policyrisk.features import RadialBasis, TileCoding
 from policyrisk.lstd import LSTD
 from policyrisk.paper.map_errors import MapError
 from policyrisk.paper.pinball import PinballParameters, PinballResult
-from policyrisk.paper.tile_visits import every_visit, visits_of
+from policyrisk.paper.tiles import every_visit, visit_sums
 from policyrisk.risk import RiskFunction
 from policyrisk.selection.cross_validation import CrossValidation, cross_validate
 from policyrisk.td import TD, StepSize
@@ -86,21 +86,21 @@ def run(result: PinballResult, parameters: ExtendedParameters | None = None) -> 
     """Fit every candidate, choose by cross-validation, and compare all with the truth at rest."""
     given = ExtendedParameters() if parameters is None else parameters
     clock = Clock()
-    chance = np.random.SeedSequence(result.parameters.seed).spawn(9)[7:]
+    seeds = np.random.SeedSequence(result.parameters.seed).spawn(9)[7:]
     estimators = candidates(result.parameters, given)
     with clock("cross_validation"):
-        validation = cross_validate(estimators, result.data, folds=given.folds, seed=chance[0])
+        validation = cross_validate(estimators, result.data, folds=given.folds, seed=seeds[0])
     with clock("fits"):
         risks = _fit(estimators, result.data)
     states = result.grid.states
     maps = {name: risk.mean_and_variance(states) for name, risk in risks.items()}
     errors = {name: risk.standard_error(states, of="variance") for name, risk in risks.items()}
-    rival = every_visit(visits_of(result.data, result.grid))
+    rival = every_visit(visit_sums(result.data, result.grid))
     free = result.grid.free
     maps["every-visit Monte Carlo"] = (rival.mean[free], rival.variance[free])
     found = {name: result.truth.error(*pair) for name, pair in maps.items()}
     with clock("curves"):
-        curves = _curves(result, estimators[validation.best], validation.best, given.sizes, chance[1])
+        curves = _curves(result, estimators[validation.best], validation.best, given.sizes, seeds[1])
     numbers: dict[str, Any] = {
         "chosen": validation.best,
         "verdict": validation.verdict,
@@ -169,10 +169,10 @@ def _summary(result: PinballResult, error: MapError, se: Floats | None, V: Float
 
 
 def _curves(
-    result: PinballResult, chosen: LSTD, name: str, sizes: tuple[int, ...], chance: np.random.SeedSequence
+    result: PinballResult, chosen: LSTD, name: str, sizes: tuple[int, ...], seed: np.random.SeedSequence
 ) -> dict[str, list[tuple[int, float]]]:
     """The error of the std at rest for growing numbers of trajectories, each set within the next."""
-    starts, noise = chance.spawn(2)
+    starts, noise = seed.spawn(2)
     pinball, grid, n = result.pinball, result.grid, result.parameters.tiles
     pool = pinball.rollout(result.policy, pinball.sample_starts(max(sizes), starts), noise)
     tiles = TileCoding([0, 0], [1, 1], bins=[n, n], dims=[0, 1])
@@ -200,7 +200,7 @@ def _curves(
             ):
                 add(label, size, *estimator.fit(data).mean_and_variance(grid.states))
                 bar.advance()
-            rival = every_visit(visits_of(data, grid))
+            rival = every_visit(visit_sums(data, grid))
             add("every-visit Monte Carlo", size, rival.mean[grid.free], rival.variance[grid.free])
             bar.advance()
     trajectories, errors = result.budget.curve()

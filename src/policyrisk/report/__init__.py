@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
-from policyrisk.evaluation import Evaluation
-from policyrisk.evaluation.advice import advise
-from policyrisk.report.grid import Grid
+from policyrisk.report.grid import MapGrid
 from policyrisk.report.numbers import Line, Maps, Sampled, ends, plain
 from policyrisk.report.page import build
+
+if TYPE_CHECKING:
+    from policyrisk.evaluation import Evaluation
 
 __all__ = ["write_report"]
 
@@ -38,13 +39,12 @@ def write_report(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
     with warnings.catch_warnings():
         # Negative variances and few episodes are part of the advice.
         warnings.simplefilter("ignore", PolicyRiskWarning)
-        advice = advise(evaluation)
-        grid, sampled = Grid.of(evaluation), Sampled.of(evaluation)
-        page = build(evaluation, advice, grid, sampled, _data(evaluation, grid, sampled), plotly)
+        grid, sampled = MapGrid.of(evaluation), Sampled.of(evaluation)
+        page = build(evaluation, grid, sampled, _data(evaluation, grid, sampled), plotly)
     write_atomically(path, lambda file: file.write(page.encode()))
 
 
-def _data(evaluation: Evaluation, grid: Grid, sampled: Sampled) -> dict[str, Any]:
+def _data(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> dict[str, Any]:
     """What the page's script draws from."""
     summary = evaluation.summary
     sample = summary.sample

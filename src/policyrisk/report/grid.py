@@ -20,12 +20,15 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from policyrisk._core.arrays import Floats
-from policyrisk.evaluation import Evaluation
 from policyrisk.features import Features, TileCoding
+
+if TYPE_CHECKING:
+    from policyrisk.evaluation import Evaluation
 
 COORDINATES = 8  # that are mapped at most
 CELLS = 160_000  # in all, at most: five numbers each of four bytes
@@ -49,7 +52,7 @@ class Axis:
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class MapGrid:
     """What a report can show."""
 
     axes: tuple[Axis, ...]
@@ -89,7 +92,7 @@ class Grid:
         return states.reshape(-1, self.fixed.size)
 
     @classmethod
-    def of(cls, evaluation: Evaluation) -> Grid:
+    def of(cls, evaluation: Evaluation) -> MapGrid:
         """The grid of an evaluation, by the rule of the module's docstring."""
         survey, seen = evaluation.survey, evaluation.looked_at
         live = evaluation.changing[:COORDINATES]
@@ -139,7 +142,7 @@ def _plan(d: int, most: int) -> tuple[int, int, bool]:
 
 
 def _quantiles(values: Floats, count: int) -> tuple[Floats, int]:
-    """At most so many values at even quantiles from 5% to 95%, and which of them is the median."""
+    """At most ``count`` values at even quantiles from 5% to 95%, and which of them is the median."""
     middle = np.quantile(values, 0.5, method="inverted_cdf")
     if count == 1:
         return np.array([middle]), 0

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.progress import ProgressBar
-from policyrisk.evaluation import Evaluation
-from policyrisk.report.grid import Grid
+from policyrisk.report.grid import MapGrid
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
+
+if TYPE_CHECKING:
+    from policyrisk.evaluation import Evaluation
 
 SAMPLE = 4000  # visited states that the table and the plane choose from
 CLOUD = 1500  # of them that are drawn
@@ -43,11 +45,11 @@ def measure(risk: RiskFunction, states: Floats) -> Floats:
 class Maps:
     """The grid's estimates."""
 
-    grid: Grid
+    grid: MapGrid
     pairs: tuple[Floats, ...]  # a pair of axes each: (5, slices, cells of the second, cells of the first)
 
     @classmethod
-    def of(cls, risk: RiskFunction, grid: Grid) -> Maps:
+    def of(cls, risk: RiskFunction, grid: MapGrid) -> Maps:
         """Evaluate every map that can be chosen."""
         states = [grid.states(pair) for pair in grid.pairs]
         pieces = [np.array_split(part, max(len(part) // _ROWS, 1)) for part in states]
@@ -93,7 +95,7 @@ class Line:
     intervals: dict[str, Floats]  # of mean, std and sharpe, (n, 2) each; empty without error bars
 
     @classmethod
-    def of(cls, evaluation: Evaluation, grid: Grid) -> Line:
+    def of(cls, evaluation: Evaluation, grid: MapGrid) -> Line:
         """Evaluate the line."""
         risk, (axis,) = evaluation.risk, grid.axes
         states = np.tile(grid.fixed, (axis.cells.size, 1))
@@ -127,7 +129,7 @@ class Sampled:
 
     @classmethod
     def of(cls, evaluation: Evaluation) -> Sampled:
-        """Every so manyth of the survey's sample."""
+        """At most SAMPLE of the survey's visited states, evenly spaced in their order."""
         risk, visited = evaluation.risk, evaluation.survey.visited
         states = visited[:: -(-len(visited) // SAMPLE)]
         interval = np.full((len(states), 2), np.nan)
@@ -135,7 +137,7 @@ class Sampled:
             interval = risk.interval(states, of="std", level=evaluation.level)
         return cls(states, risk.mean(states), risk.std(states), interval, risk.episodes(states))
 
-    def riskiest(self, evaluation: Evaluation, grid: Grid) -> list[int]:
+    def riskiest(self, evaluation: Evaluation, grid: MapGrid) -> list[int]:
         """Rows with a large std, the largest first, that lie apart from each other.
 
         They are ranked by the lower end of the std's interval, so that a few unlucky episodes do not lead;

@@ -11,22 +11,23 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from policyrisk._core.arrays import Floats
 from policyrisk._core.text import NONE, number
-from policyrisk.evaluation import Evaluation
-from policyrisk.evaluation.advice import Advice
-from policyrisk.report.grid import Grid
+from policyrisk.report.grid import MapGrid
 from policyrisk.report.numbers import Sampled
 from policyrisk.risk import FEW_EPISODES
 from policyrisk.risk.estimate import Estimate
+
+if TYPE_CHECKING:
+    from policyrisk.evaluation import Evaluation
+    from policyrisk.evaluation.advice import Advice
 
 _TITLES = {
     "mean": ("Mean", "expected reward to go"),
@@ -43,14 +44,7 @@ def asset(name: str) -> str:
     return (resources.files("policyrisk.report") / name).read_text(encoding="utf-8")
 
 
-def build(
-    evaluation: Evaluation,
-    advice: Sequence[Advice],
-    grid: Grid,
-    sampled: Sampled,
-    data: dict[str, Any],
-    plotly: str,
-) -> str:
+def build(evaluation: Evaluation, grid: MapGrid, sampled: Sampled, data: dict[str, Any], plotly: str) -> str:
     """The whole page."""
     script = asset("report.js")
     return Template(asset("report.html")).substitute(
@@ -60,7 +54,7 @@ def build(
         facts=_facts(evaluation),
         cards=_cards(evaluation),
         caveat=_caveat(evaluation),
-        advice="\n".join(_finding(one) for one in advice),
+        advice="\n".join(_finding(one) for one in evaluation.advice),
         maps=_maps_text(evaluation, grid),
         ranked=_ranked_text(evaluation, sampled),
         table=_table(evaluation, grid, sampled),
@@ -130,8 +124,8 @@ def _caveat(evaluation: Evaluation) -> str:
     text = f"Averages over {used:,} of the data's starts, discount {summary.discount:g}."
     if summary.known:
         text += (
-            " Intervals say how much chance there is in the estimate; they do not cover what the features "
-            "cannot express."
+            " Intervals say how much randomness there is in the estimate; they do not cover what the "
+            "features cannot express."
         )
     if summary.returns is not None and summary.cut_off:
         text += (
@@ -164,7 +158,7 @@ def _prose(text: str) -> str:
     return re.sub(r"--[a-z]+", r"<code>\g<0></code>", text)
 
 
-def _maps_text(evaluation: Evaluation, grid: Grid) -> str:
+def _maps_text(evaluation: Evaluation, grid: MapGrid) -> str:
     """What is held where, in words."""
     sentences = []
     if not grid.axes:
@@ -182,7 +176,7 @@ def _maps_text(evaluation: Evaluation, grid: Grid) -> str:
 
 def _ranked_text(evaluation: Evaluation, sampled: Sampled) -> str:
     by = (
-        "the lower end of the standard deviation’s interval, so that chance leads less often"
+        "the lower end of the standard deviation’s interval, so that luck leads less often"
         if evaluation.risk.error_bars is not None
         else "their standard deviation"
     )
@@ -193,7 +187,7 @@ def _ranked_text(evaluation: Evaluation, sampled: Sampled) -> str:
     )
 
 
-def _table(evaluation: Evaluation, grid: Grid, sampled: Sampled) -> str:
+def _table(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> str:
     rows = sampled.riskiest(evaluation, grid)
     shown = [k for k in range(len(evaluation.names)) if k not in grid.idle]
     level = f"{100 * evaluation.level:g}%"

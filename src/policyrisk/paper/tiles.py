@@ -7,6 +7,10 @@ at rest in its centre: the centre is reachable and outside the target.
 The distance to the target is the length of the shortest free path from the centre to the target's rim. Paths
 run over a finer grid, whose points include the centres, with steps to the 8 neighbours and 8 knight's moves;
 such a path is at most 2.8% longer than a straight line.
+
+Every-visit Monte Carlo takes mean and variance of the returns to go of all steps in a tile. Visits of one
+trajectory are not independent, and those with other velocities are pooled: what it estimates is the return to
+go of a ball *as visited*, met in the tile at a random moment.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from scipy.sparse import csgraph
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.domains.pinball.maze import Maze
+from policyrisk.trajectories import Trajectories
 
-__all__ = ["TileGrid", "grid_distances"]
+__all__ = ["TileGrid", "TileReturns", "every_visit", "grid_distances", "visit_sums"]
 
 _FINEST = 250  # points along an axis that the finer grid has at least
 _MOVES = (
@@ -137,3 +142,32 @@ def _centres(cells: int) -> Floats:
     """The centres (cells², 2) of a grid on the unit square; cell (i, j) of x and y is row i·cells + j."""
     middle = (np.arange(cells) + 0.5) / cells
     return np.column_stack([np.repeat(middle, cells), np.tile(middle, cells)])
+
+
+@dataclass(frozen=True, eq=False)
+class TileReturns:
+    """Returns to go by tile."""
+
+    visits: Floats  # (tiles²,)
+    mean: Floats  # (tiles²,), nan without a visit
+    variance: Floats  # (tiles²,), unbiased for independent visits, nan with fewer than two
+
+
+def visit_sums(data: Trajectories, grid: TileGrid) -> Floats:
+    """Sums over the terminated episodes' steps in each tile: number, Σ B and Σ B², of shape (3, tiles²).
+
+    B is the return to go; these are whole numbers here, so that the sums are exact.
+    """
+    ended = np.repeat(data.terminated, data.lengths)
+    tile = grid.tile_of(data.states[data.visited_rows])[ended]
+    B = data.returns_to_go()[ended]
+    return np.array([np.bincount(tile, weights=B**p, minlength=grid.free.size) for p in range(3)])
+
+
+def every_visit(sums: Floats) -> TileReturns:
+    """Every-visit Monte Carlo from the sums of :func:`visit_sums`."""
+    n, total, squares = sums
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(n > 0, total / n, np.nan)
+        variance = np.where(n > 1, (squares - n * mean**2) / (n - 1), np.nan)
+    return TileReturns(n, mean, variance)

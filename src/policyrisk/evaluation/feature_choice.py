@@ -40,7 +40,7 @@ _METHODS: tuple[VarianceMethod, ...] = ("second-moment", "direct")
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class FeatureChoice:
     """What was chosen, and the table that it was chosen from."""
 
     spelling: Spelling
@@ -104,7 +104,7 @@ def candidates(survey: Survey, transitions: int) -> list[Spelling]:
     return [spelling for spelling, size in found if size <= transitions / 20]
 
 
-def choose(
+def choose_features(
     data: Trajectories,
     survey: Survey,
     names: Sequence[str],
@@ -116,7 +116,7 @@ def choose(
     ridge: float,
     variance: VarianceMethod | None = None,
     seed: Seed = None,
-) -> Choice:
+) -> FeatureChoice:
     """The best of the candidates for the box low to high (dim,), on a sample of the episodes.
 
     ``survey`` is of the whole data, ``variance`` the one way to estimate it that is considered (both where
@@ -141,7 +141,7 @@ def choose(
         validation = cross_validate(estimators, data, folds=folds, seed=seed)
     sizes = {name: estimator.features.size for name, estimator in estimators.items()}
     spelling, method = entries[_best(validation, sizes)]
-    return Choice(spelling, method, validation, sampled=len(data), episodes=survey.episodes)
+    return FeatureChoice(spelling, method, validation, sampled=len(data), episodes=survey.episodes)
 
 
 def _best(validation: CrossValidation, sizes: Mapping[str, int]) -> str:

@@ -1,0 +1,81 @@
+"""What an evaluation is made from: files, a stream or Trajectories."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from policyrisk import distributed
+from policyrisk._core.progress import ProgressBar
+from policyrisk.distributed.shards import as_shards
+from policyrisk.errors import InvalidInputError
+from policyrisk.passes.survey import Survey
+from policyrisk.readers import Stream, read
+from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
+
+
+def opened(source: Any, columns: Mapping[str, Any]) -> Source:
+    """The episodes: a stream where they are in files, whose reader's options are ``columns``."""
+    if _paths(source):
+        return read(source, **columns)
+    # A data frame can be iterated over too: it gives its columns' names.
+    if not isinstance(source, Iterable) or hasattr(source, "columns"):
+        raise InvalidInputError(
+            f"source must be a path, Trajectories or a re-iterable of them, got {type(source).__name__}; "
+            "write a data frame to a Parquet file and pass its path"
+        )
+    if columns:
+        raise InvalidInputError(
+            f"{', '.join(columns)} must be left out unless source is a path, got {type(source).__name__}; "
+            "they say how a file is read"
+        )
+    check_reiterable(source)
+    found: Source = source
+    return found
+
+
+def shards_of(source: Any, columns: Mapping[str, Any]) -> list[distributed.Shard]:
+    """The same in pieces, for the workers of a cluster."""
+    return distributed.shards(source, **columns) if _paths(source) else as_shards(source)
+
+
+def described(source: Any) -> str:
+    """What the data are, in a line."""
+    if paths := _paths(source):
+        return ", ".join(map(str, paths))
+    if isinstance(source, Stream):
+        return source.name
+    return repr(source) if isinstance(source, Trajectories) else f"a {type(source).__name__} of Trajectories"
+
+
+def fingerprint(source: Any, survey: Survey) -> list[Any]:
+    """What tells the data from others: counts and extent; name, size and time of each of their files."""
+    places = [Path(path) for path in _paths(source)]
+    files = [file for place in places for file in (sorted(place.rglob("*")) if place.is_dir() else [place])]
+    return [
+        [survey.episodes, survey.transitions, survey.low.tolist(), survey.high.tolist()],
+        *([str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()),
+    ]
+
+
+def _paths(source: Any) -> list[str | os.PathLike[str]]:
+    """The paths that a source is, one or several; none where it is something else."""
+    given = [source] if isinstance(source, str | os.PathLike) else source
+    if isinstance(given, list | tuple) and all(isinstance(path, str | os.PathLike) for path in given):
+        return list(given)
+    return []
+
+
+class Watched:
+    """A source with a progress bar over its transitions at each pass, whose number may not be known."""
+
+    def __init__(self, title: str, source: Source, transitions: int | None = None) -> None:
+        self.title, self.source, self.transitions = title, source, transitions
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        with ProgressBar(self.title, self.transitions) as bar:
+            for batch in batches(self.source):
+                bar.advance(batch.transitions)
+                yield batch
