@@ -1,17 +1,18 @@
-"""LSTD's sums against the table of their definitions, summed transition by transition."""
+"""LSTD's sums against their definition, summed transition by transition."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from collections.abc import Iterator
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
-from conftest import dense
 
 from policyrisk._core import threads as _blas
 from policyrisk._core.arrays import readonly
@@ -21,6 +22,7 @@ from policyrisk.features import Fourier, Polynomial, RadialBasis, Tabular, TileC
 from policyrisk.lstd import _sweep_kernels
 from policyrisk.lstd import chunks as products
 from policyrisk.lstd.accumulate import accumulate
+from policyrisk.lstd.definition import Definition, rows
 from policyrisk.lstd.lagged_products import Lagged, Total
 from policyrisk.lstd.rows import DenseRows, Memory, SparseRows
 from policyrisk.trajectories import Trajectories
@@ -100,35 +102,15 @@ def episodes(ends: str, seed: int = 0, count: int = 9) -> Trajectories:
 
 
 def reference(data: Trajectories, features: Any, second: Any, lam: float, discount: float) -> dict[str, Any]:
-    """The sampled column of the table, literally."""
-    l_J, l_M = features.size, second.size
-    out: dict[str, Any] = {
-        "A": np.zeros((l_J, l_J)), "b": np.zeros(l_J), "C": np.zeros((l_M, l_M)), "D": np.zeros((l_M, l_J)),
-        "e": np.zeros(l_M), "gram": np.zeros((l_M, l_M)), "mean_gram": np.zeros((l_J, l_J)),
-        "visits": np.zeros(l_J), "second_visits": np.zeros(l_M),
-        "feature_episodes": np.zeros(l_J), "second_feature_episodes": np.zeros(l_M),
-    }  # fmt: skip
-    for episode in data:
-        T, done = int(episode.lengths[0]), bool(episode.terminated[0])
-        states = episode.states[:T] if done else episode.states
-        phi_J, phi_M = dense(features(states)), dense(second(states))
-        if done:
-            phi_J, phi_M = np.vstack([phi_J, np.zeros(l_J)]), np.vstack([phi_M, np.zeros(l_M)])
-        z, y = np.zeros(l_J), np.zeros(l_M)
-        for t, r in enumerate(episode.rewards):
-            z = lam * discount * z + phi_J[t]
-            y = lam * discount**2 * y + phi_M[t]
-            out["A"] += np.outer(z, phi_J[t] - discount * phi_J[t + 1])
-            out["b"] += z * r
-            out["C"] += np.outer(y, phi_M[t] - discount**2 * phi_M[t + 1])
-            out["D"] += np.outer(y, 2 * discount * r * phi_J[t + 1])
-            out["e"] += y * r**2
-            out["mean_gram"] += np.outer(phi_J[t], phi_J[t])
-            out["gram"] += np.outer(phi_M[t], phi_M[t])
-        out["visits"] += (phi_J[:T] != 0).sum(axis=0)
-        out["second_visits"] += (phi_M[:T] != 0).sum(axis=0)
-        out["feature_episodes"] += (phi_J[:T] != 0).any(axis=0)
-        out["second_feature_episodes"] += (phi_M[:T] != 0).any(axis=0)
+    """The sums of the definition, and what else the record counts."""
+    terms = reduce(add, map(Definition(features, second, lam, discount).terms, data))
+    out = {name: getattr(terms, name) for name in "AbCDe"}
+    for phi, gram, before in ((features, "mean_gram", ""), (second, "gram", "second_")):
+        visited = [rows(phi, episode)[:-1] for episode in data]
+        together = np.vstack(visited)
+        out[gram] = together.T @ together
+        out[f"{before}visits"] = (together != 0).sum(axis=0)
+        out[f"{before}feature_episodes"] = sum((each != 0).any(axis=0).astype(int) for each in visited)
     return out
 
 

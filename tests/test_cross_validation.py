@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from slow_lstd import SlowLSTD
 
 import policyrisk as pr
 from policyrisk._core.random import keys
@@ -15,7 +14,8 @@ from policyrisk.selection.cross_validation import FoldEpisodes, cross_validate, 
 
 CHAIN = pr.domains.walk(n=8, p=0.7)
 DATA = CHAIN.sample(0, episodes=47, seed=0)
-EXACT = pr.LSTD(pr.Tabular(8)).fit_exact(CHAIN, start=0)
+TABLE = pr.Tabular(8)
+EXACT = pr.LSTD(TABLE).fit_exact(CHAIN, start=0)
 
 
 @dataclass
@@ -128,7 +128,7 @@ def test_differences_are_paired_by_episode():
 
 def test_a_stream_and_one_record_give_the_same():
     table = pr.Tabular(8)
-    estimators = {"TD(0)": SlowLSTD(table, table, 0.0), "LSTD(0.9)": SlowLSTD(table, table, 0.9)}
+    estimators = {"LSTD(0)": pr.LSTD(table, lam=0.0), "LSTD(0.9)": pr.LSTD(table, lam=0.9)}
     whole = cross_validate(estimators, DATA, seed=5)
     stream = cross_validate(estimators, [DATA[:10], DATA[10:13], DATA[13:]], seed=5)
     again = cross_validate(estimators, DATA, seed=5)
@@ -350,7 +350,7 @@ BAD = {
         "agree on the discount",
     ),
     "discounts": (
-        lambda: cross_validate({"a": SlowLSTD(None, None), "b": SlowLSTD(None, None, discount=0.9)}, DATA),
+        lambda: cross_validate({"a": pr.LSTD(TABLE), "b": pr.LSTD(TABLE, discount=0.9)}, DATA),
         MismatchError,
         "agree on the discount",
     ),

@@ -1,4 +1,4 @@
-"""Error bars against the sandwich written out episode by episode, and against the spread of estimates."""
+"""Error bars against their definition, episode by episode, and against the spread of estimates."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from policyrisk.features import Polynomial, Tabular, TileCoding
 from policyrisk.lstd import _kernels
 from policyrisk.lstd import chunks as products
 from policyrisk.lstd.accumulate import accumulate
+from policyrisk.lstd.definition import Definition
 from policyrisk.lstd.influence import Face, influence, influence_by
 from policyrisk.lstd.score_sums import second_moment_of_direct
 from policyrisk.passes.fold import here
@@ -53,58 +54,8 @@ def walks(episodes: int, seed: int, most: int = 12) -> Trajectories:
     return Trajectories(paths[steps <= lengths[:, None]], rewards, lengths, paths[:, -1] == N)
 
 
-def terms(
-    data: Trajectories, pair: tuple[Any, Any], lam: float, discount: float, w_J: Any, direct: bool
-) -> list[dict[str, Any]]:
-    """A_k, b_k, C_k, d_k (e_k + D_k w_J, or Σ y δ²) and D_k, of every episode."""
-    out = []
-    for episode in data:
-        T, done = int(episode.lengths[0]), bool(episode.terminated[0])
-        phi_J, phi_M = (dense(phi(episode.states[: T + 1 - done])) for phi in pair)
-        if done:
-            phi_J, phi_M = (np.vstack([phi, np.zeros(phi.shape[1])]) for phi in (phi_J, phi_M))
-        l_J, l_M = phi_J.shape[1], phi_M.shape[1]
-        k: dict[str, Any] = {
-            "A": np.zeros((l_J, l_J)), "b": np.zeros(l_J), "C": np.zeros((l_M, l_M)),
-            "d": np.zeros(l_M), "D": np.zeros((l_M, l_J)),
-        }  # fmt: skip
-        z, y = np.zeros(l_J), np.zeros(l_M)
-        for t, r in enumerate(episode.rewards):
-            z = lam * discount * z + phi_J[t]
-            y = lam * discount**2 * y + phi_M[t]
-            k["A"] += np.outer(z, phi_J[t] - discount * phi_J[t + 1])
-            k["b"] += z * r
-            k["C"] += np.outer(y, phi_M[t] - discount**2 * phi_M[t + 1])
-            if direct:
-                delta = r + (discount * phi_J[t + 1] - phi_J[t]) @ w_J
-                k["d"] += y * delta**2
-                k["D"] += 2 * delta * np.outer(y, discount * phi_J[t + 1] - phi_J[t])
-            else:
-                k["d"] += y * (r**2 + 2 * discount * r * phi_J[t + 1] @ w_J)
-                k["D"] += 2 * discount * r * np.outer(y, phi_J[t + 1])
-        out.append(k)
-    return out
-
-
-def literal(
-    parts: list[dict[str, Any]], w_J: Any, w_M: Any, ridge: float, face: Face | None = None
-) -> npt.NDArray[np.float64]:
-    """ψ_k, stacked, of the design's formulas: A, C and D are means over episodes; of shape (K, l_J + l_M)."""
-    A, C, D = (np.mean([k[name] for k in parts], axis=0) for name in "ACD")
-    A_inv = np.linalg.pinv(A + ridge * np.eye(len(A)), rcond=1e-10)
-    bordered = C + ridge * np.eye(len(C))
-    if face is not None:
-        active = len(face.H)
-        bordered = np.block([[bordered, face.H.T], [face.H, np.zeros((active, active))]])
-    C_inv = np.linalg.pinv(bordered, rcond=1e-10)
-    psi = []
-    for k in parts:
-        psi_J = A_inv @ (k["b"] - k["A"] @ w_J)
-        rhs = k["d"] - k["C"] @ w_M + D @ psi_J
-        if face is not None:
-            rhs = np.concatenate([rhs, face.G @ psi_J])
-        psi.append(np.concatenate([psi_J, (C_inv @ rhs)[: len(C)]]))
-    return np.array(psi)
+def definition(pair: Any, lam: float, discount: float, direct: bool, ridge: float = 0.0) -> Definition:
+    return Definition(*pair, lam=lam, discount=discount, ridge=ridge, direct=direct)
 
 
 def stacked(bars: Any, l_J: int, l_M: int) -> npt.NDArray[np.float64]:
@@ -131,6 +82,17 @@ def estimable(pair: Any, which: int) -> npt.NDArray[np.float64]:
 
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("direct", [False, True], ids=["second-moment", "direct"])
+def test_weights_are_those_of_the_definition(name: str, direct: bool) -> None:
+    data, pair = walks(40, seed=3), MAPS[name]
+    for lam, discount, ridge in [(0.0, 1.0, 0.0), (0.9, 0.95, 0.0), (0.9, 1.0, 0.2)]:
+        _, weights = fitted(data, pair, lam, discount, ridge, direct)
+        truth = definition(pair, lam, discount, direct, ridge).weights(data)
+        for which, (got, w) in enumerate(zip((weights.mean, weights.second), truth, strict=True)):
+            np.testing.assert_allclose(estimable(pair, which) @ got, estimable(pair, which) @ w, rtol=1e-8)
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("direct", [False, True], ids=["second-moment", "direct"])
 @pytest.mark.parametrize("episodes", [6, 60], ids=["few", "many"])
 def test_covariance_is_that_of_the_written_out_influences(name: str, direct: bool, episodes: int) -> None:
     """Fewer episodes than weights are solved one by one, more of them through their sum."""
@@ -142,9 +104,8 @@ def test_covariance_is_that_of_the_written_out_influences(name: str, direct: boo
         equations, weights = fitted(data, pair, lam, discount, ridge, direct)
         method = "direct" if direct else "second-moment"
         bars = influence(data, equations, weights, method=method).bars
-        parts = terms(data, pair, lam, discount, weights.mean, direct)
-        psi = literal(parts, weights.mean, weights.second, ridge)
-        truth = np.cov(psi, rowvar=False) / len(data)
+        slow = definition(pair, lam, discount, direct, ridge)
+        truth = slow.covariance(data, weights.mean, weights.second)
         phi = sp.block_diag([estimable(pair, 0), estimable(pair, 1)]).toarray()
         got = phi @ stacked(bars, pair[0].size, pair[1].size) @ phi.T
         truth = phi @ truth @ phi.T
@@ -165,8 +126,7 @@ def test_on_the_active_face(direct: bool, episodes: int) -> None:
     face = Face(H=-phi_M, G=np.zeros_like(phi_J) if direct else -2 * J[:, None] * phi_J)
     method = "direct" if direct else "second-moment"
     bars = influence(data, equations, weights, method=method, face=face).bars
-    parts = terms(data, pair, 0.9, 1.0, weights.mean, direct)
-    truth = np.cov(literal(parts, weights.mean, w_M, 0.0, face), rowvar=False) / len(data)
+    truth = definition(pair, 0.9, 1.0, direct).covariance(data, weights.mean, w_M, (face.H, face.G))
     got = stacked(bars, pair[0].size, pair[1].size)
     np.testing.assert_allclose(got, truth, atol=1e-9 * np.abs(truth).max())
     # The variance that the constraint holds at zero has no error.
@@ -191,9 +151,11 @@ def test_direct_right_hand_side(name: str) -> None:
     data, pair = walks(20, seed=4), MAPS[name]
     equations = accumulate(data, *pair, lam=0.7, discount=0.9)
     w_J = np.random.default_rng(0).normal(size=pair[0].size)
-    parts = terms(data, pair, 0.7, 0.9, w_J, direct=True)
+    slow = definition(pair, 0.7, 0.9, direct=True)
     got = second_moment_of_direct(data, equations, w_J)
-    np.testing.assert_allclose(got, sum(k["d"] for k in parts), rtol=1e-11)
+    np.testing.assert_allclose(
+        got, sum(slow.right_hand_side(episode, w_J)[0] for episode in data), rtol=1e-11
+    )
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -255,8 +217,7 @@ def test_bootstrap_deviations_have_the_covariance_and_the_skewness() -> None:
     draws = np.hstack([found.mean_deviations, found.second_deviations])
     assert draws.shape == (B, 5)
     np.testing.assert_array_equal(found.bars.replicates, draws)
-    parts = terms(data, pair, 0.9, 1.0, weights.mean, False)
-    psi = literal(parts, weights.mean, weights.second, 0.0)
+    psi = np.hstack(definition(pair, 0.9, 1.0, False).influences(data, weights.mean, weights.second))
     psi = (psi - psi.mean(axis=0)) * np.sqrt(len(data) / (len(data) - 1)) / len(data)
     scale = np.sqrt((psi**2).sum(axis=0))
     u = draws / scale
