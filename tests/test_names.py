@@ -8,24 +8,7 @@ import policyrisk
 
 ROOT = Path(policyrisk.__file__).parent
 # Names that still stand for two things.
-PENDING = {
-    "Chunk",
-    "DenseRows",
-    "Grid",
-    "Level",
-    "Memory",
-    "Moments",
-    "Problem",
-    "Quantity",
-    "Rows",
-    "ScoreSums",
-    "Seed",
-    "Seen",
-    "Sparse",
-    "SparseRows",
-    "Visits",
-    "_Sums",
-}
+PENDING = {"Moments", "Problem", "ScoreSums", "_Sums"}
 
 
 def names(path):

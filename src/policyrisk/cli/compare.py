@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from policyrisk.cli.shared import CRITERIA, AsJson, Level, criterion, print_json
+from policyrisk.cli.shared import CRITERIA, AsJson, LevelOption, criterion, print_json
 
 if TYPE_CHECKING:
     from policyrisk._core.arrays import Floats
@@ -35,7 +35,7 @@ def compare(
     out: Annotated[Path, typer.Option(help="Picture of the mean-std plane (png, svg or pdf).")] = Path(
         "comparison.png"
     ),
-    level: Level = 0.95,
+    level: LevelOption = 0.95,
     as_json: AsJson = False,
 ) -> None:
     """Rank policies by a risk criterion over the start states of all their data together.

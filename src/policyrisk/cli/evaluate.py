@@ -11,10 +11,10 @@ import typer
 
 from policyrisk.cli.shared import (
     AsJson,
-    Level,
+    LevelOption,
     Ray,
     RayAddress,
-    Seed,
+    SeedOption,
     box,
     cluster,
     names,
@@ -106,8 +106,8 @@ def evaluate(
     ] = None,
     step: Annotated[str | None, typer.Option(help="The step's column.", rich_help_panel=_COLUMNS)] = None,
     name: Annotated[str | None, typer.Option(help="The policy's name, else that of --out.")] = None,
-    level: Level = 0.95,
-    seed: Seed = None,
+    level: LevelOption = 0.95,
+    seed: SeedOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the same evaluation where it was killed or stopped.")
     ] = False,

@@ -11,7 +11,16 @@ from typing import Annotated, Any
 import typer
 
 from policyrisk._core.folder import check_folder
-from policyrisk.cli.shared import AsJson, Ray, RayAddress, Seed, cluster, imported, look_here, print_json
+from policyrisk.cli.shared import (
+    AsJson,
+    Ray,
+    RayAddress,
+    SeedOption,
+    cluster,
+    imported,
+    look_here,
+    print_json,
+)
 
 _SUFFIXES = (".parquet", ".npz")
 RANDOM = "random"
@@ -28,7 +37,7 @@ def rollout(
     ],
     episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")],
     out: Annotated[Path, typer.Option(help="File for the episodes, .parquet or .npz.")],
-    seed: Seed = None,
+    seed: SeedOption = None,
     num_envs: Annotated[
         int | None, typer.Option(min=1, help="Environments that are stepped side by side, else up to 16.")
     ] = None,

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from policyrisk.criteria import Criterion
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="The seed of everything random, else fresh.")]
-Level = Annotated[float, typer.Option(help="The intervals' level.", callback=lambda value: _level(value))]
+SeedOption = Annotated[int | None, typer.Option(min=0, help="The seed of everything random, else fresh.")]
+LevelOption = Annotated[
+    float, typer.Option(help="The intervals' level.", callback=lambda value: _level(value))
+]
 
 Ray = Annotated[
     bool,

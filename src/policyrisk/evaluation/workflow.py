@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -38,7 +38,6 @@ from policyrisk.risk.estimate import as_level
 from policyrisk.trajectories import Source
 
 AUTO = "auto"
-Box: TypeAlias = "str | Sequence[tuple[float, float]]"
 
 
 def evaluate(
@@ -50,7 +49,7 @@ def evaluate(
     ridge: float = 0.0,
     variance: VarianceMethod | None = None,
     nonnegative: bool = False,
-    box: Box = AUTO,
+    box: str | Sequence[tuple[float, float]] = AUTO,
     level: float = 0.95,
     seed: Seed = None,
     name: str | None = None,

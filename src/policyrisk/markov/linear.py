@@ -44,7 +44,8 @@ from scipy.sparse.linalg import splu
 from policyrisk._core.arrays import Floats, Ints, as_floats, as_number
 from policyrisk.errors import InvalidInputError, SolverError
 from policyrisk.markov._multigrid_kernels import gauss_seidel, resolvent_residual
-from policyrisk.markov.multigrid import SINGULAR, Correction, Multigrid, Sparse
+from policyrisk.markov.branches import Sparse
+from policyrisk.markov.multigrid import SINGULAR, Correction, Multigrid
 
 __all__ = ["Resolvent", "SolveReport"]
 

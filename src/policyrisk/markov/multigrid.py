@@ -31,7 +31,6 @@ Pairwise aggregation and K-cycles are due to Notay (2010, 2012).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -39,8 +38,7 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk.errors import SolverError
 from policyrisk.markov._multigrid_kernels import collapse, gauss_seidel, match_pairs
-
-Sparse: TypeAlias = "sp.csr_array[np.float64, tuple[int, int]]"
+from policyrisk.markov.branches import Sparse
 
 SINGULAR = (
     "I − factor·P is singular to rounding: some states all but never reach the end; "

@@ -14,7 +14,7 @@ from policyrisk._core.records import Arrays, Header, record
 from policyrisk._core.text import number, percent, plural, table
 from policyrisk.risk.estimate import student_interval
 
-Quantity: TypeAlias = Literal["mean", "variance", "std"]
+SampledQuantity: TypeAlias = Literal["mean", "variance", "std"]
 
 _SHOWN = 8  # states in the table that is printed
 
@@ -56,12 +56,12 @@ class MonteCarlo:
         """The share of each state's episodes that was cut off, of shape (n,)."""
         return np.asarray(self.cut_off / np.maximum(self.episodes, 1))
 
-    def standard_error(self, of: Quantity = "variance") -> Floats:
+    def standard_error(self, of: SampledQuantity = "variance") -> Floats:
         """The standard error of a quantity, of shape (n,)."""
-        check_choice(of, "of", get_args(Quantity))
+        check_choice(of, "of", get_args(SampledQuantity))
         return np.asarray(getattr(self, f"{of}_se"))
 
-    def interval(self, of: Quantity = "variance", level: float = 0.95) -> Floats:
+    def interval(self, of: SampledQuantity = "variance", level: float = 0.95) -> Floats:
         """quantity ± t · standard error with Student's t for the episodes, of shape (n, 2)."""
         error = self.standard_error(of)
         return student_interval(getattr(self, of), error, self.episodes.astype(np.float64), level)
@@ -87,7 +87,7 @@ class MonteCarlo:
 
     def _line(self, i: int) -> list[str]:
         line = [", ".join(number(x) for x in self.states[i])]
-        for of in get_args(Quantity):
+        for of in get_args(SampledQuantity):
             line += [number(getattr(self, of)[i]), number(getattr(self, f"{of}_se")[i], 2)]
         return [*line, str(self.cut_off[i])] if self.cut_off.any() else line
 
