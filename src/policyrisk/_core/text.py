@@ -9,7 +9,7 @@ NONE = "–"  # what is not known or does not apply
 
 
 def number(value: float, digits: int = 5) -> str:
-    """A number with so many significant digits; nan is a dash.
+    """A number to ``digits`` significant digits; nan is a dash.
 
     >>> number(-73.125), number(float("nan")), number(1234567.0), number(1000.0)
     ('-73.125', '–', '1.2346e+06', '1000')

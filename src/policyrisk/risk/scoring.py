@@ -37,7 +37,7 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import Estimate
 from policyrisk.trajectories import Source, batches
 
-_ROUNDING = 1e-9  # of B² + J²: what counts as no variance and no error
+ROUNDING = 1e-9  # of the squares of B and J: what counts as no variance and no error
 _PIECE = 2**17  # transitions at a time
 
 
@@ -118,7 +118,7 @@ def step_scores(J: Floats, V: Floats, B: Floats) -> StepScores:
     B = as_floats(B, "B", (None,))
     unvisited = np.isnan(J) | np.isnan(V)
     squared = (B - J) ** 2
-    nothing = _ROUNDING * (B**2 + J**2)
+    nothing = ROUNDING * (B**2 + J**2)
     certain = ~unvisited & (np.abs(V) <= nothing) & (squared <= nothing)
     positive = ~certain & (V > 0)
     calibration = np.full(n, np.nan)

@@ -35,13 +35,19 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
 from policyrisk.risk import RiskFunction, SampleReturns
-from policyrisk.risk.scoring import ClusterSums, HeldOutSteps, Score, ScoreSums, held_out_steps, step_scores
+from policyrisk.risk.scoring import (
+    ROUNDING,
+    ClusterSums,
+    HeldOutSteps,
+    Score,
+    ScoreSums,
+    held_out_steps,
+    step_scores,
+)
 from policyrisk.selection.cross_validation_result import FLOOR, Candidate, CrossValidation
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
 __all__ = ["Candidate", "CrossValidation", "Estimator", "cross_validate"]
-
-_ROUNDING = 1e-9  # of the mean of B²: what counts as no error of J
 
 
 class Estimator(Protocol):
@@ -228,7 +234,7 @@ class _Tally:
         least = min((errors[name] for name in fitted if name not in self.failed), default=0.0)
         size = B_all.squares + B_all.count * B_all.mean**2  # Σ B²
         # Where nothing is random, or there is no reward, any floor will do.
-        floor = max(FLOOR * least, _ROUNDING * size) / B_all.count or 1.0
+        floor = max(FLOOR * least, ROUNDING * size) / B_all.count or 1.0
         return FoldReturns(floor, B_all.mean, B_all.squares / B_all.count)
 
     def _predicted(
