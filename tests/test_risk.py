@@ -251,8 +251,8 @@ def test_full_rows_are_few_at_a_time(full, monkeypatch):
     )
     for phi, numbers in ((dense_map, 21), (sparse_map, 4 * full)):
         seen = support(pr.Tabular(phi.size)) if phi is sparse_map else support(phi.features)
-        facts = Provenance("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400)
-        risk = RiskFunction(phi, phi, *[np.ones(phi.size)] * 2, "direct", seen, seen, facts)
+        provenance = Provenance("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400)
+        risk = RiskFunction(phi, phi, *[np.ones(phi.size)] * 2, "direct", seen, seen, provenance)
         risk.mean(np.linspace(0, 1, 20_000))
         assert sum(phi.rows) == 20_000
         assert max(phi.rows) * numbers <= 2**14
@@ -264,8 +264,8 @@ def test_fewer_at_a_time_once_rows_are_fuller(monkeypatch):
     monkeypatch.setattr("policyrisk.risk.function._FEWEST", 16)
     phi = Counted(pr.FunctionFeatures(lambda x: sp.csr_array((x > 0.5) | (np.arange(1000) == 0)), size=1000))
     seen = support(pr.Tabular(1000))
-    facts = Provenance("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400)
-    risk = RiskFunction(phi, phi, np.ones(1000), np.ones(1000), "direct", seen, seen, facts)
+    provenance = Provenance("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400)
+    risk = RiskFunction(phi, phi, np.ones(1000), np.ones(1000), "direct", seen, seen, provenance)
     n = (500, 1500)
     np.testing.assert_array_equal(risk.mean(np.repeat([0.2, 0.8], n)), np.repeat([1.0, 1000.0], n))
     fuller = int(np.searchsorted(np.cumsum(phi.rows), 500, side="right"))
@@ -819,11 +819,12 @@ def test_text_says_what_it_is():
     assert "TileCoding" in repr(risk)
     assert "error bars: yes, with 100 bootstrap replicates" in str(risk)
     assert "40 episodes, 400 transitions" in str(risk)
-    facts = Provenance(
+    assert risk.facts is risk.provenance  # as it was called before
+    provenance = Provenance(
         "LSTD", 0.9, 1.0, 0.1, episodes=3, terminated=1, outside=1, given_up=2, redundant=1, constrained=1
     )
-    assert len(facts.remarks) == 5
-    assert "ridge=0.1" in facts.settings
+    assert len(provenance.remarks) == 5
+    assert "ridge=0.1" in provenance.settings
 
 
 def test_provenances_are_equal_where_all_numbers_are() -> None:

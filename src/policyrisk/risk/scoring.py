@@ -37,7 +37,7 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import Estimate
 from policyrisk.trajectories import Source, batches
 
-ROUNDING = 1e-9  # of the squares of B and J: what counts as no variance and no error
+CERTAIN = 1e-9  # of the squares of B and J: a variance or a squared error up to this is none
 _PIECE = 2**17  # transitions at a time
 
 
@@ -118,7 +118,7 @@ def step_scores(J: Floats, V: Floats, B: Floats) -> StepScores:
     B = as_floats(B, "B", (None,))
     unvisited = np.isnan(J) | np.isnan(V)
     squared = (B - J) ** 2
-    nothing = ROUNDING * (B**2 + J**2)
+    nothing = CERTAIN * (B**2 + J**2)
     certain = ~unvisited & (np.abs(V) <= nothing) & (squared <= nothing)
     positive = ~certain & (V > 0)
     calibration = np.full(n, np.nan)

@@ -36,7 +36,7 @@ from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
 from policyrisk.risk import RiskFunction, SampleReturns
 from policyrisk.risk.scoring import (
-    ROUNDING,
+    CERTAIN,
     ClusterSums,
     HeldOutSteps,
     Score,
@@ -234,7 +234,7 @@ class _Tally:
         least = min((errors[name] for name in fitted if name not in self.failed), default=0.0)
         size = B_all.squares + B_all.count * B_all.mean**2  # Σ B²
         # Where nothing is random, or there is no reward, any floor will do.
-        floor = max(FLOOR * least, ROUNDING * size) / B_all.count or 1.0
+        floor = max(FLOOR * least, CERTAIN * size) / B_all.count or 1.0
         return FoldReturns(floor, B_all.mean, B_all.squares / B_all.count)
 
     def _predicted(
