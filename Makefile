@@ -22,11 +22,11 @@ test: setup
 
 # Not in parallel: a cluster and a browser take both cores.
 test-services: setup
-	$(PYTEST) -m "service and not slow" tests
+	$(PYTEST) -m "service and not slow"
 
 test-all: setup
 	$(PYTEST) -n auto --dist loadfile -m "not service"
-	$(PYTEST) -m service tests
+	$(PYTEST) -m service
 
 # Kernels of BLAS round differently from machine to machine: the tests with those of four kinds, on one thread and on two.
 test-blas: setup

@@ -10,13 +10,15 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
+collect_ignore = ["data"]  # programs there wrote the files beside them, with the package of their time
 SERVICES = {"machines", "browser"}  # fixtures: a Ray cluster, a Chromium
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if SERVICES.intersection(getattr(item, "fixturenames", ())):
+        example_on_ray = item.path.parent.name == "distributed"
+        if example_on_ray or SERVICES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.service)
 
 

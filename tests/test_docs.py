@@ -103,7 +103,9 @@ def check_printed(expected, printed, where):
     assert checker.check_output(example.want, printed, FLAGS), f"{where}\n{difference}"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.service] * (page == "scaling.md")) for page in PAGES]
+)
 def test_blocks_run(page, tmp_path, monkeypatch, capsys):
     """In order, in one namespace and in an empty folder; a text block below a shell block is its output."""
     monkeypatch.chdir(tmp_path)

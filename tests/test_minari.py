@@ -103,6 +103,7 @@ def record(name, kind, plans=PLANS):
 def expected(*coordinates):
     at = [np.concatenate([[0], np.cumsum(plan)]) for plan in PLANS]
     states = np.concatenate(at)[:, None] * np.array(coordinates)
+    states[states == 0] = 0  # never −0
     rewards = -np.concatenate(PLANS).astype(float)
     return pr.Trajectories(states, rewards, [len(plan) for plan in PLANS], ENDS)
 
