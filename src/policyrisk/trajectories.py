@@ -229,11 +229,14 @@ def pieces(data: Trajectories, most: int) -> Iterator[Trajectories]:
     >>> [part.lengths.tolist() for part in pieces(data, 3)]
     [[2, 1], [3]]
     """
+    if data.transitions <= most:
+        yield data
+        return
     first = 0
     while first < len(data):
         last = int(np.searchsorted(data.offsets, data.offsets[first] + most))
         last = min(max(last, first + 1), len(data))
-        yield data if last - first == len(data) else data[first:last]
+        yield data[first:last]
         first = last
 
 

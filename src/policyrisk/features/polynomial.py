@@ -12,8 +12,9 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Bools, Floats, Ints, as_count
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
+from policyrisk.features.box import Box
 from policyrisk.features.lattice import lattice, parents
-from policyrisk.features.protocol import Box, Described
+from policyrisk.features.protocol import Described
 
 MOST = 1_000_000  # monomials
 

@@ -1,30 +1,20 @@
-"""What a feature map has to be, and the little that ours share.
-
-The rule for states outside the declared box [low, high]: they are moved to the nearest point of the
-box before φ is computed, and ``outside(states)`` tells which they were, so that whoever uses the
-features can count them. Only :class:`Tabular` refuses them: an index has no nearest neighbour. States
-that are not finite are an error everywhere, in the coordinates that ``dims`` leaves out as well.
-"""
+"""What a feature map has to be, what it gives for some states, and the little that ours share."""
 
 from __future__ import annotations
 
 import json
-import math
 import reprlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_count, as_floats, as_states, readonly
+from policyrisk._core.arrays import Bools, Ints, Matrix, readonly
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import _kernels
-
-_MOST = 2**31 - 1  # tiles or centres along one coordinate: far more than anyone has, and exact in a float
-_WIDEST = 1e298  # high - low, so that _MOST times it is still a finite number
 
 
 @runtime_checkable
@@ -99,154 +89,55 @@ class Described(ABC):
         super().__setattr__(name, value)
 
 
-def unchecked_states(states: npt.ArrayLike) -> Floats:
-    """States (n, dim) as a read-only C array, for a kernel that finds out itself whether they are finite.
-
-    A float64 array that is in C order already is neither copied nor read.
-    """
-    if isinstance(states, np.ndarray) and states.dtype == np.float64 and states.ndim in (1, 2):
-        array = np.ascontiguousarray(states[:, None] if states.ndim == 1 else states)
-    else:
-        array = np.ascontiguousarray(as_states(states))
-    return readonly(array)  # always read-only, so that a kernel is compiled once
+def is_binary(features: Features) -> TypeGuard[BinaryFeatures]:
+    """As isinstance(features, BinaryFeatures), which takes longer than a small batch."""
+    return hasattr(features, "active")
 
 
-def columns(dim: int, dims: tuple[int, ...] | None, count: int) -> Ints:
-    """Which ``count`` columns of states of dimension ``dim`` to look at, checked."""
-    if dims is None:
-        if dim != count:
-            raise InvalidInputError(
-                f"states must have {count} {'coordinate' if count == 1 else 'coordinates'}, as many as the "
-                f"features were made for, got {dim}; choose some with dims="
-            )
-        return np.arange(count)
-    if max(dims) >= dim:
+def active_of(features: BinaryFeatures, states: npt.NDArray[Any]) -> Ints:
+    """The indices of the features that are 1, of shape (n, ones), in C order."""
+    active = np.ascontiguousarray(features.active(states), dtype=np.int64)
+    if active.ndim != 2 or len(active) != len(states):
         raise InvalidInputError(
-            f"states must have a coordinate {max(dims)} for dims={list(dims)}, got dimension {dim}; "
-            "pass whole states or other dims"
+            f"features.active must return indices of shape ({len(states)}, ones) for {len(states)} states, "
+            f"got shape {active.shape}; return one row of indices per state"
         )
-    return np.array(dims, dtype=np.int64)
+    _check_columns(active, features.size)
+    return active
 
 
-def as_dims(dims: object, count: int | None) -> tuple[int, ...] | None:
-    """Checked ``dims``: distinct non-negative ints, ``count`` of them where that is known."""
-    if dims is None:
-        return None
-    array = np.atleast_1d(np.asarray(dims))
-    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
-        raise InvalidInputError(f"dims must be a list of coordinate indices, got {dims!r}; pass ints")
-    if (array < 0).any() or len(set(array.tolist())) != array.size:
+def matrix_of(features: Features, states: npt.NDArray[Any]) -> Matrix:
+    """φ(states), of shape (n, size): dense, in C order, or CSR in canonical format; of float64."""
+    given = features(states)
+    phi: Any = given if sp.issparse(given) else np.asarray(given)
+    if phi.shape != (len(states), features.size):
         raise InvalidInputError(
-            f"dims must be distinct and not negative, got {array.tolist()}; count coordinates from 0"
+            f"features must return an array of shape {(len(states), features.size)} for "
+            f"{len(states)} states, got {phi.shape}; return one row of {features.size} per state"
         )
-    if count is not None and array.size != count:
+    if not sp.issparse(phi):
+        return np.ascontiguousarray(phi, dtype=np.float64)
+    csr = sp.csr_array(phi, dtype=np.float64)
+    _check_columns(csr.indices, features.size)
+    if not csr.has_canonical_format:
+        csr = csr.copy()  # the map may keep what it gave
+        csr.sum_duplicates()
+    return csr
+
+
+def outside(maps: Iterable[Features], states: npt.NDArray[Any]) -> Bools:
+    """Which states lie outside the box of one of the maps, of shape (n,); a map may have no box."""
+    found = np.zeros(len(states), dtype=np.bool_)
+    for features in maps:
+        tell = getattr(features, "outside", None)
+        if tell is not None:
+            found |= tell(states)
+    return found
+
+
+def _check_columns(columns: npt.NDArray[Any], size: int) -> None:
+    if columns.size and not (columns.min() >= 0 and columns.max() < size):
         raise InvalidInputError(
-            f"dims must name {count} {'coordinate' if count == 1 else 'coordinates'}, got {array.tolist()}; "
-            "name as many as the features look at"
+            f"features must have indices from 0 to {size - 1}, got {columns.min()} to {columns.max()}; "
+            "make size and the indices agree"
         )
-    return tuple(array.tolist())
-
-
-def as_counts(value: Any, name: str, count: int) -> tuple[int, ...]:
-    """``count`` whole numbers of at least 1, from as many or from one for all."""
-    given = [value] * count if np.ndim(value) == 0 else list(value)
-    if len(given) != count:
-        raise InvalidInputError(
-            f"{name} must be one whole number or {count} of them, one per coordinate, got {len(given)}; "
-            "pass as many as low and high have"
-        )
-    numbers = tuple(as_count(number, name, 1) for number in given)
-    if max(numbers) > _MOST:
-        raise InvalidInputError(
-            f"{name} must be at most {_MOST} per coordinate, got {max(numbers)}; pass fewer"
-        )
-    return numbers
-
-
-@dataclass(frozen=True)
-class Box:
-    """A box [low, high] over chosen coordinates, and the scaling u = (x − low) / (high − low).
-
-    An unbounded box has low = −∞ and high = ∞: nothing is outside of it, and u = x.
-    """
-
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    dims: tuple[int, ...] | None
-
-    @classmethod
-    def of(cls, low: object, high: object, dims: object) -> Box:
-        """A box from a caller's values, checked."""
-        low_array = as_floats(np.atleast_1d(np.asarray(low)), "low", (None,))
-        high_array = as_floats(np.atleast_1d(np.asarray(high)), "high", (low_array.size,))
-        if low_array.size == 0 or not (low_array < high_array).all():
-            raise InvalidInputError(
-                f"low must be below high in every coordinate, got low={low_array.tolist()} and "
-                f"high={high_array.tolist()}; widen the box"
-            )
-        with np.errstate(over="ignore"):
-            span = high_array - low_array
-        if span.max() > _WIDEST:
-            raise InvalidInputError(
-                f"high - low must be at most {_WIDEST:g}, got low={low_array.tolist()} and "
-                f"high={high_array.tolist()}; narrow the box"
-            )
-        return cls(tuple(low_array.tolist()), tuple(high_array.tolist()), as_dims(dims, low_array.size))
-
-    @classmethod
-    def unbounded(cls, dim: int, dims: object) -> Box:
-        """The whole space of dimension ``dim``."""
-        return cls((-np.inf,) * dim, (np.inf,) * dim, as_dims(dims, dim))
-
-    @property
-    def dim(self) -> int:
-        """The number of coordinates."""
-        return len(self.low)
-
-    @property
-    def bounded(self) -> bool:
-        """Whether there is a box at all."""
-        return math.isfinite(self.low[0])
-
-    @property
-    def bounds(self) -> tuple[Floats, Floats]:
-        """Low and high as read-only arrays, each of shape (dim,)."""
-        return readonly(np.array(self.low)), readonly(np.array(self.high))
-
-    def columns(self, dim: int) -> Ints:
-        """The box's coordinates as columns of states of dimension ``dim``."""
-        return columns(dim, self.dims, self.dim)
-
-    def coordinates(self, states: npt.ArrayLike) -> Floats:
-        """The box's coordinates of the states, of shape (n, dim), unscaled."""
-        array = as_states(states)
-        chosen = self.columns(array.shape[1])
-        return array if self.dims is None else array[:, chosen]
-
-    def scale(self, states: npt.ArrayLike) -> Floats:
-        """u of the states, of shape (n, dim), in C order.
-
-        What lies outside is moved to the nearest point of the box.
-        """
-        array = np.ascontiguousarray(self.coordinates(states))
-        if not self.bounded:
-            return array
-        low, high = self.bounds
-        scaled: Floats = (array.clip(low, high) - low) / (high - low)
-        return scaled
-
-    def outside(self, states: npt.ArrayLike) -> Bools:
-        """Which states lie outside the box, of shape (n,)."""
-        array = unchecked_states(states)
-        out = np.empty(len(array), dtype=np.bool_)
-        if _kernels.outside(array, self.columns(array.shape[1]), *self.bounds, out) >= 0:
-            as_states(states)  # raises, and says where they are not finite
-        return out
-
-    def spec(self) -> dict[str, Any]:
-        """The box in plain values."""
-        return {
-            "low": list(self.low) if self.bounded else None,
-            "high": list(self.high) if self.bounded else None,
-            "dims": None if self.dims is None else list(self.dims),
-        }

@@ -35,7 +35,8 @@ from policyrisk._core.arrays import (
 )
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _radial_kernels as kernels
-from policyrisk.features.protocol import Box, Described, as_counts
+from policyrisk.features.box import Box, as_counts
+from policyrisk.features.protocol import Described
 
 _ROWS = 1024  # states at a time, so that the exponentials of a dense grid stay in the cache
 

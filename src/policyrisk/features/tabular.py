@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Bools, Ints, as_count, as_states, name_some
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
-from policyrisk.features.protocol import as_dims, columns, unchecked_states
+from policyrisk.features.box import as_dims, columns, unchecked_states
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Bools, Floats, Ints, as_count, as_states, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
-from policyrisk.features.protocol import Box, Described, as_counts, unchecked_states
+from policyrisk.features.box import Box, as_counts, unchecked_states
+from policyrisk.features.protocol import Described
 from policyrisk.features.tabular import ones_at
 
 _LARGEST = 2**62  # indices must fit in 64 bits

@@ -26,7 +26,7 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.records import record
 from policyrisk.features import Features
-from policyrisk.features.checked import matrix_of
+from policyrisk.features.protocol import matrix_of
 from policyrisk.passes.fold import Fold
 from policyrisk.trajectories import Source, Trajectories, batches
 

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Bools, Floats, Ints, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
-from policyrisk.features.checked import active_of, is_binary, matrix_of
+from policyrisk.features.protocol import active_of, is_binary, matrix_of
 from policyrisk.lstd import _kernels
 
 # From this share of non-zeros on, dense products are faster than sparse ones.

@@ -34,7 +34,7 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Floats, Ints, as_floats, as_number, name_some, readonly
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.features import Features, as_features
-from policyrisk.features.checked import matrix_of
+from policyrisk.features.protocol import matrix_of
 from policyrisk.markov.chain import MarkovChain
 from policyrisk.markov.norms import Norm, contraction, operator_norm
 

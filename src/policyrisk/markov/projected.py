@@ -21,7 +21,7 @@ from policyrisk._core.arrays import Floats, Matrix
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import MismatchError
 from policyrisk.features import Features
-from policyrisk.features.checked import matrix_of
+from policyrisk.features.protocol import matrix_of
 from policyrisk.markov.chain import MarkovChain
 
 

@@ -4,10 +4,12 @@ One kernel learns both moments, since each is TD for a target c and a discount g
 
     δ_t = c_t + g φ(x_{t+1})ᵀw − φ(x_t)ᵀw        J: c = r, g = γ        M: c = r² + 2γ r J̃(x'), g = γ²
 
-run for J first: it writes down the values J̃(x_{t+1}) that M's targets need. Features come as *rows*, one
-per state, in one of three layouts; ``entries``, ``column`` and ``value`` read them all alike. Episode k
-has its states in rows base[k], base[k] + 1, … and its rewards at offsets[k], …; only its first used[k]
-transitions count, and ``bootstraps[k]`` tells whether the last of them has a successor's row.
+run for J first: it writes down the values J̃(x_{t+1}) that M's targets need.
+
+Features come as *rows*, one per state, in one of three layouts; ``entries``, ``column`` and ``value`` read
+them all alike. Episode k has its states in rows base[k], base[k] + 1, … and its rewards at offsets[k], …;
+only its first used[k] transitions count, and ``bootstraps[k]`` tells whether the last of them has a
+successor's row.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints, readonly
 from policyrisk.features import Features
-from policyrisk.features.checked import active_of, is_binary, matrix_of
+from policyrisk.features.protocol import active_of, is_binary, matrix_of
 from policyrisk.td._kernels import ActiveRows, EntryRows, FeatureRows, FullRows
 from policyrisk.trajectories import Trajectories, pieces
 

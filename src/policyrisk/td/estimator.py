@@ -26,7 +26,7 @@ import numpy as np
 from policyrisk._core.arrays import Floats, Ints, as_count, as_number, check_choice, readonly
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, SolverError
 from policyrisk.features import Features, as_features
-from policyrisk.features.checked import outside
+from policyrisk.features.protocol import outside
 from policyrisk.risk import Provenance, RiskFunction
 from policyrisk.risk.summary import SampleReturns
 from policyrisk.td import _kernels
