@@ -9,7 +9,7 @@ import policyrisk as pr
 from policyrisk._core.records import pack, unpack
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.passes import survey as survey_module
-from policyrisk.passes.survey import EpisodeSample, Survey, SurveyPass, SurveySums
+from policyrisk.passes.survey import FEWEST, Survey, SurveyPass, SurveySums
 
 
 @pytest.fixture
@@ -80,16 +80,18 @@ def test_refusals(data):
         Survey.of([data, pr.Trajectories([[0], [1]], [1.0], [1], [True])])
 
 
+def sampled(source, episodes, transitions, seed):
+    return SurveyPass(seed, (episodes, transitions))(source, 0).sample()
+
+
 def ids(sample):
     return [float(part.states[0, 0]) for part in sample]
 
 
 def test_a_small_source_is_sampled_whole_and_in_order(data):
-    source = EpisodeSample(parts(data, 30), 10_000, 10**6, seed=0)
-    batches = list(source)
-    assert [len(batch) for batch in batches] == [30, 170]
-    np.testing.assert_array_equal(source.sample().states, data.states)
-    np.testing.assert_array_equal(source.sample().rewards, data.rewards)
+    sample = sampled(parts(data, 30), 10_000, 10**6, seed=0)
+    np.testing.assert_array_equal(sample.states, data.states)
+    np.testing.assert_array_equal(sample.rewards, data.rewards)
 
 
 @pytest.mark.parametrize(("episodes", "transitions"), [(50, 10**6), (10**6, 150)])
@@ -98,9 +100,7 @@ def test_a_large_source_is_sampled_within_bounds(data, episodes, transitions):
     for seed in range(20):
         samples = []
         for cuts in ((), (3, 100), range(1, 200)):
-            source = EpisodeSample(parts(data, *cuts), episodes, transitions, seed=seed)
-            list(source)
-            sample = source.sample()
+            sample = sampled(parts(data, *cuts), episodes, transitions, seed=seed)
             assert len(sample) <= episodes
             assert sample.transitions <= transitions
             assert len(sample) == episodes or sample.transitions > transitions - data.lengths.max()
@@ -112,18 +112,14 @@ def test_a_large_source_is_sampled_within_bounds(data, episodes, transitions):
 def test_sampled_episodes_are_uniform(data):
     counts = dict.fromkeys(ids(data), 0)
     for seed in range(400):
-        source = EpisodeSample(parts(data, 20, 90), 50, 10**6, seed=seed)
-        list(source)
-        for key in ids(source.sample()):
+        for key in ids(sampled(parts(data, 20, 90), 50, 10**6, seed=seed)):
             counts[key] += 1
     z = (np.array(list(counts.values())) - 100) / np.sqrt(400 * 0.25 * 0.75)
     assert np.abs(z).max() < 4.5
 
 
 def test_a_few_episodes_are_kept_whatever_their_length(data):
-    source = EpisodeSample(data, 50, 1, seed=0)
-    list(source)
-    assert len(source.sample()) == EpisodeSample.FEWEST
+    assert len(sampled(data, 50, 1, seed=0)) == FEWEST
 
 
 def merged(pieces, seed, bounds=None):
@@ -142,9 +138,7 @@ def test_one_part_has_the_bits_of_the_whole(data, monkeypatch):
     whole = Survey.of(parts(data, 20, 90), seed=3)
     for name, value in vars(sums.survey()).items():
         np.testing.assert_array_equal(value, getattr(whole, name))
-    source = EpisodeSample(parts(data, 20, 90), 50, 200, seed=3)
-    list(source)
-    assert ids(sums.sample()) == ids(source.sample())
+    assert ids(sums.sample()) == ids(sampled(data, 50, 200, seed=3))
 
 
 @pytest.mark.parametrize("empty", [0, 1, 3])
@@ -161,11 +155,11 @@ def test_parts_add_up_to_the_whole(data, empty):
 
 def test_sums_of_nothing_are_neutral_and_no_survey(data):
     sums = SurveyPass(0, (50, 100))(data, 1)
-    for both in (sums + SurveySums.none(), SurveySums.none() + sums):
+    for both in (sums + SurveySums(), SurveySums() + sums):
         assert ids(both.sample()) == ids(sums.sample())
         np.testing.assert_array_equal(both.survey().low, sums.survey().low)
     with pytest.raises(InvalidInputError, match="at least one episode"):
-        (SurveySums.none() + SurveySums.none()).survey()
+        (SurveySums() + SurveySums()).survey()
     with pytest.raises(MismatchError, match="3 and 1"):
         sums + SurveySums.of(pr.Trajectories([[0], [1]], [1.0], [1], [True]))
 

@@ -1,8 +1,9 @@
-"""What experiments leave behind: a folder, plain JSON, pictures, and how long the parts took."""
+"""What commands and experiments leave behind: a folder, JSON, pictures, and how long the parts took."""
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,21 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["Clock", "make_folder", "plain", "write_figure", "write_json"]
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder that results go to."""
+def make_folder(folder: Path, name: str = "out") -> None:
+    """Make the folder that results go to, and its parents; ``name`` is the argument's."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInputError(
-            f"out must be a folder that can be made, got {folder}: {error.strerror}; choose another"
+            f"{name} must be a folder that can be made, got {folder}: {error.strerror}; choose another"
         ) from error
 
 
-def write_json(numbers: dict[str, Any], folder: Path) -> Path:
-    """Write ``result.json``, with null for numbers that are not finite."""
+def write_json(numbers: dict[str, Any], path: Path) -> Path:
+    """Write JSON, with null for numbers that are not finite."""
     text = json.dumps(plain(numbers), indent=1, allow_nan=False)
-    write_atomically(folder / "result.json", lambda file: file.write(text.encode()))
-    return folder / "result.json"
+    write_atomically(path, lambda file: file.write(text.encode()))
+    return path
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
@@ -59,14 +60,18 @@ class Clock:
         self.seconds["total"] = round(time.monotonic() - self._began, 3)
 
 
-def plain(value: Any) -> Any:
-    """The same without numbers that JSON does not know: null for those that are not finite."""
+def plain(value: Any, digits: int = 17) -> Any:
+    """The same in values that JSON knows: lists for arrays, None for numbers that are not finite.
+
+    >>> plain({"a": np.array([1 / 3, np.inf]), "b": (1, "x")}, digits=3)
+    {'a': [0.333, None], 'b': [1, 'x']}
+    """
     if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
+        return {key: plain(part, digits) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [plain(part, digits) for part in value]
     if isinstance(value, np.ndarray):
-        return plain(value.tolist())
+        return plain(value.tolist(), digits)
     if isinstance(value, float):
-        return value if np.isfinite(value) else None
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     return value

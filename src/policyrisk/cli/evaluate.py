@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -172,8 +171,7 @@ def evaluate(
 
 def _write(evaluation: Evaluation, folder: Path, clock: Clock) -> dict[str, Any]:
     """Write everything into an empty folder; what ``summary.json`` holds."""
-    from policyrisk._core.output import plain
-    from policyrisk._core.records import write_atomically
+    from policyrisk._core.output import write_json
     from policyrisk.evaluation.maps import write_maps
 
     with clock("write"):
@@ -185,8 +183,7 @@ def _write(evaluation: Evaluation, folder: Path, clock: Clock) -> dict[str, Any]
     seconds = {**evaluation.seconds, **clock.seconds}
     total = seconds.pop("total")
     numbers = {**evaluation.to_dict(), "seconds": {**seconds, "total": total}}
-    text = json.dumps(plain(numbers), indent=1, allow_nan=False)
-    write_atomically(folder / _SUMMARY, lambda file: file.write(text.encode()))
+    write_json(numbers, folder / _SUMMARY)
     return numbers
 
 

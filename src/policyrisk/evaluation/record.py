@@ -21,6 +21,7 @@ import numpy as np
 
 import policyrisk
 from policyrisk._core import records
+from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation.advice import Advice, advise
@@ -181,12 +182,7 @@ class Evaluation:
         ``policyrisk evaluate`` puts maps, the report and ``summary.json`` beside them.
         """
         place = Path(folder)
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidInputError(
-                f"folder must be a folder that can be made, got {place}: {error.strerror}; choose another"
-            ) from error
+        make_folder(place, "folder")
         self.risk.save(place / RISK)
         values = {
             "name": self.name,

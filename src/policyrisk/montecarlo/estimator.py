@@ -2,7 +2,7 @@
 
 From each state x, K episodes give returns g_k = Σ_{t<ℓ} γ^t r_t, and with them the sample mean ḡ for J(x),
 the unbiased sample variance s² for V(x) and s for the standard deviation, each with its standard error (the
-formulas are in :mod:`policyrisk.montecarlo.sums`). No features, no bias, and the price is K episodes for
+formulas are in :mod:`policyrisk._core.central_sums`). No features, no bias, and the price is K episodes for
 each and every state: the naive map that LSTD is measured against.
 
 Cut-off episodes. One that has not ended after ``max_steps`` steps, or that the environment truncates, is
@@ -26,13 +26,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from policyrisk._core.arrays import Floats, Seed, as_count, as_number, as_states, name_some
+from policyrisk._core.central_sums import COUNT
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import percent, plural
 from policyrisk.errors import CutOffWarning, InvalidInputError
 from policyrisk.montecarlo.identity import identity, states_text
 from policyrisk.montecarlo.record import MonteCarlo
-from policyrisk.montecarlo.sums import COUNT, CUT_OFF, ROWS, STEPS, merge, moments, tabulate
+from policyrisk.montecarlo.sums import CUT_OFF, ROWS, STEPS, estimates, merge, tabulate
 from policyrisk.passes.checkpoint import Checkpoint, stored_checkpoint
 from policyrisk.simulation.simulators import Runner, as_runner
 
@@ -153,7 +154,7 @@ def monte_carlo_by(
     _warn_of_cut_offs(table, most)
     return MonteCarlo(
         rows.copy(),
-        *moments(table),
+        **estimates(table),
         episodes=table[COUNT].astype(np.int64),
         cut_off=table[CUT_OFF].astype(np.int64),
         steps=table[STEPS].astype(np.int64),

@@ -151,9 +151,9 @@ def write(result: ChainResult, folder: Path) -> list[Path]:
     """Write ``result.json``, ``chain.png`` and ``chain.svg`` into the folder; their paths are returned."""
     make_folder(folder)
     figure = draw(result)
-    vector = folder / "chain.svg"
+    numbers, vector = folder / "result.json", folder / "chain.svg"
     write_atomically(vector, lambda file: figure.savefig(file, format="svg"))
-    return [write_json(result.to_dict(), folder), write_figure(figure, folder / "chain.png"), vector]
+    return [write_json(result.to_dict(), numbers), write_figure(figure, folder / "chain.png"), vector]
 
 
 def _on_raw_monomials(w: Floats, n: int) -> Floats:

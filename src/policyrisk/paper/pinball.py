@@ -167,7 +167,7 @@ def write(result: PinballResult, folder: Path) -> list[Path]:
     from policyrisk.paper.pinball_figures import draw_distance, draw_std, draw_value
 
     make_folder(folder)
-    paths = [write_json(result.to_dict(), folder), folder / "maps.npz"]
+    paths = [write_json(result.to_dict(), folder / "result.json"), folder / "maps.npz"]
     maps = result.maps()
     write_atomically(paths[1], lambda file: np.savez_compressed(file, allow_pickle=False, **maps))
     for name, draw in (("value", draw_value), ("std", draw_std), ("distance", draw_distance)):

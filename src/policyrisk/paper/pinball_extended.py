@@ -120,7 +120,7 @@ def write(extension: ExtendedResult, folder: Path) -> list[Path]:
     """Write the figures, and ``result.json`` anew with a key ``extended``; the figures' paths."""
     from policyrisk.paper.pinball_figures import draw_curves, draw_error_bars, draw_estimates
 
-    write_json({**extension.result.to_dict(), "extended": extension.numbers}, folder)
+    write_json({**extension.result.to_dict(), "extended": extension.numbers}, folder / "result.json")
     return [
         write_figure(draw(extension), folder / f"pinball_{name}.png")
         for name, draw in (

@@ -10,10 +10,11 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from policyrisk._core.output import plain
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
 from policyrisk.report.grid import MapGrid
-from policyrisk.report.numbers import Line, Maps, Sampled, ends, plain
+from policyrisk.report.numbers import DIGITS, Line, Maps, Sampled, ends
 from policyrisk.report.page import build
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def _data(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> dict[str, 
         "axes": [
             {
                 "name": axis.name,
-                "cells": plain(axis.cells),
-                "levels": plain(axis.levels),
+                "cells": plain(axis.cells, DIGITS),
+                "levels": plain(axis.levels, DIGITS),
                 "median": axis.median,
             }
             for axis in grid.axes

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats
+from policyrisk._core.output import plain
 from policyrisk._core.progress import ProgressBar
 from policyrisk.report.grid import MapGrid
 from policyrisk.risk import RiskFunction
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 SAMPLE = 4000  # visited states that the table and the plane choose from
 CLOUD = 1500  # of them that are drawn
 RISKIEST = 10  # rows of the table
+DIGITS = 7  # of the numbers that the page is given
 APART = 0.1  # of the data's extent: two rows of the table differ by more in some coordinate
 _ROWS = 16_384  # states between two steps of the progress bar
 
@@ -112,8 +114,8 @@ class Line:
     def to_dict(self) -> dict[str, Any]:
         """What the page's script draws from: each quantity with its interval's ends."""
         return {
-            "values": {name: plain(values) for name, values in self.values.items()},
-            "intervals": {name: [plain(ends) for ends in both.T] for name, both in self.intervals.items()},
+            "values": plain(self.values, DIGITS),
+            "intervals": {name: plain(both.T, DIGITS) for name, both in self.intervals.items()},
         }
 
 
@@ -161,10 +163,10 @@ class Sampled:
         shown = np.flatnonzero(np.isfinite(self.std) & np.isfinite(self.mean))
         shown = shown[:: max(-(-shown.size // CLOUD), 1)]
         return {
-            "states": [plain(row) for row in self.states[shown]],
-            "mean": plain(self.mean[shown]),
-            "std": plain(self.std[shown]),
-            "episodes": plain(self.episodes[shown]),
+            "states": plain(self.states[shown], DIGITS),
+            "mean": plain(self.mean[shown], DIGITS),
+            "std": plain(self.std[shown], DIGITS),
+            "episodes": plain(self.episodes[shown], DIGITS),
         }
 
 
@@ -173,14 +175,10 @@ def packed(values: npt.NDArray[Any]) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
 
 
-def plain(values: Floats) -> list[float | None]:
-    """Numbers that JSON knows, with seven digits: null for those that are not finite."""
-    return [float(f"{v:.7g}") if np.isfinite(v) else None for v in values.tolist()]
-
-
 def ends(estimate: Estimate) -> list[float | None]:
     """An estimate's value and the ends of its interval."""
-    return plain(np.array([estimate.value, estimate.low, estimate.high]))
+    ends: list[float | None] = plain([estimate.value, estimate.low, estimate.high], DIGITS)
+    return ends
 
 
 def _span(values: Floats) -> list[float]:

@@ -14,13 +14,14 @@ the first sanity check that anyone makes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, as_floats
+from policyrisk._core.central_sums import add_samples, central_sums, sample_moments
 from policyrisk._core.records import record
 from policyrisk._core.text import NONE, number, plural, table
 from policyrisk.errors import InvalidInputError
@@ -32,8 +33,8 @@ from policyrisk.risk.estimate import Estimate
 class SampleReturns:
     """The plain sample moments of episodes' returns g_k, as sums about their mean.
 
-    They add (Pébay's formulas), so that a stream is folded batch by batch: ``SampleReturns.of(a) +
-    SampleReturns.of(b)`` is ``SampleReturns.of`` of both together, and ``sum()`` works.
+    They add (:mod:`policyrisk._core.central_sums`): ``SampleReturns.of(a) + SampleReturns.of(b)`` is
+    ``SampleReturns.of`` of both together, and ``sum()`` works.
 
     >>> (SampleReturns.of([1.0, 2.0]) + SampleReturns.of([6.0])).variance
     7.0
@@ -48,55 +49,29 @@ class SampleReturns:
     @classmethod
     def of(cls, returns: npt.ArrayLike) -> SampleReturns:
         """The moments of an array of returns, of shape (K,)."""
-        g = as_floats(returns, "returns", (None,))
-        if g.size == 0:
-            return cls(0, math.nan)
-        mean = float(g.mean())
-        deviation = g - mean
-        second, third, fourth = (float(np.sum(deviation**power)) for power in (2, 3, 4))
-        return cls(g.size, mean, second, third, fourth)
+        return cls._of_sums(central_sums(as_floats(returns, "returns", (None,))))
+
+    @classmethod
+    def _of_sums(cls, sums: Floats) -> SampleReturns:
+        count, *others = sums.tolist()
+        return cls(int(count), *others)
 
     def __add__(self, other: object) -> SampleReturns:
         if not isinstance(other, SampleReturns):
             return NotImplemented
-        if self.count == 0 or other.count == 0:
-            return other if self.count == 0 else self
-        a, b = self.count, other.count
-        n, delta = a + b, other.mean - self.mean
-        return SampleReturns(
-            count=n,
-            mean=self.mean + delta * b / n,
-            squares=self.squares + other.squares + delta**2 * a * b / n,
-            cubes=self.cubes
-            + other.cubes
-            + delta**3 * a * b * (a - b) / n**2
-            + 3 * delta * (a * other.squares - b * self.squares) / n,
-            fourths=self.fourths
-            + other.fourths
-            + delta**4 * a * b * (a**2 - a * b + b**2) / n**3
-            + 6 * delta**2 * (a**2 * other.squares + b**2 * self.squares) / n**2
-            + 4 * delta * (a * other.cubes - b * self.cubes) / n,
-        )
+        return self._of_sums(add_samples(np.array(astuple(self)), np.array(astuple(other))))
 
     def __radd__(self, other: object) -> SampleReturns:
         return self if other == 0 else NotImplemented
 
     @property
     def variance(self) -> float:
-        """The unbiased sample variance Σ (g_k − ḡ)² / (K − 1); nan for fewer than two returns."""
-        return self.squares / (self.count - 1) if self.count > 1 else math.nan
+        """The unbiased sample variance; nan for fewer than two returns."""
+        return float(sample_moments(np.array(astuple(self)))[0])
 
     def covariance(self) -> Floats:
-        """The covariance (2, 2) of the sample mean and the sample variance.
-
-        With central moments μ: Var ḡ = μ₂/K, Cov = μ₃/K, Var s² = (μ₄ − μ₂² (K − 3)/(K − 1))/K.
-        """
-        K = self.count
-        if K < 2:
-            return np.full((2, 2), np.nan)
-        second, third, fourth = self.squares / K, self.cubes / K, self.fourths / K
-        of_variance = (fourth - second**2 * (K - 3) / (K - 1)) / K
-        return np.array([[self.variance / K, third / K], [third / K, of_variance]])
+        """The covariance (2, 2) of the sample mean and the sample variance."""
+        return sample_moments(np.array(astuple(self)))[1]
 
 
 @dataclass(frozen=True, eq=False)
