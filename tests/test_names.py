@@ -15,16 +15,12 @@ PENDING = {
     "Level",
     "Memory",
     "Moments",
-    "Problem",
     "Quantity",
     "Rows",
-    "ScoreSums",
     "Seed",
     "Seen",
     "Sparse",
     "SparseRows",
-    "Visits",
-    "_Sums",
 }
 
 
