@@ -25,7 +25,8 @@ from policyrisk.domains import Pinball
 from policyrisk.features import Features, Fourier, TileCoding
 from policyrisk.lstd import LSTD
 from policyrisk.lstd.accumulate import accumulate
-from policyrisk.lstd.influence import influence
+from policyrisk.lstd.sandwich import sandwich
+from policyrisk.lstd.scores import ScorePass
 from policyrisk.paper.pinball import PinballParameters
 from policyrisk.risk import Provenance, RiskFunction
 from policyrisk.risk.support import Support
@@ -142,7 +143,7 @@ def error_bars() -> float:
     )
 
     def work() -> npt.NDArray[np.float64]:
-        bars = influence(data, equations, weights).bars
+        bars = sandwich(ScorePass.of(equations, weights, direct=False)(data, 0), equations, weights)
         return replace(risk, error_bars=bars).standard_error(centres())
 
     return best(work, 5)

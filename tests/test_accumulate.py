@@ -13,18 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from policyrisk._core import threads as _blas
+from policyrisk._core import threads as threads_module
 from policyrisk._core.arrays import readonly
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Fourier, Polynomial, RadialBasis, Tabular, TileCoding
 from policyrisk.lstd import _sweep_kernels
-from policyrisk.lstd import chunks as products
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.definition import Definition, rows
-from policyrisk.lstd.lagged_products import Lagged, Total
 from policyrisk.lstd.rows import DenseRows, Memory, SparseRows
+from policyrisk.lstd.trace_products import Total, TraceProduct
 from policyrisk.trajectories import Trajectories
 
 SUMS = ("A", "b", "C", "D", "e", "gram", "mean_gram")
@@ -175,18 +175,18 @@ def test_cutting_the_work_up_changes_nothing(pair: tuple[str, str], monkeypatch:
     truth = reference(data, features, second, 0.9, 0.95)
     for most in (1, 5, 50):
         for name in ("DENSE_CHUNK", "DENSE_BLOCK", "SPARSE_CHUNK"):
-            monkeypatch.setattr(f"policyrisk.lstd.accumulate.{name}", most)
+            monkeypatch.setattr(f"policyrisk.lstd.chunks.{name}", most)
         check(accumulate(data, features, second, lam=0.9, discount=0.95), truth)
 
 
 @pytest.mark.parametrize("name", ["tiles", "polynomial", "hats"])
 def test_the_same_bits_on_one_thread_and_on_many(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in ("DENSE_CHUNK", "DENSE_BLOCK", "SPARSE_CHUNK"):
-        monkeypatch.setattr(f"policyrisk.lstd.accumulate.{size}", 64)
+        monkeypatch.setattr(f"policyrisk.lstd.chunks.{size}", 64)
     data = episodes("mixed", count=100)
     results = []
     for threads in (1, 4):
-        monkeypatch.setattr(products, "get_num_threads", lambda threads=threads: threads)
+        monkeypatch.setattr(threads_module, "get_num_threads", lambda threads=threads: threads)
         results.append(accumulate(data, MAPS[name], lam=0.9, discount=0.9))
     for field in SUMS:
         np.testing.assert_array_equal(getattr(results[0], field), getattr(results[1], field))
@@ -256,7 +256,7 @@ def test_no_episode_gives_the_empty_equations() -> None:
 def test_results_come_in_order_and_do_not_pile_up(
     threads: int, uses_blas: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(threads_module, "get_num_threads", lambda: threads)
     read = 0
 
     def items() -> Iterator[int]:
@@ -266,46 +266,42 @@ def test_results_come_in_order_and_do_not_pile_up(
             yield read
 
     most = (threads if uses_blas else 2 * threads) + 1
-    found = products.in_order(lambda item: -item, items(), uses_blas=uses_blas)
+    found = threads_module.in_order(lambda item: -item, items(), uses_blas=uses_blas)
     for done, result in enumerate(found, start=1):
         assert result == -done
         assert read <= done + most
 
 
 def test_blas_threads_are_held_and_given_back() -> None:
-    control = _blas._control()
-    if control is None:
-        assert not _blas.controllable()
+    def used() -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    if not threads_module.controllable():
         pytest.skip("this BLAS cannot be told how many threads to use")
-    get, set_to = control
-    before = get()
-    try:
-        set_to(2)
-        with _blas.single_threaded():
-            assert get() == 1
-            with _blas.single_threaded():
-                assert get() == 1
-            assert get() == 1
-        assert get() == 2
-        with pytest.raises(ZeroDivisionError), _blas.single_threaded():
+    with threadpool_limits(2, user_api="blas"):
+        with threads_module.single_threaded():
+            assert used() == {1}
+            with threads_module.single_threaded():
+                assert used() == {1}
+            assert used() == {1}
+        assert used() == {2}
+        with pytest.raises(ZeroDivisionError), threads_module.single_threaded():
             raise ZeroDivisionError
-        assert get() == 2
-    finally:
-        set_to(before)
+        assert used() == {2}
 
 
 def test_dense_products_leave_the_cores_to_a_blas_that_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "controllable", lambda: False)
-    monkeypatch.setattr(products, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(threads_module, "controllable", lambda: False)
+    monkeypatch.setattr(threads_module, "get_num_threads", lambda: 2)
     threads: set[int] = set()
 
     def work(item: int) -> int:
         threads.add(threading.get_ident())
         return item
 
-    assert list(products.in_order(work, range(20), uses_blas=True)) == list(range(20))
+    assert list(threads_module.in_order(work, range(20), uses_blas=True)) == list(range(20))
     assert threads == {threading.get_ident()}
-    assert list(products.in_order(work, range(20), uses_blas=False)) == list(range(20))
+    assert list(threads_module.in_order(work, range(20), uses_blas=False)) == list(range(20))
     assert len(threads) > 1
 
 
@@ -358,7 +354,7 @@ def test_wrong_features_are_named() -> None:
         accumulate(huge, Tabular(1), lam=0.9, discount=1.0)
 
 
-def test_lagged_kernels_agree_with_plain_numpy() -> None:
+def test_product_kernels_agree_with_plain_numpy() -> None:
     """P_c = Σ_i ρ_i (h_ic σ_i + Σ_{s > i} κ^{s−1−i} g_sc σ_s)ᵀ, with weights that are anything."""
     rng = np.random.default_rng(5)
     ends = readonly(np.array([0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 1], dtype=bool))
@@ -383,7 +379,7 @@ def test_lagged_kernels_agree_with_plain_numpy() -> None:
 
     for left, right in itertools.product((sparse, whole), repeat=2):
         for cuts in ([0, 12], [0, 2, 3, 8, 12]):
-            part = Lagged(g, h, kappa, 5, Memory())
+            part = TraceProduct(g, h, kappa, 5, Memory())
             for first, last in reversed(list(itertools.pairwise(cuts))):
                 at = slice(first, last)
                 part.block(at, left(rho, at), right(sigma, at))

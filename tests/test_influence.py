@@ -14,18 +14,18 @@ import pytest
 import scipy.sparse as sp
 from conftest import dense
 
+from policyrisk._core import threads as threads_module
 from policyrisk._core.random import keys, stream, uniform
 from policyrisk._core.threads import single_threaded
 from policyrisk.equations import Weights
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Polynomial, Tabular, TileCoding
 from policyrisk.lstd import _kernels
-from policyrisk.lstd import chunks as products
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.definition import Definition
-from policyrisk.lstd.influence import Face, influence, influence_by
-from policyrisk.lstd.score_sums import second_moment_of_direct
-from policyrisk.passes.fold import here
+from policyrisk.lstd.sandwich import Face, sandwich
+from policyrisk.lstd.scores import ScorePass, direct_right_hand_side
+from policyrisk.risk import ErrorBars
 from policyrisk.trajectories import Trajectories
 
 N = 5
@@ -58,6 +58,19 @@ def definition(pair: Any, lam: float, discount: float, direct: bool, ridge: floa
     return Definition(*pair, lam=lam, discount=discount, ridge=ridge, direct=direct)
 
 
+def bars_of(
+    parts: Any, equations: Any, weights: Weights, direct: bool = False, face: Face | None = None, **draws: Any
+) -> ErrorBars:
+    """The error bars of data in parts."""
+    work = ScorePass.of(equations, weights, direct=direct, episodes=[len(part) for part in parts], **draws)
+    return sandwich(reduce(add, [work(part, i) for i, part in enumerate(parts)]), equations, weights, face)
+
+
+def right_hand_side(data: Any, equations: Any, w_J: Any) -> npt.NDArray[np.float64]:
+    maps = equations.features, equations.second_features
+    return direct_right_hand_side(data, w_J, *maps, lam=equations.lam, discount=equations.discount)
+
+
 def stacked(bars: Any, l_J: int, l_M: int) -> npt.NDArray[np.float64]:
     out = np.zeros((l_J + l_M, l_J + l_M))
     J, M = bars.mean_kept, l_J + bars.second_kept
@@ -70,7 +83,7 @@ def fitted(data: Trajectories, pair: Any, lam: float, discount: float, ridge: fl
     equations = accumulate(data, *pair, lam=lam, discount=discount)
     weights = equations.solve(ridge)
     if direct:
-        rhs = second_moment_of_direct(data, equations, weights.mean)
+        rhs = right_hand_side(data, equations, weights.mean)
         weights = replace(weights, second=weights.second_system.solve(rhs))
     return equations, weights
 
@@ -102,8 +115,7 @@ def test_covariance_is_that_of_the_written_out_influences(name: str, direct: boo
         if name == "tiles" and ridge:
             continue  # a ridge settles what pinv leaves open; the others show it
         equations, weights = fitted(data, pair, lam, discount, ridge, direct)
-        method = "direct" if direct else "second-moment"
-        bars = influence(data, equations, weights, method=method).bars
+        bars = bars_of([data], equations, weights, direct)
         slow = definition(pair, lam, discount, direct, ridge)
         truth = slow.covariance(data, weights.mean, weights.second)
         phi = sp.block_diag([estimable(pair, 0), estimable(pair, 1)]).toarray()
@@ -124,26 +136,27 @@ def test_on_the_active_face(direct: bool, episodes: int) -> None:
     w_M = weights.second + np.linalg.pinv(phi_M) @ ((0 if direct else J**2) - phi_M @ weights.second)
     weights = replace(weights, second=w_M)
     face = Face(H=-phi_M, G=np.zeros_like(phi_J) if direct else -2 * J[:, None] * phi_J)
-    method = "direct" if direct else "second-moment"
-    bars = influence(data, equations, weights, method=method, face=face).bars
+    bars = bars_of([data], equations, weights, direct, face)
     truth = definition(pair, 0.9, 1.0, direct).covariance(data, weights.mean, w_M, (face.H, face.G))
     got = stacked(bars, pair[0].size, pair[1].size)
     np.testing.assert_allclose(got, truth, atol=1e-9 * np.abs(truth).max())
-    # The variance that the constraint holds at zero has no error.
+    # The variance that the constraint holds at zero has no error: to rounding, and as it is known by itself.
     held = np.hstack([face.G, -face.H])
     assert np.abs(held @ got @ held.T).max() < 1e-9 * np.abs(got).max()
+    assert not bars.covariance(face.G, -face.H).any()
+    factor = np.zeros(N) if direct else -2 * estimable(pair, 0) @ weights.mean
+    holds = bars.holds(factor, estimable(pair, 0), estimable(pair, 1))
+    assert holds.tolist() == [True, False, False, False, True]
 
 
 def test_redundant_active_rows_change_nothing() -> None:
     data, pair = walks(30, seed=2), MAPS["table"]
     equations, weights = fitted(data, pair, 0.9, 1.0, 0.0, True)
     row = dense(pair[1](np.array([3])))
-    once = influence(data, equations, weights, method="direct", face=Face(row, np.zeros((1, N))))
-    twice = influence(
-        data, equations, weights, method="direct", face=Face(np.vstack([row, row]), np.zeros((2, N)))
-    )
-    np.testing.assert_allclose(once.bars.second, twice.bars.second, atol=1e-10)
-    assert np.abs(once.bars.second[3]).max() < 1e-10
+    once = bars_of([data], equations, weights, True, Face(row, np.zeros((1, N))))
+    twice = bars_of([data], equations, weights, True, Face(np.vstack([row, row]), np.zeros((2, N))))
+    np.testing.assert_allclose(once.second, twice.second, atol=1e-10)
+    assert np.abs(once.second[3]).max() < 1e-10
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -152,7 +165,7 @@ def test_direct_right_hand_side(name: str) -> None:
     equations = accumulate(data, *pair, lam=0.7, discount=0.9)
     w_J = np.random.default_rng(0).normal(size=pair[0].size)
     slow = definition(pair, 0.7, 0.9, direct=True)
-    got = second_moment_of_direct(data, equations, w_J)
+    got = right_hand_side(data, equations, w_J)
     np.testing.assert_allclose(
         got, sum(slow.right_hand_side(episode, w_J)[0] for episode in data), rtol=1e-11
     )
@@ -162,30 +175,27 @@ def test_direct_right_hand_side(name: str) -> None:
 def test_streams_chunks_blocks_and_threads_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, pair = walks(40, seed=5), MAPS[name]
     equations, weights = fitted(data, pair, 0.9, 0.9, 0.0, True)
-    whole = influence(data, equations, weights, method="direct", replicates=3, seed=1)
-    rhs = second_moment_of_direct(data, equations, weights.mean)
+    work = ScorePass.of(equations, weights, direct=True, replicates=3, seed=1)
+    whole = sandwich(work(data, 0), equations, weights)
+    rhs = right_hand_side(data, equations, weights.mean)
     for size in ("DENSE_CHUNK", "DENSE_BLOCK", "SPARSE_CHUNK"):
-        monkeypatch.setattr(f"policyrisk.lstd.accumulate.{size}", 3)
+        monkeypatch.setattr(f"policyrisk.lstd.chunks.{size}", 3)
     for threads in (1, 3):
-        monkeypatch.setattr(products, "get_num_threads", lambda threads=threads: threads)
-        parts = influence([data[:3], data[3:]], equations, weights, method="direct", replicates=3, seed=1)
+        monkeypatch.setattr(threads_module, "get_num_threads", lambda threads=threads: threads)
+        stream = sandwich(work([data[:3], data[3:]], 0), equations, weights)
         for block in ("mean", "cross", "second"):
-            np.testing.assert_allclose(getattr(parts.bars, block), getattr(whole.bars, block), rtol=1e-6)
-        np.testing.assert_allclose(parts.mean_deviations, whole.mean_deviations, atol=1e-9)
-        np.testing.assert_allclose(parts.second_deviations, whole.second_deviations, atol=1e-7)
-        again = second_moment_of_direct(list(data), equations, weights.mean)
+            np.testing.assert_allclose(getattr(stream, block), getattr(whole, block), rtol=1e-6)
+        np.testing.assert_allclose(stream.replicates, whole.replicates, atol=1e-7)
+        again = right_hand_side(list(data), equations, weights.mean)
         np.testing.assert_allclose(again, rhs, rtol=1e-11)
 
 
 def test_unvisited_features_are_left_out() -> None:
     data = walks(30, seed=6)
     equations = accumulate(data, Tabular(N + 4), Polynomial(1, [0], [N]), lam=0.5, discount=1.0)
-    found = influence(data, equations, equations.solve(), replicates=2, seed=0)
-    bars = found.bars
+    bars = bars_of([data], equations, equations.solve(), replicates=2, seed=0)
     assert bars.replicates is not None
     assert bars.replicates.shape == (2, N + 2)
-    np.testing.assert_array_equal(bars.replicates[:, :N], found.mean_deviations[:, :N])
-    assert not found.mean_deviations[:, N:].any()
     np.testing.assert_array_equal(bars.mean_kept, np.arange(N))
     assert bars.mean.shape == (N, N)
     assert bars.cross.shape == (N, 2)
@@ -195,9 +205,9 @@ def test_unvisited_features_are_left_out() -> None:
 def test_large_covariances_are_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     data = walks(30, seed=6)
     equations = accumulate(data, Tabular(N), lam=0.5, discount=1.0)
-    double = influence(data, equations, equations.solve()).bars
-    monkeypatch.setattr("policyrisk.lstd.influence.SINGLE_FROM", 2 * N - 1)
-    single = influence(data, equations, equations.solve()).bars
+    double = bars_of([data], equations, equations.solve())
+    monkeypatch.setattr("policyrisk.lstd.sandwich.SINGLE_FROM", 2 * N - 1)
+    single = bars_of([data], equations, equations.solve())
     assert double.second.dtype == np.float64
     assert single.second.dtype == np.float32
     np.testing.assert_allclose(single.second, double.second, atol=1e-5 * np.abs(double.second).max())
@@ -206,17 +216,16 @@ def test_large_covariances_are_single_precision(monkeypatch: pytest.MonkeyPatch)
 def test_one_episode_has_no_error_bars() -> None:
     data = Trajectories([0, 1, 2], [1.0, 2.0], [2], [True])
     equations = accumulate(data, Tabular(2), lam=0.5, discount=1.0)
-    assert np.isnan(influence(data, equations, equations.solve()).bars.mean).all()
+    assert np.isnan(bars_of([data], equations, equations.solve()).mean).all()
 
 
 def test_bootstrap_deviations_have_the_covariance_and_the_skewness() -> None:
     data, pair = walks(40, seed=7), MAPS["polynomial"]
     equations, weights = fitted(data, pair, 0.9, 1.0, 0.0, False)
     B = 40_000
-    found = influence(data, equations, weights, replicates=B, seed=3)
-    draws = np.hstack([found.mean_deviations, found.second_deviations])
+    draws = bars_of([data], equations, weights, replicates=B, seed=3).replicates
+    assert draws is not None
     assert draws.shape == (B, 5)
-    np.testing.assert_array_equal(found.bars.replicates, draws)
     psi = np.hstack(definition(pair, 0.9, 1.0, False).influences(data, weights.mean, weights.second))
     psi = (psi - psi.mean(axis=0)) * np.sqrt(len(data) / (len(data) - 1)) / len(data)
     scale = np.sqrt((psi**2).sum(axis=0))
@@ -224,8 +233,8 @@ def test_bootstrap_deviations_have_the_covariance_and_the_skewness() -> None:
     for power, truth in [(1, np.zeros(5)), (2, np.ones(5)), (3, (psi**3).sum(axis=0) / scale**3)]:
         z = ((u**power).mean(axis=0) - truth) / ((u**power).std(axis=0) / np.sqrt(B))
         assert np.abs(z).max() < 4, power
-    again = influence(data, equations, weights, replicates=B, seed=3)
-    np.testing.assert_array_equal(again.second_deviations, found.second_deviations)
+    again = bars_of([data], equations, weights, replicates=B, seed=3)
+    np.testing.assert_array_equal(again.replicates, draws)
 
 
 def test_multipliers_come_from_the_seed_and_the_number_of_the_episode() -> None:
@@ -246,17 +255,12 @@ def test_sums_of_parts_add_up(name: str) -> None:
     """Few episodes are kept, many summed: any split gives the sums of the whole, multipliers included."""
     data, pair = walks(40, seed=5), MAPS[name]
     equations, weights = fitted(data, pair, 0.9, 0.9, 0.0, True)
-    options: Any = {"method": "direct", "face": None, "replicates": 3, "seed": 1}
-    whole = influence_by(here(data), equations, weights, **options)
+    options: Any = {"direct": True, "replicates": 3, "seed": 1}
+    whole = bars_of([data], equations, weights, **options)
     for cuts in ([3], [1, 2], [20], [5, 15, 38]):
-        parts = [data[a:b] for a, b in pairwise([0, *cuts, 40])]
-
-        def fold(work: Any, parts: Any = parts) -> Any:
-            return reduce(add, [work(part, i) for i, part in enumerate(parts)])
-
-        got = influence_by(fold, equations, weights, episodes=[len(part) for part in parts], **options)
+        got = bars_of([data[a:b] for a, b in pairwise([0, *cuts, 40])], equations, weights, **options)
         for block in ("mean", "cross", "second", "replicates"):
-            np.testing.assert_allclose(getattr(got.bars, block), getattr(whole.bars, block), rtol=1e-9)
+            np.testing.assert_allclose(getattr(got, block), getattr(whole, block), rtol=1e-9)
 
 
 @pytest.mark.parametrize("method", ["second-moment", "direct"])
@@ -269,7 +273,7 @@ def test_standard_errors_match_the_spread_of_estimates(method: Any) -> None:
         data = everything[run * episodes : (run + 1) * episodes]
         with single_threaded():  # on systems of five equations a second BLAS thread only waits
             equations, weights = fitted(data, (features, features), 0.8, 0.95, 0.0, method == "direct")
-            bars = influence(data, equations, weights, method=method).bars
+            bars = bars_of([data], equations, weights, method == "direct")
         J = weights.mean
         V = weights.second - (J**2 if method == "second-moment" else 0)
         a_J = -2 * J if method == "second-moment" else np.zeros(N)
@@ -290,8 +294,6 @@ def test_wrong_sources_are_named() -> None:
     equations = accumulate(data, Tabular(N), lam=0.5, discount=1.0)
     weights: Weights = equations.solve()
     with pytest.raises(MismatchError, match="10 episodes, got 9"):
-        influence(data[:9], equations, weights)
-    with pytest.raises(InvalidInputError, match="re-iterable"):
-        influence(iter(data), equations, weights)
+        bars_of([data[:9]], equations, weights)
     with pytest.raises(InvalidInputError, match="at least one episode"):
-        influence([], equations, weights)
+        bars_of([data[:0]], equations, weights)

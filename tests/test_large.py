@@ -18,6 +18,7 @@ from conftest import dense
 from test_accumulate import MAPS, episodes, reference
 
 import policyrisk as pr
+from policyrisk._core import threads as threads_module
 from policyrisk.equations import MomentEquations, Weights, sparse_system
 from policyrisk.equations import moment_equations as equations_module
 from policyrisk.errors import (
@@ -28,7 +29,6 @@ from policyrisk.errors import (
     SolverError,
     UnvisitedError,
 )
-from policyrisk.lstd import chunks as products
 from policyrisk.lstd import sparse_total
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.sparse_total import steps_of
@@ -152,17 +152,17 @@ def test_cutting_the_work_up_changes_nothing(cut: float, large: pytest.MonkeyPat
         for name in ("FEWEST", "ENOUGH"):
             large.setattr(sparse_total, name, enough)
         large.setattr(sparse_total, "BLOCKS", blocks)
-        large.setattr("policyrisk.lstd.accumulate.SPARSE_CHUNK", most)
+        large.setattr("policyrisk.lstd.chunks.SPARSE_CHUNK", most)
         cut_up = accumulate(data, features, lam=0.9, discount=0.95)
         check(cut_up, {name: dense(getattr(whole, name)) for name in (*MATRICES, "b", "e")})
 
 
 def test_the_same_bits_on_one_thread_and_on_many(large: pytest.MonkeyPatch) -> None:
     large.setattr(sparse_total, "FEWEST", 500)
-    large.setattr("policyrisk.lstd.accumulate.SPARSE_CHUNK", 256)
+    large.setattr("policyrisk.lstd.chunks.SPARSE_CHUNK", 256)
     data, results = episodes("mixed", count=100), []
     for threads in (1, 4):
-        large.setattr(products, "get_num_threads", lambda threads=threads: threads)
+        large.setattr(threads_module, "get_num_threads", lambda threads=threads: threads)
         results.append(accumulate(data, MAPS["tilings"], lam=0.9, discount=0.9))
     for name in MATRICES:
         left, right = (getattr(each, name) for each in results)
@@ -411,7 +411,7 @@ def test_saved_and_loaded(features: Any, tmp_path: Any, large: pytest.MonkeyPatc
 
 def test_a_stream_is_read_as_it_comes_and_nothing_of_it_stays(large: pytest.MonkeyPatch) -> None:
     large.setattr(sparse_total, "FEWEST", 4096)
-    large.setattr("policyrisk.lstd.accumulate.SPARSE_CHUNK", 512)
+    large.setattr("policyrisk.lstd.chunks.SPARSE_CHUNK", 512)
     noted: list[int] = []
     add = sparse_total.SparseTotal.add
 

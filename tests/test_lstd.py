@@ -254,3 +254,37 @@ def test_lambda_one_does_not_make_the_second_moment_a_regression():
     phi = polynomials()[1](data.states[data.visited_rows])
     w = np.linalg.lstsq(phi, data.returns_to_go() ** 2)[0]
     assert not np.allclose(pr.LSTD(*polynomials(), lam=1.0).fit(data).w_second, w, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("degree", "second", "method", "lam"),
+    [
+        (1, pr.Polynomial(2, [0], [29]), "second-moment", 0.95),
+        (1, pr.Polynomial(2, [0], [29]), "direct", 0.0),
+        (0, pr.Tabular(30), "second-moment", 0.95),
+    ],
+)
+def test_a_variance_that_is_held_at_zero_has_no_error(degree, second, method, lam, tmp_path):
+    """Exactly, whatever the sums' rounding: what three large terms leave when they cancel is no error."""
+    x, walks = np.arange(30), pr.domains.walk(n=30, p=0.7).sample(start=0, episodes=200, seed=3)
+    noise = 20 * np.random.default_rng(0).normal(size=walks.transitions)
+    noise[walks.states[walks.visited_rows, 0] >= 7] = 0.0  # far from there a parabola's variance is negative
+    data = pr.Trajectories(walks.states, walks.rewards + noise, walks.lengths, walks.terminated)
+    first = pr.Polynomial(degree, [0], [29])
+    risk = pr.LSTD(first, second, lam=lam, variance=method, nonnegative_at="visited").fit(data)
+    assert risk.facts.constrained > 0
+    held = np.abs(risk.variance(x)) < 1e-9 * np.abs(risk.second_moment(x)).max()
+    assert held.sum() == risk.facts.constrained
+    errors = risk.standard_error(x)
+    assert (errors[held] == 0.0).all()
+    assert (errors[~held] > 0.0).all()
+    np.testing.assert_allclose(
+        risk.standard_error(x, "second_moment")[held],
+        2 * np.abs(risk.mean(x)[held]) * risk.standard_error(x, "mean")[held],
+        rtol=1e-12,
+    )
+    risk.save(tmp_path / "risk.npz")
+    loaded = pr.RiskFunction.load(tmp_path / "risk.npz")
+    np.testing.assert_array_equal(loaded.standard_error(x), errors)
+    for state in x[held]:
+        assert loaded.summary([state]).variance.standard_error == 0.0

@@ -8,7 +8,7 @@ import policyrisk
 
 ROOT = Path(policyrisk.__file__).parent
 # Names that still stand for two things.
-PENDING = {"Moments", "Problem", "ScoreSums", "_Sums"}
+PENDING: set[str] = set()
 
 
 def names(path):

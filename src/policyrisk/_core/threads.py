@@ -1,57 +1,53 @@
-"""One BLAS thread for each of ours, while ours do the work.
+"""Work on all threads, with one BLAS thread for each of ours.
 
 Two threads that call a BLAS which itself uses two make four, and BLAS threads that wait do so at full speed.
-OpenBLAS, which NumPy's own packages bring along, can be told to use one; other libraries are left alone.
-(SciPy's BLAS would not do: its wrappers keep Python's lock.)
+threadpoolctl tells NumPy's BLAS to use one; a BLAS that it does not know is left alone. (SciPy's BLAS would
+not do for the work: its wrappers keep Python's lock.)
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
-from itertools import product
+from itertools import chain, islice
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import get_num_threads
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
 _lock = Lock()
 _holders = 0
-_before = 1
+_limit: Any = None  # what was set, to be set back
 
 
 @cache
-def _control() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
-    """Functions that read and set the number of threads of NumPy's BLAS, if it has them."""
-    # A symbol that the module does not define is looked up in the libraries that it is linked to.
-    library = ctypes.CDLL(str(import_module("numpy.linalg._umath_linalg").__file__))
-    for prefix, suffix in product(("scipy_openblas", "openblas"), ("64_", "")):
-        get = getattr(library, f"{prefix}_get_num_threads{suffix}", None)
-        set_to = getattr(library, f"{prefix}_set_num_threads{suffix}", None)
-        if get is not None and set_to is not None:
-            return get, set_to
-    return None
+def _blas() -> ThreadpoolController:
+    """The BLAS libraries of this process; to find them takes milliseconds, so that it is done once."""
+    return ThreadpoolController().select(user_api="blas")
 
 
+@cache
 def controllable() -> bool:
-    """Whether :func:`single_threaded` does anything."""
-    return _control() is not None
+    """Whether :func:`single_threaded` does anything to NumPy's own BLAS: Apple's cannot be told."""
+    config: Any = np.show_config(mode="dicts")
+    return len(_blas()) > 0 and "accelerate" not in config["Build Dependencies"]["blas"]["name"].lower()
 
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Hold NumPy's BLAS to one thread; the first to come in sets it, the last to leave sets it back."""
-    global _holders, _before
-    control = _control()
-    if control is None:
-        yield
-        return
-    get, set_to = control
+    """Hold BLAS to one thread; the first to come in sets it, the last to leave sets it back."""
+    global _holders, _limit
     with _lock:
         if _holders == 0:
-            _before = get()
-            set_to(1)
+            _limit = _blas().limit(limits=1)
         _holders += 1
     try:
         yield
@@ -59,4 +55,31 @@ def single_threaded() -> Iterator[None]:
         with _lock:
             _holders -= 1
             if _holders == 0:
-                set_to(_before)
+                _limit.restore_original_limits()
+
+
+def in_order(function: Callable[[_In], _Out], items: Iterable[_In], *, uses_blas: bool) -> Iterator[_Out]:
+    """``function`` of every item, on all threads, in the items' order; few results wait at a time.
+
+    A function that ``uses_blas`` runs on one thread where BLAS cannot be told to leave the others to us. Its
+    results are dense matrices, of which fewer may wait.
+    """
+    threads = get_num_threads() if not uses_blas or controllable() else 1
+    most = threads if uses_blas else 2 * threads
+    rest = iter(items)
+    begin = list(islice(rest, 2))
+    if threads == 1 or len(begin) < 2:
+        yield from map(function, chain(begin, rest))
+        return
+    with single_threaded(), ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[_Out]] = deque()
+        try:
+            for item in chain(begin, rest):
+                waiting.append(pool.submit(function, item))
+                if len(waiting) > most:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -265,7 +265,7 @@ def _step(sigma: Floats, tau: Floats, out: Floats, g: float, h: float, decay: fl
 
 
 @njit(cache=True, nogil=True)
-def lagged_dense(
+def traces_dense(
     ends: Bools, columns: Floats, g: Floats, h: Floats, decay: float, carry: Floats, out: Floats
 ) -> None:
     """h_i σ_i + τ_i at the visited rows, into out (visited, channels, l); P_c is then (visited ρ)ᵀ out_c.

@@ -4,14 +4,14 @@
     C = Σ y_t (φ_M(x_t) − γ² φ_M(x_{t+1}))ᵀ        e = Σ y_t r_t²         y_t = λγ² y_{t−1} + φ_M(x_t)
     D = Σ y_t 2γ r_t φ_J(x_{t+1})ᵀ
 
-with φ(x_{t+1}) = 0 only where the episode terminated (sec. 4.1 and 4.3 of the paper). They are computed
-backwards in time. Summation by parts turns A into one product instead of two,
+with φ(x_{t+1}) = 0 only where the episode terminated (sec. 4.1 and 4.3 of the paper; written out in
+:mod:`policyrisk.lstd.definition`). Summation by parts turns A into one product instead of two,
 
     A = Σ_t φ_t (φ_t − γ(1−λ) Σ_{s>t} (λγ)^{s−1−t} φ_s)ᵀ,
 
 where γ(1−λ) becomes γ for the last state of an episode that was cut off, and C likewise with γ²; D has the
-same form with weights 2γ r_{s−1}; and b = Σ_t φ_t Σ_{s≥t} (λγ)^{s−t} r_s needs no trace at all. See
-:mod:`policyrisk.lstd.lagged_products` for the product that A, C and D share.
+same form with weights 2γ r_{s−1}; and b = Σ_t φ_t Σ_{s≥t} (λγ)^{s−t} r_s, summed backwards in time, needs no
+trace at all. See :mod:`policyrisk.lstd.trace_products` for the product that A, C and D share.
 
 Of more than DENSE_MOST sparse features the sums stay sparse, and traces are cut off: see
 :mod:`policyrisk.lstd.sparse_total`.
@@ -19,25 +19,24 @@ Of more than DENSE_MOST sparse features the sums stay sparse, and traces are cut
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, as_number
-from policyrisk.equations import MomentEquations, too_many_for_dense
+from policyrisk._core.threads import in_order
+from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
-from policyrisk.lstd import _kernels, _sparse_kernels, sparse_total
-from policyrisk.lstd.chunks import DENSE_BLOCK, DENSE_CHUNK, SPARSE_CHUNK, Chunk, chunks, in_order
-from policyrisk.lstd.lagged_products import Lagged, Total
-from policyrisk.lstd.rows import DenseRows, Evaluator, Memory, Rows, SparseRows
-from policyrisk.lstd.sparse_total import SparseTotal, steps_of
-from policyrisk.trajectories import Source, Trajectories, batches
+from policyrisk.lstd import _kernels
+from policyrisk.lstd.chunks import Chunk, Plan
+from policyrisk.lstd.rows import DenseRows, Rows, SparseRows
+from policyrisk.lstd.trace_products import TraceProduct
+from policyrisk.trajectories import Source, Trajectories
 
-_PROBE = 64  # states that decide whether features are sparse
 _PAGES = 1 << 16  # entries of a matrix from which on its fresh memory is worth several threads
 
 
@@ -72,151 +71,75 @@ def accumulate(
     if plan is None:
         return MomentEquations.empty(features, second, lam=lam, discount=discount)
     sums = _Sums(plan)
-    for part in in_order(plan.sums, parts, uses_blas=plan.dense):
+    for part in in_order(partial(_chunk_sums, plan), parts, uses_blas=plan.dense):
         sums.add(part)
     return sums.equations()
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """How the products are computed for a pair of feature maps."""
+def _chunk_sums(plan: Plan, data: Trajectories) -> _Part:
+    """Everything that a chunk adds to the equations."""
+    chunk = Chunk.of(data)
+    l_J, l_M = plan.mean.features.size, plan.second.features.size
+    kappa_J, kappa_M = plan.lam * plan.discount, plan.lam * plan.discount**2
+    outside = chunk.outside(plan.mean.features, plan.second.features)
+    products = _products(plan, chunk, kappa_J, kappa_M)
+    # weights of the rows in b and in e
+    b_and_e = np.stack(
+        [plan.to_go(data.rewards, chunk, kappa_J), plan.to_go(data.rewards**2, chunk, kappa_M)]
+    )
+    own = b_and_e if plan.shared else b_and_e[:1]
+    counts = _Counts(l_J, len(own), plan.sparse_sums)
+    second = counts if plan.shared else _Counts(l_M, 1, plan.sparse_sums)
+    part = _Part(data, counts, second, outside, *products)
+    for at, phi_J, phi_M in plan.blocks(chunk):
+        part.counts.block(phi_J, own[:, at])
+        part.A.block(at, phi_J, phi_J)
+        if not plan.shared:
+            part.second_counts.block(phi_M, b_and_e[1:, at])
+        if part.C is not None:
+            part.C.block(at, phi_M, phi_M)
+        if part.D is not None:
+            part.D.block(at, phi_M, phi_J)
+        for phi in (phi_J, phi_M):
+            if isinstance(phi, DenseRows):
+                phi.release()
+    part.counts.finish()
+    if not plan.shared:
+        part.second_counts.finish()
+    if not plan.sparse_sums:
+        for product in (part.A, part.C, part.D):
+            if product is not None:
+                product.finish()
+    return part
 
-    mean: Evaluator
-    second: Evaluator
-    shared: bool  # φ_M is φ_J
-    lam: float
-    discount: float
-    memory: Memory
 
-    @classmethod
-    def of(
-        cls, source: Source, features: Features, second: Features, lam: float, discount: float
-    ) -> tuple[Plan | None, Iterator[Trajectories]]:
-        """The plan that suits the source's first few states (None without data), and the source in chunks."""
-        batches_left = (batch for batch in batches(source) if len(batch))
-        first = next(batches_left, None)
-        if first is None:
-            return None, batches_left
-        states = first.states[first.visited_rows[:_PROBE]]
-        shared = second == features
-        memory = Memory()
-        mean = Evaluator.of(features, states, memory)
-        other = mean if shared else Evaluator.of(second, states, memory)
-        plan = cls(mean, other, shared, lam, discount, memory)
-        return plan, chunks(chain([first], batches_left), DENSE_CHUNK if plan.dense else plan.block_size)
+def _products(
+    plan: Plan, chunk: Chunk, kappa_J: float, kappa_M: float
+) -> tuple[TraceProduct, TraceProduct | None, TraceProduct | None]:
+    """A, C and D. D is the second channel of A where C is A, and of C where φ_M is φ_J."""
+    data, rows = chunk.data, len(chunk.ends)
+    l_J, l_M = plan.mean.features.size, plan.second.features.size
+    lengths, terminated, gamma = data.lengths, data.terminated, plan.discount
 
-    def blocks(self, chunk: Chunk) -> Iterator[tuple[slice, Rows, Rows]]:
-        """A chunk's blocks, the last one first: where they are, φ_J and φ_M."""
-        for at in chunk.blocks(self.block_size):
-            phi_J = self.mean(chunk.states[at], chunk.ends[at])
-            yield at, phi_J, phi_J if self.shared else self.second(chunk.states[at], chunk.ends[at])
+    def bootstrap(discount: float, kappa: float, size: int, channels: int) -> TraceProduct:
+        g, h = np.zeros((rows, channels)), np.zeros((rows, channels))
+        _kernels.bootstrap_weights(lengths, terminated, plan.lam, discount, g[:, 0], h[:, 0])
+        return TraceProduct(g, h, kappa, size, plan.memory)
 
-    @property
-    def dense(self) -> bool:
-        """Whether either map is dense."""
-        return self.mean.dense or self.second.dense
+    def rewards(g: Floats) -> None:
+        _kernels.arrival_weights(data.rewards, lengths, terminated, 2.0 * gamma, g)
 
-    @property
-    def block_size(self) -> int:
-        """How many rows to work on at a time, about: fewer where each has many entries, to bound memory."""
-        nonzeros = max(self.mean.nonzeros, self.second.nonzeros)
-        if self.sparse_sums:
-            return SPARSE_CHUNK // 4
-        return DENSE_BLOCK if self.dense else max(SPARSE_CHUNK // nonzeros**2, 256)
-
-    @property
-    def sparse_sums(self) -> bool:
-        """Whether the sums stay sparse."""
-        return not self.dense and too_many_for_dense(self.mean.features, self.second.features)
-
-    @property
-    def trace_cut(self) -> float:
-        """What is left of a trace where it is cut off, 0 where it lasts."""
-        return sparse_total.TRACE_CUT if self.sparse_sums else 0.0
-
-    def to_go(self, x: Floats, chunk: Chunk, decay: float) -> Floats:
-        """Σ_{s≥t} κ^{s−t} x_s at the rows (rows,), as far as the traces last, 0 where episodes end."""
-        out, lengths = np.empty(len(chunk.ends)), chunk.data.lengths
-        if self.sparse_sums:
-            _sparse_kernels.to_go_within(x, lengths, decay, steps_of(decay, self.trace_cut), out)
-        else:
-            _kernels.to_go(x, lengths, decay, out)
-        return out
-
-    def total(self, channels: int, rows: int, columns: int, decay: float) -> Total | SparseTotal:
-        """An empty sum of products of the given decay."""
-        if self.sparse_sums:
-            return SparseTotal(channels, rows, columns, steps_of(decay, self.trace_cut))
-        return Total(channels, rows, columns)
-
-    @property
-    def one_matrix(self) -> bool:
-        """Whether C is A."""
-        return self.shared and self.discount == 1.0
-
-    def sums(self, data: Trajectories) -> _Part:
-        """Everything that a chunk adds to the equations."""
-        chunk = Chunk.of(data)
-        l_J, l_M = self.mean.features.size, self.second.features.size
-        kappa_J, kappa_M = self.lam * self.discount, self.lam * self.discount**2
-        outside = chunk.outside(self.mean.features, self.second.features)
-        products = self._products(chunk, kappa_J, kappa_M)
-        # weights of the rows in b and in e
-        b_and_e = np.stack(
-            [self.to_go(data.rewards, chunk, kappa_J), self.to_go(data.rewards**2, chunk, kappa_M)]
-        )
-        own = b_and_e if self.shared else b_and_e[:1]
-        counts = _Counts(l_J, len(own), self.sparse_sums)
-        second = counts if self.shared else _Counts(l_M, 1, self.sparse_sums)
-        part = _Part(data, counts, second, outside, *products)
-        for at, phi_J, phi_M in self.blocks(chunk):
-            part.counts.block(phi_J, own[:, at])
-            part.A.block(at, phi_J, phi_J)
-            if not self.shared:
-                part.second_counts.block(phi_M, b_and_e[1:, at])
-            if part.C is not None:
-                part.C.block(at, phi_M, phi_M)
-            if part.D is not None:
-                part.D.block(at, phi_M, phi_J)
-            for phi in (phi_J, phi_M):
-                if isinstance(phi, DenseRows):
-                    phi.release()
-        part.counts.finish()
-        if not self.shared:
-            part.second_counts.finish()
-        if not self.sparse_sums:
-            for product in (part.A, part.C, part.D):
-                if product is not None:
-                    product.finish()
-        return part
-
-    def _products(
-        self, chunk: Chunk, kappa_J: float, kappa_M: float
-    ) -> tuple[Lagged, Lagged | None, Lagged | None]:
-        """A, C and D. D is the second channel of A where C is A, and of C where φ_M is φ_J."""
-        data, rows = chunk.data, len(chunk.ends)
-        l_J, l_M = self.mean.features.size, self.second.features.size
-        lengths, terminated, gamma = data.lengths, data.terminated, self.discount
-
-        def bootstrap(discount: float, kappa: float, size: int, channels: int) -> Lagged:
-            g, h = np.zeros((rows, channels)), np.zeros((rows, channels))
-            _kernels.bootstrap_weights(lengths, terminated, self.lam, discount, g[:, 0], h[:, 0])
-            return Lagged(g, h, kappa, size, self.memory)
-
-        def rewards(g: Floats) -> None:
-            _kernels.arrival_weights(data.rewards, lengths, terminated, 2.0 * gamma, g)
-
-        A = bootstrap(gamma, kappa_J, l_J, 2 if self.one_matrix else 1)
-        if self.one_matrix:
-            rewards(A.g[:, 1])
-            return A, None, None
-        C = bootstrap(gamma**2, kappa_M, l_M, 2 if self.shared else 1)
-        if self.shared:
-            rewards(C.g[:, 1])
-            return A, C, None
-        D = Lagged(np.zeros((rows, 1)), np.zeros((rows, 1)), kappa_M, l_J, self.memory)
-        rewards(D.g[:, 0])
-        return A, C, D
+    A = bootstrap(gamma, kappa_J, l_J, 2 if plan.one_matrix else 1)
+    if plan.one_matrix:
+        rewards(A.g[:, 1])
+        return A, None, None
+    C = bootstrap(gamma**2, kappa_M, l_M, 2 if plan.shared else 1)
+    if plan.shared:
+        rewards(C.g[:, 1])
+        return A, C, None
+    D = TraceProduct(np.zeros((rows, 1)), np.zeros((rows, 1)), kappa_M, l_J, plan.memory)
+    rewards(D.g[:, 0])
+    return A, C, D
 
 
 class _Counts:
@@ -279,9 +202,9 @@ class _Part:
     counts: _Counts
     second_counts: _Counts
     outside: int
-    A: Lagged
-    C: Lagged | None
-    D: Lagged | None
+    A: TraceProduct
+    C: TraceProduct | None
+    D: TraceProduct | None
 
 
 class _Sums:
@@ -291,7 +214,7 @@ class _Sums:
         self.plan = plan
         l_J, l_M = plan.mean.features.size, plan.second.features.size
         kappa_J, kappa_M = plan.lam * plan.discount, plan.lam * plan.discount**2
-        # D is the second channel of A or of C where it can be, see Plan._products.
+        # D is the second channel of A or of C where it can be, see _products.
         self.A = plan.total(2 if plan.one_matrix else 1, l_J, l_J, kappa_J)
         self.C = None if plan.one_matrix else plan.total(2 if plan.shared else 1, l_M, l_M, kappa_M)
         self.D = None if plan.shared else plan.total(1, l_M, l_J, kappa_M)

@@ -1,38 +1,37 @@
-"""What one pass over episodes is made of: chunks of them, worked on by all threads.
+"""What one pass over episodes is made of: chunks of them, and how their features are computed.
 
-A *chunk* is a few thousand transitions of whole episodes. Chunks are worked on by all threads and their
-sums added in the order of the data, so that the result does not depend on the number of threads.
-Within a chunk an episode of length T takes T + 1 *rows*: its visited states, and its last one, for which
-``ends`` is true. The last state of a terminated episode is never shown to the features: its row repeats
-the state before, and weighs nothing.
+A *chunk* is whole episodes: about 4,000 transitions where features are dense, up to 65,000 where they are
+sparse. Chunks are worked on by all threads and their sums added in the order of the data, so that the result
+does not depend on the number of threads. Within a chunk an episode of length T takes T + 1 *rows*: its
+visited states, and its last one, for which ``ends`` is true. The last state of a terminated episode is never
+shown to the features: its row repeats the state before, and weighs nothing.
 
 Features are called from several threads at once.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
-from typing import Any, TypeVar
+from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import get_num_threads
 
-from policyrisk._core.arrays import Bools, readonly
-from policyrisk._core.threads import controllable, single_threaded
+from policyrisk._core.arrays import Bools, Floats, readonly
+from policyrisk.equations import too_many_for_dense
 from policyrisk.features import Features
+from policyrisk.lstd import _kernels, _sparse_kernels, sparse_total
+from policyrisk.lstd.rows import Evaluator, Memory, Rows
+from policyrisk.lstd.sparse_total import SparseTotal, steps_of
+from policyrisk.lstd.trace_products import Total
 from policyrisk.trajectories import Source, Trajectories, batches
 
 SPARSE_CHUNK = 1 << 16  # transitions whose sparse traces and indices are in hand at once
 DENSE_CHUNK = 1 << 12  # the same for dense features
 DENSE_BLOCK = 1 << 11  # rows whose dense features and traces stay in a cache while they are used
-
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
+_PROBE = 64  # states that decide whether features are sparse
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,28 +101,79 @@ def _cut(data: Trajectories, most: int) -> Iterator[Trajectories]:
         first = last
 
 
-def in_order(function: Callable[[_In], _Out], items: Iterable[_In], *, uses_blas: bool) -> Iterator[_Out]:
-    """``function`` of every item, on all threads, in the items' order; few results wait at a time.
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How the products are computed for a pair of feature maps."""
 
-    A function that ``uses_blas`` runs on one thread where BLAS cannot be told to leave the others to us. Its
-    results are dense matrices, of which fewer may wait.
-    """
-    threads = get_num_threads() if controllable() or not uses_blas else 1
-    most = threads if uses_blas else 2 * threads
-    rest = iter(items)
-    begin = list(islice(rest, 2))
-    if threads == 1 or len(begin) < 2:
-        yield from map(function, chain(begin, rest))
-        return
-    with single_threaded(), ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[_Out]] = deque()
-        try:
-            for item in chain(begin, rest):
-                waiting.append(pool.submit(function, item))
-                if len(waiting) > most:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    mean: Evaluator
+    second: Evaluator
+    shared: bool  # φ_M is φ_J
+    lam: float
+    discount: float
+    memory: Memory
+
+    @classmethod
+    def of(
+        cls, source: Source, features: Features, second: Features, lam: float, discount: float
+    ) -> tuple[Plan | None, Iterator[Trajectories]]:
+        """The plan that suits the source's first few states (None without data), and the source in chunks."""
+        batches_left = (batch for batch in batches(source) if len(batch))
+        first = next(batches_left, None)
+        if first is None:
+            return None, batches_left
+        states = first.states[first.visited_rows[:_PROBE]]
+        shared = second == features
+        memory = Memory()
+        mean = Evaluator.of(features, states, memory)
+        other = mean if shared else Evaluator.of(second, states, memory)
+        plan = cls(mean, other, shared, lam, discount, memory)
+        return plan, chunks(chain([first], batches_left), DENSE_CHUNK if plan.dense else plan.block_size)
+
+    def blocks(self, chunk: Chunk) -> Iterator[tuple[slice, Rows, Rows]]:
+        """A chunk's blocks, the last one first: where they are, φ_J and φ_M."""
+        for at in chunk.blocks(self.block_size):
+            phi_J = self.mean(chunk.states[at], chunk.ends[at])
+            yield at, phi_J, phi_J if self.shared else self.second(chunk.states[at], chunk.ends[at])
+
+    @property
+    def dense(self) -> bool:
+        """Whether either map is dense."""
+        return self.mean.dense or self.second.dense
+
+    @property
+    def block_size(self) -> int:
+        """How many rows to work on at a time, about: fewer where each has many entries, to bound memory."""
+        nonzeros = max(self.mean.nonzeros, self.second.nonzeros)
+        if self.sparse_sums:
+            return SPARSE_CHUNK // 4
+        return DENSE_BLOCK if self.dense else max(SPARSE_CHUNK // nonzeros**2, 256)
+
+    @property
+    def sparse_sums(self) -> bool:
+        """Whether the sums stay sparse."""
+        return not self.dense and too_many_for_dense(self.mean.features, self.second.features)
+
+    @property
+    def trace_cut(self) -> float:
+        """What is left of a trace where it is cut off, 0 where it lasts."""
+        return sparse_total.TRACE_CUT if self.sparse_sums else 0.0
+
+    def to_go(self, x: Floats, chunk: Chunk, decay: float) -> Floats:
+        """Σ_{s≥t} κ^{s−t} x_s at the rows (rows,), as far as the traces last, 0 where episodes end."""
+        out, lengths = np.empty(len(chunk.ends)), chunk.data.lengths
+        if self.sparse_sums:
+            _sparse_kernels.to_go_within(x, lengths, decay, steps_of(decay, self.trace_cut), out)
+        else:
+            _kernels.to_go(x, lengths, decay, out)
+        return out
+
+    def total(self, channels: int, rows: int, columns: int, decay: float) -> Total | SparseTotal:
+        """An empty sum of products of the given decay."""
+        if self.sparse_sums:
+            return SparseTotal(channels, rows, columns, steps_of(decay, self.trace_cut))
+        return Total(channels, rows, columns)
+
+    @property
+    def one_matrix(self) -> bool:
+        """Whether C is A."""
+        return self.shared and self.discount == 1.0

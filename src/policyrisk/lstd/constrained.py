@@ -24,7 +24,7 @@ from policyrisk.equations import MomentEquations, Weights
 from policyrisk.equations.constraint import solve_constrained
 from policyrisk.errors import InfeasibleConstraintError, SolverError
 from policyrisk.features import Features
-from policyrisk.lstd.influence import Face
+from policyrisk.lstd.sandwich import Face
 from policyrisk.passes.fold import Fold
 from policyrisk.trajectories import Source, batches
 

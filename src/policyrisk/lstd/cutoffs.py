@@ -30,7 +30,7 @@ from policyrisk.features.protocol import matrix_of
 from policyrisk.passes.fold import Fold
 from policyrisk.trajectories import Source, Trajectories, batches
 
-Visits: TypeAlias = "Sequence[tuple[Features, Floats]]"  # feature maps, each with its visits (l,)
+MapVisits: TypeAlias = "Sequence[tuple[Features, Floats]]"  # feature maps, each with its visits (l,)
 
 
 @record
@@ -50,7 +50,7 @@ class GivenUp:
 class Trim:
     """Which ends are known, and how many transitions are given up so that all episodes have one."""
 
-    left: Visits
+    left: MapVisits
     transitions: int = 0
 
     def __call__(self, source: Source) -> Source:
@@ -63,7 +63,7 @@ class Trimmed:
     """A source whose cut-off episodes end where every feature has visits left."""
 
     source: Source
-    left: Visits
+    left: MapVisits
 
     def __iter__(self) -> Iterator[Trajectories]:
         for batch in batches(self.source):
@@ -71,7 +71,7 @@ class Trimmed:
             yield _shorten(batch, lost) if lost.any() else batch
 
 
-def trim(fold: Fold, seen: Visits) -> Trim:
+def trim(fold: Fold, seen: MapVisits) -> Trim:
     """Give up what bootstraps from features that were never active at t < T.
 
     ``seen`` are the visits of all the data.
@@ -87,9 +87,9 @@ def trim(fold: Fold, seen: Visits) -> Trim:
 
 @dataclass(frozen=True, eq=False)
 class _GiveUp:
-    """The pass that sees what is given up where so many visits are left."""
+    """The pass that sees what is given up where these visits are left."""
 
-    left: Visits
+    left: MapVisits
 
     def __call__(self, source: Source, part: int) -> GivenUp:
         total = GivenUp(0, tuple(np.zeros_like(v) for _, v in self.left))
@@ -99,7 +99,7 @@ class _GiveUp:
         return total
 
 
-def _lost(batch: Trajectories, left: Visits) -> tuple[Ints, tuple[Floats, ...]]:
+def _lost(batch: Trajectories, left: MapVisits) -> tuple[Ints, tuple[Floats, ...]]:
     """How many transitions each episode gives up, (episodes,), and their visits."""
     lost = np.zeros(len(batch), dtype=np.int64)
     gone = tuple(np.zeros_like(v) for _, v in left)

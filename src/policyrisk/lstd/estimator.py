@@ -28,8 +28,8 @@ from policyrisk.features import BinaryFeatures, Features, as_features
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.constrained import Constrained, Constraint
 from policyrisk.lstd.cutoffs import Trim, trim
-from policyrisk.lstd.influence import influence_of, score_pass
-from policyrisk.lstd.score_sums import ScorePass, ScoreSums, second_moment_of_direct
+from policyrisk.lstd.sandwich import sandwich
+from policyrisk.lstd.scores import EpisodeScores, ScorePass, direct_right_hand_side
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.fold import FirstPass, Fold, Sum, here
@@ -177,7 +177,7 @@ class LSTD:
         d = equations.second_rhs(weights.mean)
         if self.variance == "direct":
             w_mean = weights.mean
-            d = trimmed(lambda source, _: second_moment_of_direct(source, self, w_mean))
+            d = trimmed(lambda source, _: self._squared_errors(source, w_mean))
         supports = _supports(equations)
         constrained = None
         if self.nonnegative_at is not None:
@@ -196,23 +196,27 @@ class LSTD:
             # No other pass goes over the starts where the features are too many for error bars.
             return replace(risk, starts=fold(_starts_pass(risk))) if starts else risk
         weights = replace(weights, second=risk.w_second)
-        scores = score_pass(
+        scores = ScorePass.of(
             equations,
             weights,
-            method=self.variance,
+            direct=self.variance == "direct",
             replicates=bootstrap,
             seed=seed,
             episodes=first.episodes,
         )
         second = fold(_second_pass(scores, risk, cut))
-        face = None if constrained is None else constrained.face
-        moved = influence_of(second.scores, scores, equations, weights, face)
-        return replace(risk, error_bars=moved.bars, starts=second.starts)
+        bars = sandwich(second.scores, equations, weights, None if constrained is None else constrained.face)
+        return replace(risk, error_bars=bars, starts=second.starts)
 
     def _first_pass(self, source: Source, part: int) -> FirstPass:
         observed = Observed(source, self.discount)
         equations = self.equations(observed)
         return FirstPass(equations, observed.returns, (equations.episodes,))
+
+    def _squared_errors(self, source: Source, w_mean: Floats) -> Floats:
+        return direct_right_hand_side(
+            source, w_mean, self.features, self.second_features, lam=self.lam, discount=self.discount
+        )
 
     def solve(self, equations: MomentEquations) -> RiskFunction:
         """The risk function of summed equations, without error bars.
@@ -370,7 +374,7 @@ class ObservedStarts:
 class SecondPass:
     """What the pass for the error bars finds."""
 
-    scores: ScoreSums
+    scores: EpisodeScores
     starts: StartSums  # of all episodes, those included that gave up every transition
 
     def __add__(self, other: SecondPass) -> SecondPass:

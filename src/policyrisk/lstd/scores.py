@@ -1,46 +1,247 @@
-"""Scores of the episodes of one chunk: how far each is from fulfilling the equations by itself.
+"""Passes at known weights: by how much each episode fails the equations, for the error bars, and δ².
 
-    s_J,k = Σ_t z_t δ_J(t) = Σ_t φ_J(x_t) Σ_{s≥t} (λγ)^{s−t} δ_J(s)
-    s_M,k = Σ_t y_t δ_M(t) = Σ_t φ_M(x_t) Σ_{s≥t} (λγ²)^{s−t} δ_M(s)
+Episode k enters the equations with its own score at the estimated weights,
 
-with the δ of :mod:`policyrisk.lstd.influence`. Summed backwards in time they need no trace.
+    s_J,k = b_k − A_k w_J              = Σ_t z_t δ_J(t)
+    s_M,k = e_k + D_k w_J − C_k w_M    = Σ_t y_t δ_M(t)
+
+    δ_J(t) = r_t + γJ̃(x_{t+1}) − J̃(x_t)
+    δ_M(t) = r_t² + 2γ r_t J̃(x_{t+1}) + γ²M̃(x_{t+1}) − M̃(x_t)      (the paper's)
+    δ_M(t) = δ_J(t)² + γ²Ṽ(x_{t+1}) − Ṽ(x_t)                         (direct variance)
+
+with J̃ = M̃ = Ṽ = 0 where it terminated. Summed backwards in time,
+
+    s_J,k = Σ_t φ_J(x_t) Σ_{s≥t} (λγ)^{s−t} δ_J(s)        s_M,k = Σ_t φ_M(x_t) Σ_{s≥t} (λγ²)^{s−t} δ_M(s),
+
+so that neither a trace nor an A_k is ever formed. With s_k = (s_J,k, s_M,k) over the visited features of both
+maps, n in all, the error bars need Σ s_k and
+
+    Σ s_k s_kᵀ        (n, n)
+
+which is larger than the scores themselves as long as there are few episodes: these are then kept as they
+are, and their influences computed one by one. From as many on as there are weights it is cheaper to sum
+s_k s_kᵀ, and to solve with that sum from both sides. The bootstrap needs Σ_k ξ_kb s_k and Σ_k ξ_kb besides;
+the multipliers ξ_k of episode k come from the seed and k alone, whoever draws them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats
+from policyrisk._core.arrays import Floats, Ints, Seed, as_count
+from policyrisk._core.random import keys
+from policyrisk._core.records import record
+from policyrisk._core.threads import in_order
+from policyrisk.equations import MomentEquations, Weights
+from policyrisk.features import Features
 from policyrisk.lstd import _kernels
-from policyrisk.lstd.accumulate import Plan
-from policyrisk.lstd.chunks import Chunk
-from policyrisk.lstd.lagged_products import Lagged
+from policyrisk.lstd.chunks import Chunk, Plan
 from policyrisk.lstd.rows import DenseRows, Rows
-from policyrisk.trajectories import Trajectories
+from policyrisk.lstd.trace_products import Total, TraceProduct
+from policyrisk.trajectories import Source, Trajectories
 
 Scores: TypeAlias = "Floats | sp.csr_array[Any, tuple[int, int]]"
+
+
+def direct_right_hand_side(
+    source: Source,
+    w_mean: Floats,
+    features: Features,
+    second_features: Features,
+    *,
+    lam: float,
+    discount: float,
+) -> Floats:
+    """Σ y_t δ_J(t)², the right-hand side of C w_V = … for the direct variance, of shape (l_M,).
+
+    >>> from policyrisk.features import Tabular
+    >>> data = Trajectories([[0], [1], [0], [1]], [1.0, 3.0], [1, 1], [True, True])
+    >>> direct_right_hand_side(data, np.array([2.0]), Tabular(1), Tabular(1), lam=0.0, discount=1.0)
+    array([2.])
+    """
+    plan, parts = Plan.of(source, features, second_features, lam, discount)
+    total = np.zeros(second_features.size)
+    if plan is not None:
+        for part in in_order(partial(_squared_errors, plan, w_mean), parts, uses_blas=plan.dense):
+            total += part
+    return total
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class EpisodeScores:
+    """Sums over episodes' scores; they add."""
+
+    count: int  # episodes
+    sum: Floats  # (n,): Σ s_k
+    waiting: tuple[Scores, ...]  # the scores that are not in the meat, (some, n) each
+    meat: Floats | None  # (n, n): Σ s_k s_kᵀ of the others
+    drawn: Floats  # (n, B): Σ_k ξ_kb s_k
+    drawn_sum: Floats  # (B,): Σ_k ξ_kb
+    D: Floats | None  # (l_M, l_J): the direct variance's
+
+    def __add__(self, other: EpisodeScores) -> EpisodeScores:
+        meats = [each.meat for each in (self, other) if each.meat is not None]
+        both = EpisodeScores(
+            count=self.count + other.count,
+            sum=self.sum + other.sum,
+            waiting=self.waiting + other.waiting,
+            meat=np.sum(meats, axis=0) if meats else None,  # a copy in any case
+            drawn=self.drawn + other.drawn,
+            drawn_sum=self.drawn_sum + other.drawn_sum,
+            D=None if self.D is None or other.D is None else self.D + other.D,
+        )
+        return both if both.meat is None and both.count <= both.sum.size else both.cooked()
+
+    def cooked(self) -> EpisodeScores:
+        """The same with no scores waiting; the meat is changed in place where there is one."""
+        n = self.sum.size
+        meat = np.zeros((n, n)) if self.meat is None else self.meat
+        for part in self.waiting:
+            if sp.issparse(part):
+                _kernels.outer_sparse(part.indptr, part.indices, part.data, meat)
+            else:
+                meat += part.T @ part
+        return replace(self, waiting=(), meat=meat)
+
+
+@dataclass(frozen=True, eq=False)
+class ScorePass:
+    """The pass that sums scores at the given weights."""
+
+    features: Features
+    second_features: Features
+    lam: float
+    discount: float
+    w_mean: Floats  # (l_J,)
+    w_second: Floats  # (l_M,)
+    kept: tuple[Ints, Ints]  # the visited features of either map
+    direct: bool
+    replicates: int  # B
+    key: tuple[np.uint64, np.uint64]  # of the multipliers
+    first: Sequence[int]  # the number of each part's first episode
+
+    @classmethod
+    def of(
+        cls,
+        equations: MomentEquations,
+        weights: Weights,
+        *,
+        direct: bool,
+        replicates: int = 0,
+        seed: Seed = None,
+        episodes: Sequence[int] = (),
+    ) -> ScorePass:
+        """The pass at weights that were estimated; ``episodes`` are those of each part, to number them by."""
+        return cls(
+            features=equations.features,
+            second_features=equations.second_features,
+            lam=equations.lam,
+            discount=equations.discount,
+            w_mean=weights.mean,
+            w_second=weights.second,
+            kept=(weights.mean_system.kept, weights.second_system.kept),
+            direct=direct,
+            replicates=as_count(replicates, "replicates"),
+            key=keys(seed),
+            first=[0, *np.cumsum(episodes, dtype=np.int64).tolist()],
+        )
+
+    def __call__(self, source: Source, part: int) -> EpisodeScores:
+        """The sums over one part of the data."""
+        plan, chunks = Plan.of(source, self.features, self.second_features, self.lam, self.discount)
+        l_J, l_M = self.w_mean.size, self.w_second.size
+        columns = np.concatenate([self.kept[0], l_J + self.kept[1]])
+        n = columns.size
+        sums = EpisodeScores(
+            0, np.zeros(n), (), None, np.zeros((n, self.replicates)), np.zeros(self.replicates), None
+        )
+        D, waiting = Total(1, l_M, l_J), 0
+        if plan is not None:
+            for scores, derivative in in_order(partial(self._chunk, plan), chunks, uses_blas=plan.dense):
+                sums = self._with(sums, _columns_of(scores, columns, l_J + l_M), self.first[part])
+                waiting += scores.shape[0]
+                if waiting > n:
+                    sums, waiting = sums.cooked(), 0
+                if derivative is not None:
+                    D.add(derivative)
+        if sums.meat is not None:
+            sums = sums.cooked()
+        return replace(sums, D=D.finish()[0]) if self.direct else sums
+
+    def _with(self, sums: EpisodeScores, scores: Scores, first: int) -> EpisodeScores:
+        """Some episodes' scores (some, n) put in, in order; the sums are changed in place."""
+        total = sums.sum
+        total += np.asarray(scores.sum(axis=0)).ravel()
+        if self.replicates:
+            drawn, drawn_sum = sums.drawn, sums.drawn_sum
+            xi = np.empty((scores.shape[0], self.replicates))
+            _kernels.mammen(*self.key, first + sums.count, xi)
+            drawn += scores.T @ xi
+            drawn_sum += xi.sum(axis=0)
+        return replace(sums, count=sums.count + scores.shape[0], waiting=(*sums.waiting, scores))
+
+    def _chunk(self, plan: Plan, data: Trajectories) -> tuple[Scores, TraceProduct | None]:
+        """The scores (episodes, l_J + l_M) of a chunk, and its part of the direct variance's D."""
+        chunk = Chunk.of(data)
+        blocks = _Blocks(plan, chunk)
+        gamma, kappa_M = plan.discount, plan.lam * plan.discount**2
+        J, delta = _errors(plan, chunk, blocks, self.w_mean)
+        second = blocks.values(self.w_second, 1)
+        delta_M = np.empty(data.transitions)
+        if self.direct:
+            _kernels.td_errors(delta**2, second, data.lengths, data.terminated, gamma**2, delta_M)
+        else:
+            _kernels.second_errors(data.rewards, J, second, data.lengths, data.terminated, gamma, delta_M)
+        to_go = plan.to_go(delta, chunk, plan.lam * gamma), plan.to_go(delta_M, chunk, kappa_M)
+        scores = [_scores(chunk, blocks, weight, which) for which, weight in enumerate(to_go)]
+        derivative = None
+        if self.direct:
+            # Σ 2 y_t δ_t (γφ_{t+1} − φ_t)ᵀ: φ_s counts with 2γδ_{s−1} as a next state and −2δ_s as a state.
+            g, h = np.zeros((len(chunk.ends), 1)), np.zeros((len(chunk.ends), 1))
+            _kernels.arrival_weights(delta, data.lengths, data.terminated, 2.0 * gamma, g[:, 0])
+            visited = ~chunk.ends
+            g[visited, 0] -= 2.0 * kappa_M * delta
+            h[visited, 0] = -2.0 * delta
+            derivative = TraceProduct(g, h, kappa_M, self.w_mean.size, plan.memory)
+            for at, phi_J, phi_M in blocks:
+                derivative.block(at, phi_M, phi_J)
+            derivative.finish()
+        if sp.issparse(scores[0]) and sp.issparse(scores[1]):
+            return sp.csr_array(sp.hstack(scores, format="csr")), derivative
+        return np.hstack([s.toarray() if sp.issparse(s) else s for s in scores]), derivative
+
+
+def _columns_of(scores: Scores, columns: Ints, size: int) -> Scores:
+    """Some columns of scores (some, size); all others of sparse ones are empty."""
+    if not sp.issparse(scores):
+        return np.asarray(scores)[:, columns]
+    place = np.full(size, -1)
+    place[columns] = np.arange(columns.size)
+    ptr, idx = scores.indptr.astype(np.int64), place[scores.indices]
+    return sp.csr_array((scores.data, idx, ptr), shape=(scores.shape[0], columns.size))
 
 
 class _Blocks:
     """A chunk's features, computed once where they are one block, and again each time otherwise."""
 
     def __init__(self, plan: Plan, chunk: Chunk) -> None:
-        self._make: Callable[[], Any] = lambda: plan.blocks(chunk)
-        if len(chunk.blocks(plan.block_size)) == 1:
-            only = list(plan.blocks(chunk))
-            self._make = lambda: only
-        self.rows = len(chunk.ends)
+        self._plan, self._chunk = plan, chunk
+        alone = len(chunk.blocks(plan.block_size)) == 1
+        self._only = list(plan.blocks(chunk)) if alone else None
 
-    def __iter__(self) -> Any:
-        return iter(self._make())
+    def __iter__(self) -> Iterator[tuple[slice, Rows, Rows]]:
+        return iter(self._plan.blocks(self._chunk) if self._only is None else self._only)
 
     def values(self, w: Floats, which: int) -> Floats:
         """φ_J w (which = 0) or φ_M w (which = 1) at every row."""
-        out = np.empty(self.rows)
+        out = np.empty(len(self._chunk.ends))
         for at, *phi in self:
             out[at] = phi[which].dot(w)
         return out
@@ -54,7 +255,7 @@ def _errors(plan: Plan, chunk: Chunk, blocks: _Blocks, w_mean: Floats) -> tuple[
     return J, delta
 
 
-def squared_errors(plan: Plan, data: Trajectories, w_mean: Floats) -> Floats:
+def _squared_errors(plan: Plan, w_mean: Floats, data: Trajectories) -> Floats:
     """Σ y_t δ_J(t)² over a chunk's episodes, of shape (l_M,)."""
     chunk = Chunk.of(data)
     blocks = _Blocks(plan, chunk)
@@ -62,39 +263,6 @@ def squared_errors(plan: Plan, data: Trajectories, w_mean: Floats) -> Floats:
     H = plan.to_go(delta**2, chunk, plan.lam * plan.discount**2)
     total: Floats = np.sum([phi_M.weighted_sum(H[at]) for at, _, phi_M in blocks], axis=0)
     return total
-
-
-def chunk_scores(
-    plan: Plan, data: Trajectories, w_mean: Floats, w_second: Floats, direct: bool
-) -> tuple[Scores, Lagged | None]:
-    """The episodes' scores (episodes, l_J + l_M), and their part of the direct variance's D."""
-    chunk = Chunk.of(data)
-    blocks = _Blocks(plan, chunk)
-    gamma, kappa_M = plan.discount, plan.lam * plan.discount**2
-    J, delta = _errors(plan, chunk, blocks, w_mean)
-    second = blocks.values(w_second, 1)
-    delta_M = np.empty(data.transitions)
-    if direct:
-        _kernels.td_errors(delta**2, second, data.lengths, data.terminated, gamma**2, delta_M)
-    else:
-        _kernels.second_errors(data.rewards, J, second, data.lengths, data.terminated, gamma, delta_M)
-    to_go = plan.to_go(delta, chunk, plan.lam * gamma), plan.to_go(delta_M, chunk, kappa_M)
-    scores = [_scores(chunk, blocks, weight, which) for which, weight in enumerate(to_go)]
-    derivative = None
-    if direct:
-        # Σ 2 y_t δ_t (γφ_{t+1} − φ_t)ᵀ: φ_s counts with 2γδ_{s−1} as a next state and −2δ_s as a state.
-        g, h = np.zeros((len(chunk.ends), 1)), np.zeros((len(chunk.ends), 1))
-        _kernels.arrival_weights(delta, data.lengths, data.terminated, 2.0 * gamma, g[:, 0])
-        visited = ~chunk.ends
-        g[visited, 0] -= 2.0 * kappa_M * delta
-        h[visited, 0] = -2.0 * delta
-        derivative = Lagged(g, h, kappa_M, w_mean.size, plan.memory)
-        for at, phi_J, phi_M in blocks:
-            derivative.block(at, phi_M, phi_J)
-        derivative.finish()
-    if sp.issparse(scores[0]) and sp.issparse(scores[1]):
-        return sp.csr_array(sp.hstack(scores, format="csr")), derivative
-    return np.hstack([s.toarray() if sp.issparse(s) else s for s in scores]), derivative
 
 
 def _scores(chunk: Chunk, blocks: _Blocks, weight: Floats, which: int) -> Scores:

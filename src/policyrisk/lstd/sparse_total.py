@@ -1,6 +1,6 @@
 """The product that A, C and D are made of, in total, where it has to stay sparse.
 
-What :class:`policyrisk.lstd.lagged_products.Total` is for a dense P, this is for one that would not fit. A
+What :class:`policyrisk.lstd.trace_products.Total` is for a dense P, this is for one that would not fit. A
 chunk's rows are only noted; when there are enough of them, all threads go through P by blocks of rows, and
 each row is loaded, added to and stored again, its columns in order. Every row is summed in the order of the
 data, so that the result does not depend on the number of threads.
@@ -28,11 +28,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints
+from policyrisk._core.threads import in_order
 from policyrisk.errors import InvalidInputError
 from policyrisk.lstd import _sparse_kernels, _sweep_kernels
-from policyrisk.lstd.chunks import in_order
-from policyrisk.lstd.lagged_products import Lagged, joined
 from policyrisk.lstd.rows import SparseRows
+from policyrisk.lstd.trace_products import TraceProduct, joined
 
 # From where on a trace counts as 0 beside what it was, in sums that stay sparse.
 TRACE_CUT = 1e-2
@@ -68,7 +68,7 @@ class SparseTotal:
         self._visits = self.entries = 0
         self._decay = 0.0
 
-    def add(self, part: Lagged) -> None:
+    def add(self, part: TraceProduct) -> None:
         """Add a chunk's product."""
         self._decay = part.decay
         for at, rho, sigma in reversed(part.sparse):

@@ -6,6 +6,10 @@ A quantity with gradient g = (g_J, g_M) in the weights has variance
 
 At a state the gradient is (a_J φ_J, a_M φ_M), so that s_JJ = φ_Jᵀ Σ_JJ φ_J, s_JM = φ_Jᵀ Σ_JM φ_M and
 s_MM = φ_Mᵀ Σ_MM φ_M are all that is needed. Features that were never active have no share in Σ.
+
+A variance that the positive-variance constraint holds at 0 has no error: for its gradient g, gᵀ Σ g = 0. The
+three terms cancel, and what rounding leaves of them has a root that looks like an error, so that these
+gradients are known by themselves.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import (
+    Bools,
     Floats,
     Ints,
     Matrix,
@@ -31,6 +36,7 @@ from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError
 
 _PAIRS = 1 << 20  # pairs of entries of sparse features in hand at once
+_SAME = 1e-9  # the distance, beside their length, up to which two gradients are the same
 
 
 @record
@@ -48,6 +54,7 @@ class ErrorBars:
     cross: npt.NDArray[Any]  # (k_J, k_M): Σ_JM
     second: npt.NDArray[Any]  # (k_M, k_M): Σ_MM
     replicates: npt.NDArray[Any] | None = None  # (B, k_J + k_M)
+    held: Any = None  # CSR (h, k_J + k_M): the gradients of variances that are held at 0
 
     def __post_init__(self) -> None:
         k_J, k_M = len(self.mean_kept), len(self.second_kept)
@@ -74,10 +81,27 @@ class ErrorBars:
 
     def covariance(self, g_J: Floats, g_M: Floats) -> Floats:
         """g Σ gᵀ (p, p), the covariance of p quantities with gradients g_J (p, l_J) and g_M (p, l_M)."""
-        J, M = g_J[:, self.mean_kept], g_M[:, self.second_kept]
+        free = ~self.holds(np.ones(len(g_J)), g_J, g_M)[:, None]
+        J, M = g_J[:, self.mean_kept] * free, g_M[:, self.second_kept] * free
         cross = J @ self.cross @ M.T
         covariance: Floats = J @ self.mean @ J.T + cross + cross.T + M @ self.second @ M.T
         return covariance
+
+    def holds(self, a_J: Floats, phi_J: Matrix, phi_M: Matrix) -> Bools:
+        """Whether quantities with gradients (a_J φ_J, φ_M), (n, l_J) and (n, l_M), are held fixed, (n,)."""
+        n = phi_J.shape[0]
+        if self.held is None:
+            return np.zeros(n, dtype=np.bool_)
+        most = max(_PAIRS // self.held.shape[0], 1)
+        if n > most:
+            cuts = [slice(first, first + most) for first in range(0, n, most)]
+            return np.concatenate([self.holds(a_J[at], phi_J[at], phi_M[at]) for at in cuts])
+        J, M = sp.csr_array(phi_J[:, self.mean_kept]), sp.csr_array(phi_M[:, self.second_kept])
+        g = sp.csr_array(sp.hstack([J.multiply(a_J[:, None]), M], format="csr"))
+        size = _squares(self.held)
+        nearest = np.argmin(size - 2 * (g @ self.held.T).toarray(), axis=1)
+        same: Bools = _squares(g - self.held[nearest]) <= _SAME**2 * size[nearest]
+        return same
 
     def deviations(self, phi_J: Matrix, phi_M: Matrix) -> tuple[Floats, Floats]:
         """What each replicate adds to φ_Jᵀ w_J and to φ_Mᵀ w_second, each of shape (n, B)."""
@@ -92,6 +116,11 @@ class ErrorBars:
             np.asarray(phi_J[:, self.mean_kept] @ dw_J.T, dtype=np.float64),
             np.asarray(phi_M[:, self.second_kept] @ dw_M.T, dtype=np.float64),
         )
+
+
+def _squares(rows: Any) -> Floats:
+    """The squared norms of the rows of a CSR array, (n,)."""
+    return np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
 
 
 def _rowwise(left: Matrix, middle: npt.NDArray[Any], right: Matrix) -> Floats:

@@ -12,7 +12,7 @@ error
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -45,6 +45,10 @@ class StateEstimates:
     def standard_error(self, of: Quantity, bars: ErrorBars) -> Floats:
         """Its standard error, of shape (n,), nan where unvisited."""
         a_J, a_M = self._gradient(of)
+        held = bars.holds(self._gradient("variance")[0], self.phi_mean, self.phi_second)
+        if held.any():  # Ṽ has no error there: what is left is J̃'s, as if the two were fitted apart
+            a_J = np.where(held, replace(self, variance_method="direct")._gradient(of)[0], a_J)
+            a_M = np.where(held, 0.0, a_M)
         s_JJ, s_JM, s_MM = bars.quadratic(self.phi_mean, self.phi_second)
         squared = a_J**2 * s_JJ + 2 * a_J * a_M * s_JM + a_M**2 * s_MM
         # Σ is positive semi-definite up to rounding, which may leave a square of −1e-20.

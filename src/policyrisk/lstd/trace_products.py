@@ -21,9 +21,9 @@ import numpy as np
 from numba import get_num_threads
 
 from policyrisk._core.arrays import Floats, Ints
+from policyrisk._core.threads import in_order
 from policyrisk.errors import InvalidInputError
 from policyrisk.lstd import _sweep_kernels
-from policyrisk.lstd.chunks import in_order
 from policyrisk.lstd.rows import DenseRows, Memory, Rows, SparseRows
 
 # Sums of rows are added to P when so many visits were noted: FEWEST at first, and twice as many after every
@@ -61,7 +61,7 @@ class _Positions:
         self._memory.give(self._buffer)
 
 
-class Lagged:
+class TraceProduct:
     """P of a chunk's episodes: its blocks are put in one by one, the last one first."""
 
     def __init__(self, g: Floats, h: Floats, decay: float, col_size: int, memory: Memory) -> None:
@@ -86,7 +86,7 @@ class Lagged:
         visited, width = int(np.count_nonzero(~rows.ends)), self._carry.size
         buffer = self._memory.take(visited * width)
         traces = buffer[: visited * width].reshape(visited, *self._carry.shape)
-        _sweep_kernels.lagged_dense(
+        _sweep_kernels.traces_dense(
             rows.ends, columns.phi, self.g[at], self.h[at], self.decay, self._carry, traces
         )
         product = rows.visited.T @ traces.reshape(visited, width)
@@ -132,7 +132,7 @@ class Total:
         self._rows: list[SparseRows] = []  # what the positions are, where they are not runs
         self._columns: list[SparseRows] = []
 
-    def add(self, part: Lagged) -> None:
+    def add(self, part: TraceProduct) -> None:
         """Add a chunk's product."""
         if part.dense is not None:
             if not np.isfinite(part.dense).all():
@@ -152,7 +152,7 @@ class Total:
         self._sweep()
         return self._sums
 
-    def _note(self, part: Lagged) -> None:
+    def _note(self, part: TraceProduct) -> None:
         if part.runs != self._runs:
             self._sweep()
             self._runs = part.runs
