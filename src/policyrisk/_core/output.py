@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["Clock", "make_folder", "plain", "write_figure", "write_json"]
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder that results go to."""
+def make_folder(folder: Path, name: str = "out") -> None:
+    """Make the folder that results go to; ``name`` is the argument's that it came from."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInputError(
-            f"out must be a folder that can be made, got {folder}: {error.strerror}; choose another"
+            f"{name} must be a folder that can be made, got {folder}: {error.strerror}; choose another"
         ) from error
 
 

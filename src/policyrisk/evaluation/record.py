@@ -21,6 +21,8 @@ import numpy as np
 
 import policyrisk
 from policyrisk._core import records
+from policyrisk._core.arrays import Floats
+from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation.advice import Advice, advise
@@ -106,6 +108,11 @@ class Evaluation:
         """Those of them that take more than one value in the data: what there is to map."""
         return tuple(d for d in self.looked_at if self.survey.low[d] < self.survey.high[d])
 
+    @cached_property
+    def middle(self) -> Floats:
+        """The median of each coordinate over the visited states, a value that occurs; of shape (dim,)."""
+        return np.quantile(self.survey.visited, 0.5, axis=0, method="inverted_cdf")
+
     @property
     def cut_off_share(self) -> float:
         """The share of episodes that did not terminate."""
@@ -181,12 +188,7 @@ class Evaluation:
         ``policyrisk evaluate`` puts maps, the report and ``summary.json`` beside them.
         """
         place = Path(folder)
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidInputError(
-                f"folder must be a folder that can be made, got {place}: {error.strerror}; choose another"
-            ) from error
+        make_folder(place, "folder")
         self.risk.save(place / RISK)
         values = {
             "name": self.name,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
 from policyrisk.report.grid import MapGrid
-from policyrisk.report.numbers import Line, Maps, Sampled, ends, plain
+from policyrisk.report.numbers import Line, Maps, Sampled, ends, rounded
 from policyrisk.report.page import build
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def _data(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> dict[str, 
         "axes": [
             {
                 "name": axis.name,
-                "cells": plain(axis.cells),
-                "levels": plain(axis.levels),
+                "cells": rounded(axis.cells),
+                "levels": rounded(axis.levels),
                 "median": axis.median,
             }
             for axis in grid.axes

@@ -112,8 +112,8 @@ class Line:
     def to_dict(self) -> dict[str, Any]:
         """What the page's script draws from: each quantity with its interval's ends."""
         return {
-            "values": {name: plain(values) for name, values in self.values.items()},
-            "intervals": {name: [plain(ends) for ends in both.T] for name, both in self.intervals.items()},
+            "values": {name: rounded(values) for name, values in self.values.items()},
+            "intervals": {name: [rounded(ends) for ends in both.T] for name, both in self.intervals.items()},
         }
 
 
@@ -161,10 +161,10 @@ class Sampled:
         shown = np.flatnonzero(np.isfinite(self.std) & np.isfinite(self.mean))
         shown = shown[:: max(-(-shown.size // CLOUD), 1)]
         return {
-            "states": [plain(row) for row in self.states[shown]],
-            "mean": plain(self.mean[shown]),
-            "std": plain(self.std[shown]),
-            "episodes": plain(self.episodes[shown]),
+            "states": [rounded(row) for row in self.states[shown]],
+            "mean": rounded(self.mean[shown]),
+            "std": rounded(self.std[shown]),
+            "episodes": rounded(self.episodes[shown]),
         }
 
 
@@ -173,14 +173,14 @@ def packed(values: npt.NDArray[Any]) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
 
 
-def plain(values: Floats) -> list[float | None]:
+def rounded(values: Floats) -> list[float | None]:
     """Numbers that JSON knows, with seven digits: null for those that are not finite."""
     return [float(f"{v:.7g}") if np.isfinite(v) else None for v in values.tolist()]
 
 
 def ends(estimate: Estimate) -> list[float | None]:
     """An estimate's value and the ends of its interval."""
-    return plain(np.array([estimate.value, estimate.low, estimate.high]))
+    return rounded(np.array([estimate.value, estimate.low, estimate.high]))
 
 
 def _span(values: Floats) -> list[float]:
