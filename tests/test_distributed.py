@@ -403,6 +403,9 @@ def test_the_headline_is_over_all_starts_on_a_cluster_and_here(tmp_path, capsys,
     both = pr.Trajectories.concatenate(data)
     truth = pr.LSTD(TABLE).fit(both).summary(both.starts()).to_dict()
     assert_same_numbers(local, truth)
+    # From Python a cluster is started where there is none; data in memory are sent to it.
+    result = pr.evaluate(data, features="tabular:12", on_cluster=True)
+    assert_same_numbers(result.to_dict(), truth)
 
 
 @pytest.mark.parametrize("features", ["tabular:12", "auto"])

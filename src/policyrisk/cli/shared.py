@@ -78,7 +78,7 @@ def naming_options(otherwise: Mapping[str, str]) -> Iterator[None]:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def number(text: str, option: str) -> float:
+def finite_number(text: str, option: str) -> float:
     """A finite number."""
     try:
         value = float(text)
@@ -110,7 +110,7 @@ def point(text: str, coordinates: Sequence[str], option: str) -> list[float]:
             f"got {len(parts)}; write for example {option} {','.join(['0.5'] * len(coordinates))}",
             param_hint=option,
         )
-    return [number(part, option) for part in parts]
+    return [finite_number(part, option) for part in parts]
 
 
 def box(text: str) -> list[tuple[float, float]]:
@@ -120,7 +120,7 @@ def box(text: str) -> list[tuple[float, float]]:
         raise typer.BadParameter(
             f"{text!r} must be auto, or low:high for each coordinate, as in 0:1,-2:2", param_hint="--box"
         )
-    return [(number(low, "--box"), number(high, "--box")) for low, high in sides]
+    return [(finite_number(low, "--box"), finite_number(high, "--box")) for low, high in sides]
 
 
 def criterion(text: str) -> Criterion:
@@ -138,7 +138,7 @@ def criterion(text: str) -> Criterion:
     for start, make in makers.items():
         if compact.startswith(start):
             with usage("--criterion"):
-                return make(number(compact.removeprefix(start), "--criterion"))
+                return make(finite_number(compact.removeprefix(start), "--criterion"))
     raise typer.BadParameter(
         f"{text!r} is none of sharpe, mean-std:c, 'mean:variance<=c' and 'variance:mean>=c', c a number; "
         "write for example mean-std:1",

@@ -31,7 +31,6 @@ def _write_map(evaluation: Evaluation, of: Quantity, path: Path) -> None:
     """A map over the first two coordinates that matter, the others at their median; a line over one."""
     survey, risk, names = evaluation.survey, evaluation.risk, evaluation.names
     dims = _mapped(evaluation)
-    middle = np.quantile(survey.visited, 0.5, axis=0, method="nearest")
     with warnings.catch_warnings():
         # What is few or negative is in the advice.
         warnings.simplefilter("ignore", PolicyRiskWarning)
@@ -39,14 +38,21 @@ def _write_map(evaluation: Evaluation, of: Quantity, path: Path) -> None:
             (d,) = dims
             first, last = survey.low[d], survey.high[d]
             count = int(last - first) + 1 if survey.whole[d] and last - first < _LINE else _LINE
-            line = np.tile(middle, (count, 1))
+            line = np.tile(evaluation.middle, (count, 1))
             line[:, d] = np.linspace(first, last, count)
             axes = plot_line(risk, line, of, level=evaluation.level, axis=d)
             axes.set_xlabel(names[d])
         else:
             low, high, shape = _cells(evaluation, dims[0], dims[1])
             axes = plot_map(
-                risk, of, low=low, high=high, dims=(dims[0], dims[1]), at=middle, shape=shape, names=names
+                risk,
+                of,
+                low=low,
+                high=high,
+                dims=(dims[0], dims[1]),
+                at=evaluation.middle,
+                shape=shape,
+                names=names,
             )
     axes.set_title(evaluation.name.replace("$", r"\$"))  # no mathematics
     figure = axes.get_figure(root=True)

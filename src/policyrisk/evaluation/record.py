@@ -21,6 +21,7 @@ import numpy as np
 
 import policyrisk
 from policyrisk._core import records
+from policyrisk._core.arrays import Floats
 from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
 from policyrisk.errors import InvalidInputError, MismatchError
@@ -106,6 +107,11 @@ class Evaluation:
     def changing(self) -> tuple[int, ...]:
         """Those of them that take more than one value in the data: what there is to map."""
         return tuple(d for d in self.looked_at if self.survey.low[d] < self.survey.high[d])
+
+    @cached_property
+    def middle(self) -> Floats:
+        """The median of each coordinate over the visited states, a value that occurs; of shape (dim,)."""
+        return np.quantile(self.survey.visited, 0.5, axis=0, method="inverted_cdf")
 
     @property
     def cut_off_share(self) -> float:

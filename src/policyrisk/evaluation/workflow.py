@@ -11,12 +11,13 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from policyrisk import distributed
 from policyrisk._core.arrays import Floats, Seed, as_floats, as_number, check_choice
 from policyrisk._core.output import Clock
 from policyrisk._core.random import generator
@@ -89,106 +90,90 @@ def evaluate(
     >>> result.risk.std([[9]]).round(3)
     array([3.459])
     """
-    with _argument("discount"):
-        discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
     with _argument("lam"):
         lam = as_number(lam, "lam", 0.0, 1.0)
+    with _argument("discount"):
+        discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
     with _argument("ridge"):
         ridge = as_number(ridge, "ridge", 0.0)
     with _argument("level"):
         level = as_level(level)
-    if variance is not None:
-        check_choice(variance, "variance", get_args(VarianceMethod))
     with _argument("features"):
         spelling = _spelled(features)
     with _argument("box"):
         bounds = _bounds(box)
     with _argument("resume"):
         _check_checkpoint(checkpoint, resume, on_cluster)
+    if variance is not None:
+        check_choice(variance, "variance", get_args(VarianceMethod))
     number = _seed(seed, checkpoint, resume)
-    settings = {
-        "features": features,
-        "box": AUTO if bounds is None else bounds.tolist(),
+    shared: dict[str, Any] = {
         "lam": lam,
         "discount": discount,
         "ridge": ridge,
+    }  # by all estimators that are tried
+    settings = {
+        "features": features,
+        "box": AUTO if bounds is None else bounds.tolist(),
+        **shared,
         "direct": variance == "direct",
         "nonnegative": nonnegative,
         "level": level,
         "seed": number,
     }
     data = opened(source, columns)
-    shards = ShardFold(shards_of(source, columns), "stop") if on_cluster else None
     clock = Clock()
-    with clock("survey"):
-        work = SurveyPass(number, None if spelling else (EPISODES, TRANSITIONS))
-        found = here(Watched("survey", data))(work) if shards is None else shards(work)
-        survey = found.survey()
-    losses = shards if shards is not None else data if isinstance(data, Stream) else None
-    given_up, vanished = (0, 0) if losses is None else (losses.given_up, losses.vanished)
-    with _argument("names"):
-        names = _coordinates(names, columns.get("state"), survey.dim)
-    low, high, constant = data_box(survey)
-    if bounds is not None:
-        with _argument("box"):
-            low, high = _ends(bounds, names)
-
-    choice: FeatureChoice | None = None
-    if spelling is None:
-        with clock("choice"):
-            choice = choose_features(
-                found.sample(),
-                survey,
-                names,
-                low,
-                high,
-                lam=lam,
-                discount=discount,
-                ridge=ridge,
-                variance=variance,
-                seed=number,
-            )
-        spelling, variance = choice.spelling, choice.variance
-        if say is not None:
-            say(str(choice))
-    with _argument("features"):
-        phi = spelling.build(names, survey, low, high)
-        second = spelling.build_second(names, survey, low, high)
-    lstd = LSTD(
-        phi,
-        second,
-        lam=lam,
-        discount=discount,
-        ridge=ridge,
-        variance=variance or "second-moment",
-        nonnegative_at="visited" if nonnegative else None,
-    )
-    notes = {
-        "data": described(source),
-        "columns": json.loads(json.dumps(columns, default=_called)),
-        "settings": settings,
-        "features": str(spelling),
-        "variance": lstd.variance,
-        "box": [list(map(float, ends)) for ends in zip(low, high, strict=True)],
-        "constant": [names[d] for d in constant],
-        "unrecorded_ends": given_up,
-        "vanished_episodes": vanished,
-        "choice": None if choice is None else choice.to_dict(),
-    }
-    with clock("fit"):
-        watched = Watched("fit", data, survey.transitions)
-        if shards is not None:
-            risk = _fit(lstd, shards)
-        elif checkpoint is None:
-            risk = _fit(lstd, here(watched))
-        else:
-            problem = {key: notes[key] for key in ("columns", "settings", "features", "variance")}
-            problem["data"] = [notes["data"], *fingerprint(source, survey)]
-            fold = DurableFold(watched, checkpoint, problem, resume=resume)
+    with distributed.cluster() if on_cluster else nullcontext():
+        shards = ShardFold(shards_of(source, columns), "stop") if on_cluster else None
+        with clock("survey"):
+            work = SurveyPass(number, None if spelling else (EPISODES, TRANSITIONS))
+            found = here(Watched("survey", data))(work) if shards is None else shards(work)
+            survey = found.survey()
+        losses = shards if shards is not None else data if isinstance(data, Stream) else None
+        with _argument("names"):
+            names = _coordinates(names, columns.get("state"), survey.dim)
+        low, high, constant = data_box(survey)
+        if bounds is not None:
+            with _argument("box"):
+                low, high = _ends(bounds, names)
+        choice: FeatureChoice | None = None
+        if spelling is None:
+            with clock("choice"):
+                choice = choose_features(
+                    found.sample(), survey, names, low, high, **shared, variance=variance, seed=number
+                )
+            spelling, variance = choice.spelling, choice.variance
+            if say is not None:
+                say(str(choice))
+        with _argument("features"):
+            phi = spelling.build(names, survey, low, high)
+            second = spelling.build_second(names, survey, low, high)
+        demanded: Literal["visited"] | None = "visited" if nonnegative else None
+        lstd = LSTD(phi, second, **shared, variance=variance or "second-moment", nonnegative_at=demanded)
+        notes = {
+            "data": described(source),
+            "columns": json.loads(json.dumps(columns, default=_called)),
+            "settings": settings,
+            "features": str(spelling),
+            "variance": lstd.variance,
+            "box": [list(map(float, ends)) for ends in zip(low, high, strict=True)],
+            "constant": [names[d] for d in constant],
+            "unrecorded_ends": 0 if losses is None else losses.given_up,
+            "vanished_episodes": 0 if losses is None else losses.vanished,
+            "choice": None if choice is None else choice.to_dict(),
+        }
+        with clock("fit"):
+            fold: Fold | None = shards
+            if fold is None:
+                problem = {key: notes[key] for key in ("columns", "settings", "features", "variance")}
+                problem["data"] = [notes["data"], *fingerprint(source, survey)]
+                watched = Watched("fit", data, survey.transitions)
+                fold = DurableFold(watched, checkpoint, problem, resume=resume)
             try:
                 risk = _fit(lstd, fold)
             except PolicyRiskError:
-                Path(checkpoint).unlink(missing_ok=True)  # it would come to the same end
+                if checkpoint is not None:
+                    Path(checkpoint).unlink(missing_ok=True)  # it would come to the same end
                 raise
     if name is None:
         name = Path(source).stem if isinstance(source, str | os.PathLike) else "policy"

@@ -120,6 +120,8 @@ def _short(value: object) -> str:
 class DurableFold:
     """Takes passes over data in this process; a :class:`policyrisk.passes.fold.Fold`.
 
+    Without a path nothing is kept, and the sums are the same, bit for bit.
+
     >>> import policyrisk as pr, tempfile
     >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=50, seed=1)
     >>> lstd = pr.LSTD(pr.Tabular(10))
@@ -133,7 +135,7 @@ class DurableFold:
     def __init__(
         self,
         data: Source,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None,
         problem: Mapping[str, Any],
         *,
         resume: bool,
@@ -143,7 +145,7 @@ class DurableFold:
         # The sums of finished passes, that of the pass under way, and how many parts are in it. Replaced by
         # one assignment: an interrupt comes before it or after it.
         self._state: tuple[list[Any], Any, int] = ([], None, 0)
-        if resume and Path(path).exists():
+        if resume and path is not None and Path(path).exists():
             self._state = self.checkpoint.load()
 
     def __call__(self, work: Callable[[Source, int], Sum]) -> Sum:

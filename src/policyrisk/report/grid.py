@@ -104,7 +104,7 @@ class MapGrid:
             axes.append(Axis(k, evaluation.names[k], cells, at, median))
         return cls(
             axes=tuple(axes),
-            fixed=np.quantile(survey.visited, 0.5, axis=0, method="inverted_cdf"),
+            fixed=evaluation.middle,
             idle=tuple(k for k in range(survey.dim) if k not in seen),
             held=tuple(k for k in seen if k not in live),
             free=free,
