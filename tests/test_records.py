@@ -10,6 +10,7 @@ import scipy.sparse as sp
 import policyrisk as pr
 from policyrisk._core import records
 from policyrisk.errors import InvalidInputError
+from policyrisk.readers import read_npz, write_npz
 
 
 @records.record
@@ -151,3 +152,19 @@ def test_kinds_and_formats_are_told_apart(tmp_path, monkeypatch):
     ):
         records.load(path, "Value", int)
     assert records.load(path, "Value", int, lambda header, arrays: header["value"] + 1) == 2
+
+
+def test_data_files_with_a_flipped_bit_are_our_errors_or_harmless(tmp_path):
+    path = tmp_path / "log.npz"
+    write_npz(pr.domains.walk(n=5, p=0.7).sample(0, episodes=3, seed=1), path)
+    whole = path.read_bytes()
+    errors = 0
+    for bit in range(8 * (len(whole) - 200), 8 * len(whole)):  # the archive's own directory
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            read_npz(path).load()
+        except InvalidInputError:
+            errors += 1
+    assert errors > 500

@@ -34,7 +34,7 @@ class ProgressBar:
             self._progress.stop()
 
     def advance(self, by: int = 1) -> None:
-        """So many more of the total are done."""
+        """``by`` more of the total are done."""
         self._progress.advance(self._task, by)
         if not self._shown and self._console.is_terminal and time.monotonic() - self._began > _PATIENCE:
             self._shown = True

@@ -44,7 +44,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, for anybody or for
 _HEADER, _CHECKSUM = "header", "checksum"
 _PARTS = ("data", "indices", "indptr")  # of a sparse matrix
 # What NumPy, zipfile, zlib and the reader of an array's header raise on bytes that are not what they were.
-_DAMAGE = (
+DAMAGE = (
     OSError,
     ValueError,
     KeyError,
@@ -253,7 +253,7 @@ def _read(path: str | os.PathLike[str], kind: str) -> tuple[Header, Arrays]:
         raise InvalidInputError(
             f"path must name a file, got {path}, which does not exist; check it"
         ) from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise InvalidInputError(
             f"path must be a {kind} file of policyrisk, got {path}, which is none or is damaged "
             f"({error}); write it again with `save`"

@@ -11,8 +11,8 @@ the cut, whereas leaving it out would give those of the lucky episodes. Either d
 cut-off episodes are counted in ``cut_off`` and a :class:`CutOffWarning` names them. (Where γ < 1 has left
 less than a rounding error to come, nothing was cut off.)
 
-Chance. Episodes are run in blocks of a fixed size, states first to last and a state's episodes in order; the
-block that begins with episode k of state i draws from the seed, i and k alone.
+Randomness. Episodes are run in blocks of a fixed size, states first to last and a state's episodes in order;
+the block that begins with episode k of state i draws from the seed, i and k alone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Block(NamedTuple):
     episodes: int
 
     def seed(self, key: tuple[int, int]) -> np.random.SeedSequence:
-        """The block's own chance."""
+        """The block's own randomness."""
         return np.random.SeedSequence(key, spawn_key=(self.rows.start, self.first))
 
 

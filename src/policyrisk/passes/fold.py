@@ -1,14 +1,15 @@
 """Passes over the data, and who takes them.
 
-Everything that LSTD learns from its data it learns in passes: the equations and the returns, what cut-off
-episodes give up, the direct variance's right-hand side, states of negative variance, and the scores for the
-error bars. Each pass is a function from a source of episodes to something that adds,
+What is learned from data of any size is learned in passes: the survey, equations and returns, what cut-off
+episodes give up, the scores for the error bars. Each pass is a function from a source of episodes to
+something that adds,
 
     pass(a and b together) = pass(a) + pass(b)            (up to rounding),
 
 so that it can be taken by many, each over its own *part* of the data. A *fold* takes a pass over all the
-data: :func:`here` in this process, as a single part; :mod:`policyrisk.distributed` on the machines of a
-cluster. Passes are small records or functions, and are sent where the data are.
+data: :func:`here` in this process, as a single part; :mod:`policyrisk.passes.checkpoint` in this process,
+batch by batch and with a file to go on from; :mod:`policyrisk.distributed` on the machines of a cluster.
+Passes are small records or functions, and are sent where the data are.
 """
 
 from __future__ import annotations

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from policyrisk._core.records import write_atomically
+from policyrisk._core.records import DAMAGE, write_atomically
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.files import check_target
 from policyrisk.readers.stream import Piece, Stream
@@ -49,7 +48,7 @@ def _load(file: Path) -> Trajectories:
         with np.load(file, allow_pickle=False) as archive:
             there = archive.files
             arrays = {name: archive[name] for name in _NAMES if name in there}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGE as error:
         raise InvalidInputError(
             f"path must be an npz file of plain arrays, got {file}, which is none or is damaged ({error}); "
             "write it again with numpy.savez"
