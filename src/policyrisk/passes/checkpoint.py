@@ -45,15 +45,11 @@ class Checkpoint:
         """What was saved; an error where it is of another problem."""
         assert self.path is not None
         stored, state = stored_checkpoint(self.path, self.work)
-        differ = [
-            name
-            for name in {**stored, **self.problem}
-            if (name in stored, stored.get(name)) != (name in self.problem, self.problem.get(name))
-        ]
+        now = self.problem
+        differ = [name for name in {**stored, **now} if stored.get(name) != now.get(name)]
         if differ:
             told = "; ".join(
-                f"{name} was {_short(stored.get(name))} and is {_short(self.problem.get(name))}"
-                for name in differ
+                f"{name} was {_short(stored.get(name))} and is {_short(now.get(name))}" for name in differ
             )
             raise MismatchError(
                 f"checkpoint must be of the same problem, but {', '.join(differ)} changed since {self.path} "
