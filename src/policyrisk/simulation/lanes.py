@@ -157,7 +157,7 @@ class VectorLanes:
     ) -> None:
         self._env, self._choose, self._first = env, choose, first
         self._seed_of, self._project = seed_of, project
-        self._mode = "" if mode is None else mode.name
+        self._mode = getattr(mode, "name", "")
         self.size, self.shared = int(env.num_envs), self._mode == "DISABLED"
         self._observations: Any = None
         self._over = np.zeros(self.size, dtype=np.bool_)  # parts whose last step ended an episode

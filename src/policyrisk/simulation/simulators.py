@@ -100,7 +100,8 @@ def _stepped_together(
     """A Gymnasium vector environment: all its parts from one state, each until its first end."""
     env, word = runner.simulator, int(seed.generate_state(1, np.uint32)[0])
     first = {"seed": word, "options": {"state": runner.states[rows.start].copy()}}
-    lanes = VectorLanes(env, runner.policy, getattr(env, "metadata", {}).get("autoreset_mode"), first)
+    mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+    lanes = VectorLanes(env, runner.policy, mode, first)
     record = ReturnRecorder(episodes, runner.discount)
     run_lanes(lanes, episodes, record, runner.max_steps)
     return record
