@@ -258,6 +258,37 @@ def test_each_part_of_a_vector_environment_counts_until_its_first_end() -> None:
     assert result.mean[0] == pytest.approx((1 + 30 + 300 + 1 + 30) / 5)
 
 
+def test_a_vector_environment_of_any_autoreset_mode() -> None:
+    class Ladder(gym.Env[Any, Any]):
+        """From rung k, k to k + 4 steps of reward 1."""
+
+        observation_space, action_space = gym.spaces.Discrete(10), gym.spaces.Discrete(1)
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.rung = (options or {}).get("state", 1) + int(self.np_random.integers(5))
+            return self.rung, {}
+
+        def step(self, action: Any) -> Any:
+            self.rung -= 1
+            return self.rung, 1.0, self.rung == 0, False, {}
+
+    results = [
+        monte_carlo(
+            gym.vector.SyncVectorEnv([Ladder] * 3, autoreset_mode=mode),
+            lambda rungs: np.zeros(len(rungs), int),
+            [2, 5],
+            episodes=7,
+            seed=1,
+        )
+        for mode in gym.vector.AutoresetMode
+    ]
+    for result in results:
+        same(result, results[0])
+        assert ((result.mean >= [2, 5]) & (result.mean <= [6, 9]) & (result.std > 0)).all()
+        np.testing.assert_allclose(result.steps, result.mean * 7)
+
+
 def test_an_environment_is_given_the_state_as_it_was_written() -> None:
     class Ladder(gym.Env[Any, Any]):
         """From rung k, k steps of reward 1."""

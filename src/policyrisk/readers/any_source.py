@@ -1,4 +1,4 @@
-"""One door for every kind of recorded episodes."""
+"""One function for every kind of recorded episodes."""
 
 from __future__ import annotations
 

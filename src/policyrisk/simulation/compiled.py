@@ -20,13 +20,11 @@ threads nor the way in which the work is cut up changes a bit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from numba import get_num_threads, njit
+from numba import njit, parallel_chunksize, prange
 from numba.extending import overload
 
 from policyrisk._core.arrays import Bools, Floats, Ints
@@ -54,8 +52,7 @@ Words = npt.NDArray[np.uint64]
 _BATCH = 1 << 14  # episodes in flight at once
 _BLOCK = 1 << 20  # steps recorded in a round, over all episodes in flight
 _SHORTEST = 64  # steps an episode may take in a round, at least
-# A thread takes a share of 1/64 at a time, and no fewer than 16: the lengths of episodes differ widely.
-_CHUNK, _PIECES = 16, 32
+_CHUNK = 16  # episodes a thread takes at a time: their lengths differ widely
 
 
 @runtime_checkable
@@ -108,7 +105,7 @@ def register_policy(table: type, choose_kernel: Callable[..., Any]) -> None:
 
 
 def _check_name(table: type) -> None:
-    """Numba's parallel loops, a caller's own, tell the classes of tuples apart by their bare names."""
+    """Numba's parallel loops tell the classes of tuples apart by their bare names."""
     for other in (*_STEP, *_CHOOSE):
         if other.__name__ == table.__name__ and other.__module__ != table.__module__:
             raise InvalidInputError(
@@ -178,11 +175,9 @@ def _play(
     returns: Floats,  # (m,) out: Σ γ^t r_t over the steps made here
     taken: Ints,  # (m,) out: steps made
     ended: Bools,  # (n,) out
-    first: int,  # of the live episodes, first, …, last − 1 are run
-    last: int,
 ) -> None:
     recorded = rewards.shape[0] > 0
-    for a in range(first, last):
+    for a in prange(live.shape[0]):
         i = live[a]
         state = read(domain, now, i)
         s0 = words[i, 0]
@@ -210,9 +205,8 @@ def _play(
         ended[i] = done
 
 
-# Kept on disk, and not. One kernel for episodes with and without their states, and threads that call it
-# instead of Numba's own: each saves seconds of compilation.
-_PLAY = njit(cache=True, nogil=True)(_play), njit(nogil=True)(_play)
+# Kept on disk, and not. One kernel for episodes with and without their states: each takes seconds to compile.
+_PLAY = njit(cache=True, parallel=True)(_play), njit(parallel=True)(_play)
 
 
 def _foreign(*tables: object) -> bool:
@@ -220,19 +214,7 @@ def _foreign(*tables: object) -> bool:
     return any(type(table).__module__.partition(".")[0] != _PACKAGE for table in tables)
 
 
-def _on_all_threads(work: Callable[[int, int], None], count: int) -> None:
-    """``work(first, last)`` for pieces of 0, …, count − 1, on as many threads as Numba may use."""
-    threads = get_num_threads()
-    size = max(_CHUNK, count // (_PIECES * threads))
-    if threads == 1 or count <= size:
-        work(0, count)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(lambda first: work(first, min(first + size, count)), range(0, count, size)):
-            pass
-
-
-@njit(cache=True, nogil=True)
+@njit(cache=True, parallel=True)
 def _gather(
     live: Ints,
     taken: Ints,
@@ -242,11 +224,9 @@ def _gather(
     rewards: Floats,
     all_states: Floats,
     all_rewards: Floats,
-    first: int,
-    last: int,
 ) -> None:
     # Entry by entry: the error that goes with assigning a slice takes seconds to compile.
-    for a in range(first, last):
+    for a in prange(live.shape[0]):
         i = live[a]
         at = offsets[i] + before[i]
         for t in range(taken[a]):
@@ -301,8 +281,7 @@ def _run_batch(
     all_rewards = np.empty(int(lengths.sum()))
     all_states[offsets + np.arange(n)] = starts
     for live, taken, before, states, rewards in rounds:
-        work = partial(_gather, live, taken, before, offsets, states, rewards, all_states, all_rewards)
-        _on_all_threads(work, live.size)
+        _gather(live, taken, before, offsets, states, rewards, all_states, all_rewards)
     return Episodes(all_states, all_rewards, lengths, ended)
 
 
@@ -338,9 +317,9 @@ def _advance(
     rewards: Floats,
     ended: Bools,
 ) -> tuple[Floats, Ints]:
-    """:func:`_play` for all live episodes, on all threads: their returns (m,) and steps (m,)."""
+    """:func:`_play` for the live episodes: their returns (m,) and steps (m,)."""
     play = _PLAY[_foreign(domain, policy)]
     returns, taken = np.empty(live.size), np.empty(live.size, np.int64)
-    arrays = (live, now, words, most, discount, states, rewards, returns, taken, ended)
-    _on_all_threads(partial(play, domain, policy, *arrays), live.size)
+    with parallel_chunksize(_CHUNK):
+        play(domain, policy, live, now, words, most, discount, states, rewards, returns, taken, ended)
     return returns, taken

@@ -1,4 +1,4 @@
-"""The loop that steps Gymnasium environments, for rollouts and for Monte Carlo.
+"""The loop that steps Gymnasium environments side by side, for rollouts and for Monte Carlo.
 
 *Lanes* are environments side by side: single ones, or the parts of a vector environment. A lane runs one
 episode at a time, to its end, and then takes the next from its queue. How part i of a vector environment goes
@@ -16,6 +16,7 @@ episode off early. Episode k then is the (k // n)-th of part k mod n: fixed befo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,10 +27,11 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.observations import Project, as_rows, stack
-from policyrisk.simulation.policies import Choose
+from policyrisk.simulation.policies import Choose, as_actions
 from policyrisk.simulation.recorder import EpisodeRecorder, ReturnRecorder
 
 if TYPE_CHECKING:
+    import gymnasium as gym
     from gymnasium.vector import AutoresetMode
 
 _NONE = -1  # the episode of a lane that has none to run
@@ -48,55 +50,50 @@ def run_lanes(
     if not lanes.shared:
         queues = [iter(range(lane, episodes, lanes.size)) for lane in range(lanes.size)]
     number = np.full(lanes.size, _NONE)  # (lanes,) the episode of each
-    steps = np.zeros(lanes.size, dtype=np.int64)  # (lanes,) that it has made
+    begun = np.zeros(lanes.size, dtype=np.int64)  # (lanes,) the turn in which it began
     live: Ints = np.arange(0)  # the lanes that run an episode, in the order in which they began
     free = np.arange(lanes.size)
-    while True:
+    for turn in itertools.count():
         if free.size:
             number[free] = [next(queues[lane], _NONE) for lane in free.tolist()]
-            steps[free] = 0
+            begun[free] = turn
             fresh = free[number[free] != _NONE]
             if fresh.size and lanes.begin(fresh, number[fresh]):
                 record.visit(number[fresh], partial(lanes.states, fresh))
-            live = np.concatenate([live, fresh])
+            live = np.concatenate([live[~np.isin(live, free)], fresh])
+            numbers = number[live]
         if not live.size:
             return
-        moved, rewards, ended, cut = lanes.step(live)
-        steps[moved] += 1
-        record.earn(number[moved], rewards)
-        record.visit(number[live], partial(lanes.states, live))
-        over = ended | cut
+        moved, rewards, ended, over = lanes.step(live)
+        record.earn(numbers if moved is live else number[moved], rewards)
+        record.visit(numbers, partial(lanes.states, live))
         if max_steps is not None:
-            over |= steps[moved] >= max_steps
+            over = over | (begun[moved] + max_steps <= turn + 1)
         free = moved[over]
         if free.size:
             record.terminated[number[free]] = ended[over]
             for _ in range(free.size):
                 done()
-            live = live[~np.isin(live, free)]
 
 
 class SingleLanes:
-    """Single environments, stepped one after the other.
+    """Single environments, stepped one after the other; ``reset(env, k)`` begins episode k.
 
-    ``reset(env, k)`` begins episode k and returns its first observation. ``batch`` makes one batch of single
-    observations, ``choose`` answers it, and ``split`` gives the single actions of the answer. Where there is
-    ``spawn``, episode k is played by spawn(k) instead, apart from the others.
+    The policy ``choose`` gets the observations of all live lanes as one batch. Where there is ``spawn``,
+    episode k is played by spawn(k) instead, apart from the others.
     """
 
     def __init__(
         self,
-        envs: Sequence[Any],
-        reset: Callable[[Any, int], Any],
+        envs: Sequence[gym.Env[Any, Any]],
+        reset: Callable[[gym.Env[Any, Any], int], Any],
         choose: Choose,
-        batch: Callable[[list[Any]], Any],
-        split: Callable[[Any, int], Sequence[Any]],
-        spawn: Callable[[int], Choose] | None = None,
-        project: Project = None,
+        spawn: Callable[[int], Choose] | None,
+        project: Project,
     ) -> None:
         self.size, self.shared = len(envs), True
         self._envs, self._reset, self._choose, self._spawn = envs, reset, choose, spawn
-        self._batch, self._split, self._project = batch, split, project
+        self._project = project
         self._observations: list[Any] = [None] * self.size
         self._spawned: list[Choose] = [choose] * self.size
         self._batched: tuple[Ints | None, Any] = None, None  # lanes, and their observations as a batch
@@ -111,21 +108,21 @@ class SingleLanes:
         return True
 
     def step(self, lanes: Ints) -> tuple[Ints, Floats, Bools, Bools]:
-        """Act in these lanes: those that made a step, their rewards, whether they ended and were cut off."""
-        at = lanes.tolist()
+        """Act in these lanes: those that made a step, their rewards, whether they terminated, or are over."""
+        at, space = lanes.tolist(), self._envs[0].action_space
         if self._spawn:
             answers = [self._spawned[lane](self._batch([self._observations[lane]])) for lane in at]
-            actions = [self._split(answer, 1)[0] for answer in answers]
+            actions = [as_actions(answer, space, 1)[0] for answer in answers]
         else:
-            actions = list(self._split(self._choose(self._observed(lanes)), len(at)))
-        rewards, ended, cut = [], [], []
+            actions = as_actions(self._choose(self._observed(lanes)), space, len(at))
+        rewards, ended, over = [], [], []
         for lane, action in zip(at, actions, strict=True):
-            self._observations[lane], reward, end, stop, _ = self._envs[lane].step(action)
+            self._observations[lane], reward, terminated, truncated, _ = self._envs[lane].step(action)
             rewards.append(float(reward))
-            ended.append(bool(end))
-            cut.append(bool(stop))
+            ended.append(bool(terminated))
+            over.append(bool(terminated or truncated))
         self._batched = None, None
-        return lanes, np.array(rewards), np.array(ended), np.array(cut)
+        return lanes, np.array(rewards), np.array(ended), np.array(over)
 
     def states(self, lanes: Ints) -> npt.NDArray[Any]:
         """The states (n, dim) that these lanes are in."""
@@ -136,6 +133,10 @@ class SingleLanes:
         if self._batched[0] is not lanes:
             self._batched = lanes, self._batch([self._observations[lane] for lane in lanes.tolist()])
         return self._batched[1]
+
+    def _batch(self, observations: list[Any]) -> Any:
+        """A copy, for environments that write into the same array every time."""
+        return stack(observations, self._envs[0].observation_space)
 
 
 class VectorLanes:
@@ -156,7 +157,7 @@ class VectorLanes:
     ) -> None:
         self._env, self._choose, self._first = env, choose, first
         self._seed_of, self._project = seed_of, project
-        self._mode = "" if mode is None else mode.name
+        self._mode = getattr(mode, "name", "")
         self.size, self.shared = int(env.num_envs), self._mode == "DISABLED"
         self._observations: Any = None
         self._over = np.zeros(self.size, dtype=np.bool_)  # parts whose last step ended an episode
@@ -184,10 +185,10 @@ class VectorLanes:
             self._reset_over({})
         moved = lanes[~self._over[lanes]] if self._mode == "NEXT_STEP" else lanes
         self._observations, rewards, ended, cut, info = self._env.step(self._choose(self._observations))
-        ended, cut = np.asarray(ended, dtype=np.bool_), np.asarray(cut, dtype=np.bool_)
-        self._over = ended | cut
+        ended = np.asarray(ended, dtype=np.bool_)
+        self._over = ended | np.asarray(cut, dtype=np.bool_)
         self._finals = info.get("final_obs", ()) if self._mode == "SAME_STEP" else None
-        return moved, np.asarray(rewards, dtype=np.float64)[moved], ended[moved], cut[moved]
+        return moved, np.asarray(rewards, dtype=np.float64)[moved], ended[moved], self._over[moved]
 
     def states(self, lanes: Ints) -> npt.NDArray[Any]:
         """The same; under SAME_STEP, until the next begins, the states that episodes ended in."""

@@ -23,8 +23,8 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.lanes import SingleLanes, VectorLanes, run_lanes
-from policyrisk.simulation.observations import Project, as_project, stack
-from policyrisk.simulation.policies import Choose, as_action_batch, as_actions, as_policy
+from policyrisk.simulation.observations import Project, as_project
+from policyrisk.simulation.policies import Choose, as_action_batch, as_policy
 from policyrisk.simulation.recorder import EpisodeRecorder
 from policyrisk.simulation.registration import register
 from policyrisk.trajectories import Trajectories
@@ -125,16 +125,12 @@ def run_episodes(
     ``spawn(k)``, episode k is played by what that returns. ``done`` is called after each episode.
     """
     spawn: Callable[[int], Choose] | None = getattr(choose, "spawn", None)
-    observed, acted = envs[0].observation_space, envs[0].action_space
     lanes = SingleLanes(
         envs,
         lambda env, place: env.reset(seed=episode_seed(key, numbers[place]))[0],
         choose,
-        # A copy, for environments that write into the same array every time.
-        batch=lambda observations: stack(observations, observed),
-        split=lambda answer, count: as_actions(answer, acted, count),
-        spawn=None if spawn is None else lambda place: spawn(numbers[place]),
-        project=project,
+        None if spawn is None else lambda place: spawn(numbers[place]),
+        project,
     )
     record = EpisodeRecorder(len(numbers))
     run_lanes(lanes, len(numbers), record, max_steps, done)

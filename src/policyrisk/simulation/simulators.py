@@ -24,7 +24,7 @@ from policyrisk._core.arrays import Floats, Ints, as_states
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.markov import MarkovChain
 from policyrisk.simulation.compiled import CompiledPolicy, Returns
-from policyrisk.simulation.lanes import SingleLanes, VectorLanes, run_lanes
+from policyrisk.simulation.lanes import VectorLanes, run_lanes
 from policyrisk.simulation.recorder import ReturnRecorder
 
 # A block's episodes are lost with it: even if all are cut off it should last a few seconds at most, and fit
@@ -78,22 +78,30 @@ def _sampled(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSeq
     return Returns(data.returns(runner.discount), data.lengths, data.terminated)
 
 
-def _stepped(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> ReturnRecorder:
-    """A Gymnasium environment, from one state: an episode after the other, or one in each of its parts."""
-    env, options = runner.simulator, {"state": runner.states[rows.start].copy()}
-    words = seed.generate_state(episodes, np.uint32)
-    lanes: SingleLanes | VectorLanes
-    if hasattr(env, "num_envs"):
-        mode = getattr(env, "metadata", {}).get("autoreset_mode")
-        lanes = VectorLanes(env, runner.policy, mode, first={"seed": int(words[0]), "options": options})
-    else:
-        lanes = SingleLanes(
-            [env],
-            lambda env, k: env.reset(seed=int(words[k]), options=options)[0],
-            runner.policy,
-            batch=lambda observations: observations[0],
-            split=lambda action, count: [action],
-        )
+def _stepped(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Returns:
+    """A Gymnasium environment, from one state, an episode after the other."""
+    env, policy, state = runner.simulator, runner.policy, runner.states[rows.start]
+    out = Returns(np.zeros(episodes), np.zeros(episodes, np.int64), np.zeros(episodes, np.bool_))
+    for k, word in enumerate(seed.generate_state(episodes, np.uint32).tolist()):
+        observation, _ = env.reset(seed=word, options={"state": state.copy()})
+        total, weight, length, ended, cut = 0.0, 1.0, 0, False, False
+        while length < runner.max_steps and not (ended or cut):
+            observation, reward, ended, cut, _ = env.step(policy(observation))
+            total += weight * float(reward)
+            weight *= runner.discount
+            length += 1
+        out.returns[k], out.lengths[k], out.terminated[k] = total, length, ended
+    return out
+
+
+def _stepped_together(
+    runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence
+) -> ReturnRecorder:
+    """A Gymnasium vector environment: all its parts from one state, each until its first end."""
+    env, word = runner.simulator, int(seed.generate_state(1, np.uint32)[0])
+    first = {"seed": word, "options": {"state": runner.states[rows.start].copy()}}
+    mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+    lanes = VectorLanes(env, runner.policy, mode, first)
     record = ReturnRecorder(episodes, runner.discount)
     run_lanes(lanes, episodes, record, runner.max_steps)
     return record
@@ -132,8 +140,10 @@ def as_runner(simulator: object, policy: object, states: object, discount: float
         )
     given = np.asarray(states)
     _check_honoured(simulator, given)
-    most = int(getattr(simulator, "num_envs", _FEW))
-    return Runner(simulator, policy, given, discount, max_steps, _stepped, most, together=False)
+    kind, most = (
+        (_stepped_together, int(simulator.num_envs)) if hasattr(simulator, "num_envs") else (_stepped, _FEW)
+    )
+    return Runner(simulator, policy, given, discount, max_steps, kind, most, together=False)
 
 
 def _chain_states(chain: MarkovChain, policy: object, rows: Floats, discount: float) -> Ints:
