@@ -80,16 +80,19 @@ def _sampled(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSeq
 
 def _stepped(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> ReturnRecorder:
     """A Gymnasium environment, from one state: an episode after the other, or one in each of its parts."""
-    env, options = runner.simulator, {"state": runner.states[rows.start].copy()}
+    env, state = runner.simulator, runner.states[rows.start]
     words = seed.generate_state(episodes, np.uint32)
     lanes: SingleLanes | VectorLanes
     if hasattr(env, "num_envs"):
         mode = getattr(env, "metadata", {}).get("autoreset_mode")
-        lanes = VectorLanes(env, runner.policy, mode, first={"seed": int(words[0]), "options": options})
+        lanes = VectorLanes(
+            env, runner.policy, mode, first={"seed": int(words[0]), "options": {"state": state.copy()}}
+        )
     else:
         lanes = SingleLanes(
             [env],
-            lambda env, k: env.reset(seed=int(words[k]), options=options)[0],
+            # A copy for every episode: the environment may take it over and move it.
+            lambda env, k: env.reset(seed=int(words[k]), options={"state": state.copy()})[0],
             runner.policy,
             batch=lambda observations: observations[0],
             split=lambda action, count: [action],
