@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: setup run test test-services test-all test-blas check format bench docs clean
+.PHONY: setup run test test-services test-all test-blas versions check format bench docs clean
 
 setup: .venv/.dev
 
@@ -34,6 +34,10 @@ test-blas: setup
 		echo "$$kind, $$threads"; \
 		OPENBLAS_CORETYPE=$$kind OPENBLAS_NUM_THREADS=$$threads $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow and not service" || exit; \
 	done; done
+
+# Every Python that is claimed and found here, with the newest packages and with the lowest: about an hour.
+versions:
+	$(PYTHON) tools/versions.py
 
 check: setup
 	$(BIN)/ruff check .

@@ -12,7 +12,9 @@ import dataclasses
 import importlib
 import inspect
 import re
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -442,17 +444,17 @@ def validated(given: Given) -> Any:
     return str(pr.cross_validate(estimators, data(given), folds=3, seed=0))
 
 
-@use("Evaluation", "Evaluation.of", "write_report")
-def evaluated(given: Given, folder: Any = None) -> Any:
+@use("evaluate", "Evaluation", "Evaluation.of", "write_report")
+def evaluated(given: Given) -> Any:
     fitted = pr.LSTD(pr.Tabular(STATES)).fit(data(given))
-    return pr.Evaluation.of(fitted, data(given)).survey.low
+    result = pr.evaluate(data(given), features="tiles:6", seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        pr.write_report(result, Path(folder) / "report.html")
+    return [pr.Evaluation.of(fitted, data(given)).survey.low, *numbers(result.risk)]
 
 
 @use("write_parquet", "readers.write_npz", "readers.Stream", "read_minari")
 def written(given: Given) -> Any:
-    import tempfile
-    from pathlib import Path
-
     with tempfile.TemporaryDirectory() as folder:
         pr.write_parquet(data(given), Path(folder) / "a.parquet")
         pr.readers.write_npz(data(given), Path(folder) / "a.npz")

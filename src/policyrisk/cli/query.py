@@ -43,11 +43,11 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
     import numpy as np
 
     from policyrisk.errors import NegativeVarianceWarning
+    from policyrisk.features.protocol import outside
 
     risk = evaluation.risk
     episodes = risk.episodes(states)
-    maps = [getattr(features, "outside", None) for features in (risk.features, risk.second_features)]
-    outside = [any(look is not None and look([state])[0] for look in maps) for state in states]
+    out_of_box = outside((risk.features, risk.second_features), np.array(states))
     found: list[dict[str, Any]] = [
         {
             "at": dict(zip(evaluation.names, state, strict=True)),
@@ -56,7 +56,7 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
             "episodes": float(behind),
             "level": level,
         }
-        for state, behind, beyond in zip(states, episodes, outside, strict=True)
+        for state, behind, beyond in zip(states, episodes, out_of_box, strict=True)
     ]
     for of in _QUANTITIES:
         with warnings.catch_warnings():

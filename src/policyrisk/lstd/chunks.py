@@ -22,11 +22,12 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Bools, Floats, readonly
 from policyrisk.equations import too_many_for_dense
 from policyrisk.features import Features
+from policyrisk.features.protocol import outside
 from policyrisk.lstd import _kernels, _sparse_kernels, sparse_total
 from policyrisk.lstd.rows import Evaluator, Memory, Rows
 from policyrisk.lstd.sparse_total import SparseTotal, steps_of
 from policyrisk.lstd.trace_products import Total
-from policyrisk.trajectories import Source, Trajectories, batches
+from policyrisk.trajectories import Source, Trajectories, batches, pieces
 
 SPARSE_CHUNK = 1 << 16  # transitions whose sparse traces and indices are in hand at once
 DENSE_CHUNK = 1 << 12  # the same for dense features
@@ -62,15 +63,9 @@ class Chunk:
 
     def outside(self, features: Features, second_features: Features) -> int:
         """How many visited rows lie outside either map's box."""
-        masks = []
-        for phi in (features,) if features == second_features else (features, second_features):
-            test = getattr(phi, "outside", None)
-            if test is not None:
-                masks.append(np.asarray(test(self.states)))
-        if not masks:
-            return 0
-        outside = masks[0] if len(masks) == 1 else masks[0] | masks[1]
-        return int(np.count_nonzero(outside)) - int(np.count_nonzero(outside[self.ends]))
+        maps = (features,) if features == second_features else (features, second_features)
+        beyond = outside(maps, self.states)
+        return int(np.count_nonzero(beyond)) - int(np.count_nonzero(beyond[self.ends]))
 
 
 def chunks(source: Source, most: int) -> Iterator[Trajectories]:
@@ -86,19 +81,10 @@ def chunks(source: Source, most: int) -> Iterator[Trajectories]:
         waiting.append(batch)
         count += batch.transitions
         if count >= most:
-            yield from _cut(waiting[0] if len(waiting) == 1 else Trajectories.concatenate(waiting), most)
+            yield from pieces(waiting[0] if len(waiting) == 1 else Trajectories.concatenate(waiting), most)
             waiting, count = [], 0
     if waiting:
-        yield from _cut(waiting[0] if len(waiting) == 1 else Trajectories.concatenate(waiting), most)
-
-
-def _cut(data: Trajectories, most: int) -> Iterator[Trajectories]:
-    first = 0
-    while first < len(data):
-        last = int(np.searchsorted(data.offsets, data.offsets[first] + most))
-        last = min(max(last, first + 1), len(data))
-        yield data[first:last]
-        first = last
+        yield from pieces(waiting[0] if len(waiting) == 1 else Trajectories.concatenate(waiting), most)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Test every version that pyproject.toml claims: each Python with the newest packages and with the lowest.
 
-    tools/versions                      all of them, those Pythons that this machine has
-    tools/versions 3.13                 one Python, both ways
-    tools/versions 3.11-lowest 3.12     one combination, and another Python both ways
-    tools/versions 3.13 -- tests/test_td.py -x        what follows goes to pytest
+    python tools/versions.py                      all of them, those Pythons that this machine has
+    python tools/versions.py 3.13                 one Python, both ways
+    python tools/versions.py 3.11-lowest 3.12     one combination, and another Python both ways
+    python tools/versions.py 3.13 -- tests/test_td.py -x        what follows goes to pytest
 
 A Python is found as python3.X on the PATH or among pyenv's versions. Each combination has an environment of
-its own in .versions/, made anew when pyproject.toml changed. The lowest versions are the bounds `>=` of
-[project] in pyproject.toml; the tools of the developers (the extra `dev`) are always the newest.
+its own in .versions/, made anew when the packages in pyproject.toml changed. The lowest versions are the
+bounds `>=` of [project] there; the developers' tools (the extra `dev`), and what packages need themselves,
+are the newest. Old packages use what newer ones deprecate: with the lowest a DeprecationWarning is no error.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def lowest(project: dict) -> list[str]:
 def interpreter(version: str) -> str | None:
     """The Python of this version, or None."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    candidates = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)]
+    candidates = [
+        shutil.which(f"python{version}"),
+        *sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True),
+    ]
     for path in filter(None, candidates):
         # A shim of pyenv is on the PATH for versions that are not switched on: ask it.
         asked = subprocess.run(
@@ -61,22 +65,24 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def environment(name: str, python: str, constraints: list[str]) -> str:
+def environment(name: str, python: str, project: dict, constraints: list[str]) -> str:
     """The Python of the combination's environment, with the package and its tests' tools in it."""
     home = ROOT / ".versions" / name
-    inside, stamp = home / "bin" / "python", home / "pyproject.toml"
-    if not stamp.exists() or stamp.read_text() != PYPROJECT.read_text():
+    inside, stamp = home / "bin" / "python", home / "packages.txt"
+    packages = str((project["dependencies"], project["optional-dependencies"]))
+    if not stamp.exists() or stamp.read_text() != packages:
         subprocess.run([python, "-m", "venv", "--clear", home], check=True)
         (home / "constraints.txt").write_text("\n".join(constraints) + "\n")
         install = [inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run(
             [*install, "--constraint", home / "constraints.txt", "--editable", ".[dev]"], cwd=ROOT, check=True
         )
-        shutil.copy(PYPROJECT, stamp)
+        stamp.write_text(packages)
     return str(inside)
 
 
 def main(arguments: list[str]) -> int:
+    """Run what was asked for, print a line for each combination; 0 where all passed."""
     project = tomllib.loads(PYPROJECT.read_text())["project"]
     split = arguments.index("--") if "--" in arguments else len(arguments)
     asked, options = arguments[:split], arguments[split + 1 :]
@@ -85,7 +91,9 @@ def main(arguments: list[str]) -> int:
     chosen = [(v, k) for v, k in every if not asked or v in asked or f"{v}-{k}" in asked]
     unknown = set(asked) - {v for v, _ in every} - {f"{v}-{k}" for v, k in every}
     if unknown:
-        raise SystemExit(f"unknown {', '.join(sorted(unknown))}; choose among {', '.join(versions)}\n{__doc__}")
+        raise SystemExit(
+            f"unknown {', '.join(sorted(unknown))}; choose among {', '.join(versions)}\n{__doc__}"
+        )
     results = {}
     for version, kind in chosen:
         name = f"{version}-{kind}"
@@ -95,14 +103,25 @@ def main(arguments: list[str]) -> int:
             continue
         print(f"== {name}", flush=True)
         try:
-            inside = environment(name, python, lowest(project) if kind == "lowest" else [])
+            inside = environment(name, python, project, lowest(project) if kind == "lowest" else [])
         except subprocess.CalledProcessError:
             results[name] = "FAILED to install"
             continue
         # The cache of compiled code is told apart by the machine, not by the version that compiled it.
         settings = {"OPENBLAS_NUM_THREADS": "1", "NUMBA_CACHE_DIR": str(ROOT / ".versions" / name / "numba")}
+        old = ["-W", "default::DeprecationWarning"] if kind == "lowest" else []
         tests = subprocess.run(
-            [inside, "-m", "pytest", "-m", "not slow and not service", "-p", "no:cacheprovider", *options],
+            [
+                inside,
+                "-m",
+                "pytest",
+                "-m",
+                "not slow and not service",
+                "-p",
+                "no:cacheprovider",
+                *old,
+                *options,
+            ],
             cwd=ROOT,
             env={**os.environ, **settings},
         )
