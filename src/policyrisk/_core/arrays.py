@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -111,6 +111,11 @@ def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
     """Raise unless ``value`` is one of the choices."""
     if value not in choices:
         raise InvalidInputError(f"{name} must be one of {', '.join(choices)}, got {value!r}; choose one")
+
+
+def is_sparse(value: object) -> TypeGuard[sp.csr_array[Any, tuple[int, int]]]:
+    """``scipy.sparse.issparse``; of the formats' attributes those that CSR shares are known to exist."""
+    return sp.issparse(value)
 
 
 def as_csr(value: Any, name: str) -> sp.csr_array[Any, tuple[int, int]]:

@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import from_triangle, is_symmetric, lower_triangle
+from policyrisk._core.arrays import from_triangle, is_sparse, is_symmetric, lower_triangle
 from policyrisk.errors import InvalidInputError
 
 FORMAT = 2
@@ -151,7 +151,7 @@ def pack(value: Any, arrays: Arrays, at: str = "", seen: dict[int, str] | None =
             return {"symmetric": name, "size": len(value)}
         arrays[name] = value
         return {"array": name}
-    if sp.issparse(value):
+    if is_sparse(value):
         rows = sp.csr_array(value)
         arrays |= {_below(name, part): getattr(rows, part) for part in _PARTS}
         return {"sparse": name, "shape": list(rows.shape)}

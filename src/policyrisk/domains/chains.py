@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 
@@ -25,7 +27,8 @@ def walk(n: int = 30, p: float = 0.7, discount: float = 1.0) -> MarkovChain:
     forward, back = np.full(n - 1, p), np.full(n - 1, 1.0 - p)
     stay = np.zeros(n)
     stay[0] = 1.0 - p
-    P = sp.diags_array([back, stay, forward], offsets=[-1, 0, 1], shape=(n, n))
+    diagonals: Any = [back, stay, forward]
+    P = sp.diags_array(diagonals, offsets=[-1, 0, 1], shape=(n, n))
     return MarkovChain(P, np.full(n, -1.0), discount)
 
 
@@ -58,7 +61,8 @@ def gambler(N: int, p: float = 0.5) -> MarkovChain:
     """
     N = as_count(N, "N", 2)
     p = as_number(p, "p", 0.0, 1.0, remedy="pass the probability of winning a round")
-    P = sp.diags_array([np.full(N - 2, 1.0 - p), np.full(N - 2, p)], offsets=[-1, 1], shape=(N - 1, N - 1))
+    diagonals: Any = [np.full(N - 2, 1.0 - p), np.full(N - 2, p)]
+    P = sp.diags_array(diagonals, offsets=[-1, 1], shape=(N - 1, N - 1))
     return MarkovChain(P, np.ones(N - 1))
 
 
@@ -72,9 +76,7 @@ def grid_walk(rows: int, columns: int, discount: float = 1.0) -> MarkovChain:
     if rows * columns > np.iinfo(np.int32).max:
         raise InvalidInputError(f"rows * columns must fit 32 bits, got {rows * columns}; use a smaller grid")
     line = [
-        sp.diags_array([np.ones(m - 1), np.ones(m - 1)], offsets=[-1, 1], shape=(m, m))
-        if m > 1
-        else sp.csr_array((1, 1))
+        sp.diags_array([1.0, 1.0], offsets=[-1, 1], shape=(m, m)) if m > 1 else sp.csr_array((1, 1))
         for m in (rows, columns)
     ]
     P = 0.25 * (sp.kron(line[0], sp.eye_array(columns)) + sp.kron(sp.eye_array(rows), line[1]))

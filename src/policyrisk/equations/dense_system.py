@@ -14,7 +14,7 @@ measurement does not matter.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -137,7 +137,7 @@ class DenseSystem:
         """The solution, in y's place where that is possible."""
         if len(y) == 0:
             return y
-        trans = 1 if transpose else 0
+        trans: Literal[0, 1] = 1 if transpose else 0
         solution: Floats = sla.lu_solve(self._lu, y, trans=trans, overwrite_b=True, check_finite=False)
         return solution
 
@@ -171,7 +171,8 @@ def visited_features(A: Matrix, gram: Matrix, visits: npt.NDArray[Any], name: st
     An error where A (l, l) has columns of features that no transition started in.
     """
     kept, unvisited = np.flatnonzero(visits > 0), np.flatnonzero(visits <= 0)
-    bootstrapped = unvisited[np.asarray(abs(A[:, unvisited]).sum(axis=0)).ravel() > 0.0]
+    columns: Any = A[:, unvisited]
+    bootstrapped = unvisited[np.asarray(abs(columns).sum(axis=0)).ravel() > 0.0]
     if bootstrapped.size:
         raise UnvisitedError(
             f"{name} bootstraps from features that no transition started in (a cut-off episode "

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Matrix, as_number
+from policyrisk._core.arrays import Floats, Matrix, as_number, is_sparse
 from policyrisk._core.records import record
 from policyrisk.equations.dense_system import DenseSystem
 from policyrisk.equations.sparse_system import SparseSystem
@@ -230,4 +230,4 @@ class Weights:
 
 
 def _values(sums: Any) -> Any:
-    return sums.data if sp.issparse(sums) else sums
+    return sums.data if is_sparse(sums) else sums

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Ints, Matrix, readonly
+from policyrisk._core.arrays import Bools, Ints, Matrix, is_sparse, readonly
 from policyrisk.errors import InvalidInputError
 
 
@@ -115,9 +115,9 @@ def matrix_of(features: Features, states: npt.NDArray[Any]) -> Matrix:
             f"features must return an array of shape {(len(states), features.size)} for "
             f"{len(states)} states, got {phi.shape}; return one row of {features.size} per state"
         )
-    if not sp.issparse(phi):
+    if not is_sparse(phi):
         return np.ascontiguousarray(phi, dtype=np.float64)
-    csr = sp.csr_array(phi, dtype=np.float64)
+    csr = sp.csr_array(phi.astype(np.float64, copy=False))
     _check_columns(csr.indices, features.size)
     if not csr.has_canonical_format:
         csr = csr.copy()  # the map may keep what it gave

@@ -8,8 +8,10 @@ row i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1].
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from policyrisk._core.arrays import Bools, Floats, Ints
@@ -241,7 +243,7 @@ def scores_dense(ends: Bools, phi: Floats, weight: Floats, out: Floats) -> None:
 
 
 @njit(cache=True, nogil=True)
-def outer_sparse(ptr: Ints, idx: Ints, val: Floats, out: Floats) -> None:
+def outer_sparse(ptr: npt.NDArray[Any], idx: npt.NDArray[Any], val: Floats, out: Floats) -> None:
     """out += Σ_k s_k s_kᵀ for the rows s_k of a CSR matrix, of shape (l, l)."""
     for k in range(ptr.size - 1):
         for p in range(ptr[k], ptr[k + 1]):

@@ -140,7 +140,8 @@ def _solve(solver: Solver, scores: Floats, k_J: int) -> tuple[Floats, Floats]:
 def _solver(weights: Weights, D: Matrix, face: Face | None) -> Solver:
     mean, second = weights.dense_systems
     if mean.kept.size < D.shape[1] or second.kept.size < D.shape[0]:
-        D = D[np.ix_(second.kept, mean.kept)]
+        kept: Any = np.ix_(second.kept, mean.kept)
+        D = D[kept]
 
     def plain(s_J: Floats, s_M: Floats) -> tuple[Floats, Floats]:
         psi_J = mean.solve_kept(s_J)

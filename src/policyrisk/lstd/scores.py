@@ -214,7 +214,7 @@ class ScorePass:
                 derivative.block(at, phi_M, phi_J)
             derivative.finish()
         if sp.issparse(scores[0]) and sp.issparse(scores[1]):
-            return sp.csr_array(sp.hstack(scores, format="csr")), derivative
+            return sp.csr_array(sp.hstack([sp.csr_array(s) for s in scores], format="csr")), derivative
         return np.hstack([s.toarray() if sp.issparse(s) else s for s in scores]), derivative
 
 

@@ -18,7 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, as_array, as_csr, as_floats, check_shape, name_some
+from policyrisk._core.arrays import (
+    Floats,
+    Ints,
+    as_array,
+    as_csr,
+    as_floats,
+    check_shape,
+    is_sparse,
+    name_some,
+)
 from policyrisk.errors import InvalidInputError
 
 Sparse: TypeAlias = "sp.csr_array[Any, tuple[int, int]]"
@@ -104,7 +113,7 @@ def mix(parts: Sequence[Branches], policy: Floats) -> Branches:
 
 def as_transition_matrix(value: Any, name: str) -> Sparse:
     """A checked transition matrix in CSR: square, finite, no negative entry, no row above 1."""
-    if sp.issparse(value):
+    if is_sparse(value):
         if len(value.shape) != 2 or value.shape[0] != value.shape[1]:
             raise InvalidInputError(f"{name} must be square, of shape (n, n), got {value.shape}; reshape it")
         _refuse_low_precision(value.dtype, name)
@@ -136,7 +145,7 @@ def as_transition_matrix(value: Any, name: str) -> Sparse:
 
 def as_rewards(r: Any, n: int) -> Floats | Sparse:
     """Rewards (n,) or (n, n), checked."""
-    if sp.issparse(r):
+    if is_sparse(r):
         if r.shape != (n, n):
             raise InvalidInputError(f"r must have shape ({n},) or ({n}, {n}), got {r.shape}; reshape it")
         return as_csr(r, "r")

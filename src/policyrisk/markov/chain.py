@@ -304,7 +304,7 @@ def _closure(graph: Sparse, sources: npt.NDArray[np.bool_]) -> npt.NDArray[np.bo
         shape=(1, n),
     )
     rooted = sp.csr_array(
-        sp.vstack([sp.hstack([graph, sp.csr_array((n, 1))]), sp.hstack([from_root, [[0.0]]])])
+        sp.vstack([sp.hstack([graph, sp.csr_array((n, 1))]), sp.hstack([from_root, sp.csr_array((1, 1))])])
     )
     order = sp.csgraph.breadth_first_order(rooted, n, return_predecessors=False)
     reached = np.zeros(n + 1, dtype=np.bool_)

@@ -206,7 +206,7 @@ class DenseLU:
 
     def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
         """Two triangular solves."""
-        d = la.lu_solve(self.lu, r, trans=int(transpose), check_finite=False)
+        d = la.lu_solve(self.lu, r, trans=1 if transpose else 0, check_finite=False)
         return Correction(d, 0, settled=False)
 
 

@@ -125,7 +125,7 @@ class Hierarchy:
         if depth == len(self.levels):
             return z_1
         matrix = self.levels[depth].matrix
-        v_1 = matrix @ z_1
+        v_1 = np.asarray(matrix @ z_1)
         h_11, g_1 = _dot(z_1, v_1), _dot(z_1, b)
         if h_11 <= 0.0:
             return z_1
@@ -133,7 +133,7 @@ class Hierarchy:
         if _dot(r, r) <= ENOUGH**2 * _dot(b, b):
             return (g_1 / h_11) * z_1
         z_2 = self.cycle(r, depth)
-        v_2 = matrix @ z_2
+        v_2 = np.asarray(matrix @ z_2)
         h_12, h_21, h_22, g_2 = _dot(z_1, v_2), _dot(z_2, v_1), _dot(z_2, v_2), _dot(z_2, b)
         determinant = h_11 * h_22 - h_12 * h_21
         if determinant <= 1e-12 * h_11 * abs(h_22):
@@ -165,7 +165,7 @@ def visit_weights(A: Sparse) -> Floats:
     one = np.ones(n)
     w = np.ones(n)
     for _ in range(WEIGHT_ROUNDS):
-        columns = A_t @ w
+        columns = np.asarray(A_t @ w)
         if _balanced(columns):
             break
         if not columns.sum() > 0.0:
@@ -247,7 +247,7 @@ def build(B: Sparse) -> Hierarchy:
         levels.append(Level(B, 1.0 / B.diagonal(), aggregate, B_next.shape[0]))
         B = B_next
     try:
-        inverse = np.linalg.inv(B.toarray())
+        inverse: Floats = np.linalg.inv(B.toarray()).astype(np.float64, copy=False)
     except np.linalg.LinAlgError as error:
         raise SolverError(SINGULAR) from error
     return Hierarchy(tuple(levels), inverse)

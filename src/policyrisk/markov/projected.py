@@ -14,6 +14,8 @@ and the direct variance has the right-hand side Yᵀ E[δ²].
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 
@@ -121,5 +123,6 @@ def _gram(phi: Matrix, q: Floats) -> Floats:
 
 def _visits(phi: Matrix, q: Floats) -> Floats:
     """The expected number of steps on which each feature is active, of shape (l,)."""
-    active = sp.csr_array(phi != 0)
+    active: Any = phi != 0
+    active = sp.csr_array(active)
     return np.asarray(active.T @ q, dtype=np.float64)

@@ -130,13 +130,14 @@ class Converter:
         self._row += batch.num_rows
         return rows
 
-    def _new_episodes(self, ids: pa.Array) -> Bools:
+    def _new_episodes(self, ids: pa.Array[Any]) -> Bools:
         """Where another episode begins, of shape (n,); one that was there before is an error."""
+        import pyarrow as pa
         import pyarrow.compute as pc
         from pyarrow import types
 
         name = self.layout.episode
-        if types.is_dictionary(ids.type):
+        if isinstance(ids, pa.DictionaryArray):
             ids = ids.dictionary_decode()
         whole = types.is_integer(ids.type)
         texts = (types.is_string, types.is_large_string)
@@ -166,7 +167,7 @@ class Converter:
             )
         return new
 
-    def _rewards(self, column: pa.Array) -> tuple[Floats, Bools]:
+    def _rewards(self, column: pa.Array[Any]) -> tuple[Floats, Bools]:
         import pyarrow as pa
 
         name = self.layout.reward
@@ -213,7 +214,7 @@ class Converter:
         parts = [self._coordinates(batch.column(name), name) for name in self.layout.state]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
-    def _coordinates(self, column: pa.Array, name: str) -> npt.NDArray[Any]:
+    def _coordinates(self, column: Any, name: str) -> npt.NDArray[Any]:
         """One column as an array (n, width): a number, or a list of them, in each row."""
         import pyarrow.compute as pc
         from pyarrow import types
@@ -242,7 +243,11 @@ class Converter:
         return self._numbers(column.flatten(), name, width=width).reshape(-1, width)
 
     def _numbers(
-        self, column: pa.Array, name: str, remedy: str = "repair it or leave its episode out", width: int = 1
+        self,
+        column: pa.Array[Any],
+        name: str,
+        remedy: str = "repair it or leave its episode out",
+        width: int = 1,
     ) -> npt.NDArray[Any]:
         """A column of numbers without nulls: float64 and finite, or int64; ``width`` of them make a row."""
         from pyarrow import types
@@ -266,7 +271,7 @@ class Converter:
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
             self._refuse_type(name, "numbers", kind)
 
-    def _check_no_nulls(self, column: pa.Array, name: str, remedy: str, width: int = 1) -> None:
+    def _check_no_nulls(self, column: pa.Array[Any], name: str, remedy: str, width: int = 1) -> None:
         if column.null_count:
             self._refuse(_nulls(column), f"{name} must not be null", "null", remedy, width)
 
@@ -280,6 +285,6 @@ class Converter:
         )
 
 
-def _nulls(column: pa.Array) -> Bools:
+def _nulls(column: pa.Array[Any]) -> Bools:
     nulls: Bools = column.is_null().to_numpy(zero_copy_only=False)
     return nulls

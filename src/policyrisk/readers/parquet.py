@@ -130,7 +130,7 @@ def _batches(
         for batch in file.iter_batches(rows, [first - 1], [layout.episode]):
             last = batch.column(layout.episode)[-1].as_py()
     begun = first == 0
-    for batch in file.iter_batches(rows, range(first, end), layout.used()):
+    for batch in file.iter_batches(rows, list(range(first, end)), layout.used()):
         others = 0 if begun else _leading(batch, layout.episode, last)
         if others < batch.num_rows:
             begun = True
@@ -138,7 +138,7 @@ def _batches(
             last = batch.column(layout.episode)[-1].as_py()
     if not begun:
         return
-    for batch in file.iter_batches(rows, range(end, file.num_row_groups), layout.used()):
+    for batch in file.iter_batches(rows, list(range(end, file.num_row_groups)), layout.used()):
         more = _leading(batch, layout.episode, last)
         yield batch.slice(0, more)
         if more < batch.num_rows:

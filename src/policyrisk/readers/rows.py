@@ -64,10 +64,9 @@ class CheckedRows(NamedTuple):
         """The rows of all parts, in order."""
         if len(parts) == 1:
             return parts[0]
-        columns: list[Any] = [
-            None if column[0] is None else np.concatenate(column) for column in zip(*parts, strict=True)
-        ]
-        return CheckedRows(*columns)
+        columns: Any = zip(*parts, strict=True)
+        joined: list[Any] = [None if column[0] is None else np.concatenate(column) for column in columns]
+        return CheckedRows(*joined)
 
 
 class Assembler:

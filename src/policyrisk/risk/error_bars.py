@@ -129,7 +129,7 @@ def _rowwise(left: Matrix, middle: npt.NDArray[Any], right: Matrix) -> Floats:
         return _rowwise_sparse(sp.csr_array(left), middle, sp.csr_array(right))
     product = np.asarray(left @ middle, dtype=np.float64)
     if sp.issparse(right):
-        return np.asarray(sp.csr_array(right).multiply(product).sum(axis=1)).ravel()
+        return np.asarray(sp.csr_array(right).multiply(product).sum(axis=1), dtype=np.float64).ravel()
     sums: Floats = np.einsum("ij,ij->i", product, np.asarray(right))
     return sums
 

@@ -146,7 +146,7 @@ def _tightest_of_repeated(H: Matrix, g: Floats) -> Ints:
     States that share their features give the same row. Candidates are found by sorting a random
     combination of the columns and then compared entry by entry.
     """
-    key = H @ np.random.default_rng(0).uniform(1.0, 2.0, H.shape[1])
+    key = H @ np.random.default_rng(0).uniform(1.0, 2.0, (H.shape[1],))
     order = np.lexsort((g, key))
     near = np.flatnonzero(np.diff(key[order]) <= 1e-12 * np.abs(key[order[1:]]))
     repeats = near[_equal_rows(H, order[near], order[near + 1])]

@@ -39,7 +39,8 @@ def solve(problem: Problem, tol: float) -> tuple[Floats, Floats, int]:
         root = np.linalg.cholesky(S)
     except np.linalg.LinAlgError:
         return iterate(problem, gram_factor(problem), tol)
-    return iterate(problem, sl.qr(sl.solve_triangular(root, problem.C, lower=True))[1], tol)
+    R: Floats = sl.qr(sl.solve_triangular(root, problem.C, lower=True))[1].astype(np.float64, copy=False)
+    return iterate(problem, R, tol)
 
 
 def gram_factor(problem: Problem) -> Floats:
