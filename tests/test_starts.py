@@ -103,7 +103,7 @@ def test_a_stream_of_single_episodes_looks_at_many_starts_together(monkeypatch):
         return start_sums(self, starts, **options)
 
     monkeypatch.setattr(pr.RiskFunction, "start_sums", counted)
-    monkeypatch.setattr("policyrisk.lstd.estimator._STARTS", 20)
+    monkeypatch.setattr("policyrisk.lstd.passes._STARTS", 20)
     data = walks()
     risk = pr.LSTD(pr.Tabular(N)).fit(list(data))
     assert looks == 3

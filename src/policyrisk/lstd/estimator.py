@@ -11,8 +11,7 @@ of W = {w : φ_M(x_i)ᵀ w ≥ (φ_J(x_i)ᵀ w_J)² for all i} with (C w − d)�
 from __future__ import annotations
 
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -21,26 +20,23 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, Seed, as_number, as_states, check_choice
-from policyrisk._core.records import record
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError, NoErrorBarsWarning
 from policyrisk.features import BinaryFeatures, Features, as_features
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.constrained import Constrained, Constraint
 from policyrisk.lstd.cutoffs import Trim, trim
+from policyrisk.lstd.passes import FirstPass, ObservedStarts, SecondPass
 from policyrisk.lstd.sandwich import sandwich
-from policyrisk.lstd.scores import EpisodeScores, ScorePass, direct_right_hand_side
+from policyrisk.lstd.scores import ScorePass, direct_right_hand_side
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
-from policyrisk.passes.fold import FirstPass, Fold, Sum, here
-from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
-from policyrisk.risk.starts import StartSums
+from policyrisk.passes.fold import Fold, Sum, here
+from policyrisk.risk import Provenance, RiskFunction, VarianceMethod
 from policyrisk.risk.support import Support
-from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
+from policyrisk.trajectories import Source, check_reiterable
 
 ConstraintSolver = Literal["active-set", "projection"]
-
-_STARTS = 1 << 12  # starts that are looked at together
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +113,7 @@ class LSTD:
 
     def equations(self, data: Source) -> MomentEquations:
         """The sums A, b, C, D and e over recorded episodes, in one pass; they add."""
-        return accumulate(data, self.features, self.second_features, lam=self.lam, discount=self.discount)
+        return accumulate(data, **self._sampled)
 
     def fit(
         self, data: Source, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
@@ -156,45 +152,44 @@ class LSTD:
             raise InvalidInputError(
                 f"bootstrap={bootstrap} draws need the error bars' pass, got error_bars=False; leave one out"
             )
-        first = fold(self._first_pass)
+        sampled = self._sampled
+        first = fold(lambda source, _: FirstPass.over(source, **sampled))
         returns, equations = first.returns, first.equations
-        starts, cut = error_bars, Trim(())
+        starts, cut, trimmed = error_bars, Trim(()), fold
         if equations.sparse:
             self._refuse_where_sparse(bootstrap)
             if error_bars:
                 _warn_no_error_bars(equations)
             error_bars = False
-        trimmed = fold
         if equations.terminated < equations.episodes:
             seen = [(self.features, equations.visits), (self.second_features, equations.second_visits)]
             cut = trim(fold, seen[:1] if self.second_features == self.features else seen)
             if cut.transitions:
                 trimmed = _through(fold, cut)
                 del first, equations  # large, and no longer true
-                first = trimmed(self._first_pass)
+                first = trimmed(lambda source, _: FirstPass.over(source, **sampled))
                 equations = first.equations
         weights = equations.solve(self.ridge)
         d = equations.second_rhs(weights.mean)
         if self.variance == "direct":
             w_mean = weights.mean
-            d = trimmed(lambda source, _: self._squared_errors(source, w_mean))
+            d = trimmed(lambda source, _: direct_right_hand_side(source, w_mean, **sampled))
         supports = _supports(equations)
-        constrained = None
+        constrained, face = None, None
         if self.nonnegative_at is not None:
             constraint = self._constraint(equations, weights, d, supports)
             demanded = self.nonnegative_at
             constrained = (
                 constraint.at_visited(trimmed) if isinstance(demanded, str) else constraint.at(demanded)
             )
-        risk = replace(
-            self._answer(
-                equations, weights, d, supports, constrained, estimator="LSTD", given_up=cut.transitions
-            ),
-            returns=returns,
+            face = constrained.face
+        risk = self._answer(
+            equations, weights, d, supports, constrained, estimator="LSTD", given_up=cut.transitions
         )
+        risk = replace(risk, returns=returns)
         if not error_bars:
-            # No other pass goes over the starts where the features are too many for error bars.
-            return replace(risk, starts=fold(_starts_pass(risk))) if starts else risk
+            # Where the features are too many for error bars, no other pass goes over the starts.
+            return replace(risk, starts=fold(lambda s, _: ObservedStarts.over(s, risk))) if starts else risk
         weights = replace(weights, second=risk.w_second)
         scores = ScorePass.of(
             equations,
@@ -204,19 +199,14 @@ class LSTD:
             seed=seed,
             episodes=first.episodes,
         )
-        second = fold(_second_pass(scores, risk, cut))
-        bars = sandwich(second.scores, equations, weights, None if constrained is None else constrained.face)
+        second = fold(lambda source, part: SecondPass.over(source, part, scores, risk, cut))
+        bars = sandwich(second.scores, equations, weights, face)
         return replace(risk, error_bars=bars, starts=second.starts)
 
-    def _first_pass(self, source: Source, part: int) -> FirstPass:
-        observed = Observed(source, self.discount)
-        equations = self.equations(observed)
-        return FirstPass(equations, observed.returns, (equations.episodes,))
-
-    def _squared_errors(self, source: Source, w_mean: Floats) -> Floats:
-        return direct_right_hand_side(
-            source, w_mean, self.features, self.second_features, lam=self.lam, discount=self.discount
-        )
+    @property
+    def _sampled(self) -> dict[str, Any]:
+        """What the sums over data depend on: the arguments of :func:`accumulate` besides the data."""
+        return {name: getattr(self, name) for name in ("features", "second_features", "lam", "discount")}
 
     def solve(self, equations: MomentEquations) -> RiskFunction:
         """The risk function of summed equations, without error bars.
@@ -332,70 +322,6 @@ class LSTD:
                 residual=max(system.residual for system in systems),
             ),
         )
-
-
-class Observed:
-    """A source whose terminated episodes' returns are noted on the way through, for the summary."""
-
-    def __init__(self, source: Source, discount: float) -> None:
-        self.source, self.discount = source, discount
-        self.returns = SampleReturns.of([])
-
-    def __iter__(self) -> Iterator[Trajectories]:
-        for batch in batches(self.source):
-            self.returns += SampleReturns.of(batch.returns(self.discount)[batch.terminated])
-            yield batch
-
-
-class ObservedStarts:
-    """A source whose starts are summed on the way through, for the summary."""
-
-    def __init__(self, source: Source, risk: RiskFunction) -> None:
-        self.source, self.risk = source, risk
-        self.sums = StartSums.empty(risk.w_mean.size, risk.w_second.size)
-
-    def __iter__(self) -> Iterator[Trajectories]:
-        waiting: list[npt.NDArray[Any]] = []
-        for batch in batches(self.source):
-            waiting.append(batch.starts())
-            if sum(map(len, waiting)) >= _STARTS:
-                self._take(waiting)
-            yield batch
-        self._take(waiting)
-
-    def _take(self, waiting: list[npt.NDArray[Any]]) -> None:
-        if any(map(len, waiting)):
-            self.sums += self.risk.start_sums(np.concatenate(waiting))
-        waiting.clear()
-
-
-@record
-@dataclass(frozen=True, eq=False)
-class SecondPass:
-    """What the pass for the error bars finds."""
-
-    scores: EpisodeScores
-    starts: StartSums  # of all episodes, those included that gave up every transition
-
-    def __add__(self, other: SecondPass) -> SecondPass:
-        return SecondPass(self.scores + other.scores, self.starts + other.starts)
-
-
-def _second_pass(scores: ScorePass, risk: RiskFunction, cut: Trim) -> Callable[[Source, int], SecondPass]:
-    def work(source: Source, part: int) -> SecondPass:
-        observed = ObservedStarts(source, risk)
-        return SecondPass(scores(cut(observed), part), observed.sums)
-
-    return work
-
-
-def _starts_pass(risk: RiskFunction) -> Callable[[Source, int], StartSums]:
-    def work(source: Source, part: int) -> StartSums:
-        observed = ObservedStarts(source, risk)
-        deque(observed, maxlen=0)
-        return observed.sums
-
-    return work
 
 
 def _through(fold: Fold, view: Trim) -> Fold:

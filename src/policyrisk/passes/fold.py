@@ -15,12 +15,8 @@ Passes are small records or functions, and are sent where the data are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from policyrisk._core.records import record
-from policyrisk.equations import MomentEquations
-from policyrisk.risk import SampleReturns
 from policyrisk.trajectories import Source
 
 Sum = TypeVar("Sum")
@@ -45,18 +41,3 @@ def here(data: Source) -> Fold:
         return work(data, 0)
 
     return fold
-
-
-@record
-@dataclass(frozen=True, eq=False)
-class FirstPass:
-    """What the first pass over the data finds."""
-
-    equations: MomentEquations
-    returns: SampleReturns  # of the terminated episodes
-    episodes: tuple[int, ...]  # of each part, in order
-
-    def __add__(self, other: FirstPass) -> FirstPass:
-        return FirstPass(
-            self.equations + other.equations, self.returns + other.returns, self.episodes + other.episodes
-        )
