@@ -295,6 +295,16 @@ def test_maps_are_drawn_for_features_of_any_coordinates(features, capsys, tmp_pa
     assert all((tmp_path / "o" / f"map_{of}.png").stat().st_size > 5000 for of in ("mean", "std", "sharpe"))
 
 
+def test_a_table_of_more_states_than_a_picture_shows(capsys, tmp_path):
+    data = pr.domains.walk(n=900, p=0.99).sample(start=0, episodes=100, seed=1)
+    write_npz(data, tmp_path / "d.npz")
+    code, _, err = call(
+        capsys, "evaluate", tmp_path / "d.npz", "--features", "tabular", "--lam", 0, "--out", tmp_path / "o"
+    )
+    assert code == 0, err
+    assert {path.name for path in (tmp_path / "o").iterdir()} == FILES
+
+
 # What is left behind.
 
 

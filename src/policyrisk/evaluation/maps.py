@@ -36,10 +36,11 @@ def _write_map(evaluation: Evaluation, of: Quantity, path: Path) -> None:
         warnings.simplefilter("ignore", PolicyRiskWarning)
         if len(dims) == 1:
             (d,) = dims
-            first, last = survey.low[d], survey.high[d]
-            count = int(last - first) + 1 if survey.whole[d] and last - first < _LINE else _LINE
-            line = np.tile(evaluation.middle, (count, 1))
-            line[:, d] = np.linspace(first, last, count)
+            at = np.linspace(survey.low[d], survey.high[d], _LINE)
+            if survey.whole[d]:
+                at = np.unique(np.round(at))  # a table knows no others
+            line = np.tile(evaluation.middle, (len(at), 1))
+            line[:, d] = at
             axes = plot_line(risk, line, of, level=evaluation.level, axis=d)
             axes.set_xlabel(names[d])
         else:
