@@ -15,7 +15,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin
 
 import gymnasium as gym
 import numpy as np
@@ -569,14 +569,17 @@ MODULES = ("", "control", "criteria", "distributed", "domains", "equations.const
 MODULES += ("plotting", "readers")
 # Words in the annotation of an argument that cannot be changed.
 PLAIN = {"int", "float", "str", "bool", "None", "os.PathLike", "PathLike", "PathOrPaths", "Literal", "tuple"}
-PLAIN |= {"Sequence", "Seed", "Quantity", "IntervalMethod", "OnError"}
+PLAIN |= {"Sequence", "Seed"}
 
 
 def takes_numbers(function: Any) -> bool:
     """Whether an argument may hold an array, by its annotation."""
+    made_by = function.__init__ if inspect.isclass(function) else function
+    home = getattr(inspect.unwrap(made_by), "__globals__", {})
     for name, argument in inspect.signature(function).parameters.items():
         words = re.findall(r"[A-Za-z_][\w.]*", re.sub(r"Literal\[[^\]]*\]", "", str(argument.annotation)))
-        if name not in ("self", "cls") and not set(words) <= PLAIN:
+        unknown = {word for word in words if word not in PLAIN and get_origin(home.get(word)) is not Literal}
+        if name not in ("self", "cls") and unknown:
             return True
     return False
 

@@ -41,7 +41,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
-from policyrisk._core.arrays import Floats, Ints, as_floats, as_number
+from policyrisk._core.arrays import Floats, Ints, as_csr, as_floats, as_number
 from policyrisk.errors import InvalidInputError, SolverError
 from policyrisk.markov._multigrid_kernels import gauss_seidel, resolvent_residual
 from policyrisk.markov.branches import Sparse
@@ -120,7 +120,7 @@ class Resolvent:
                 f"P must be square with at least one state, got shape {P.shape}; "
                 "pass one row and one column per state"
             )
-        self._P = P if P.has_canonical_format else _canonical(P)
+        self._P = P if P.has_canonical_format else as_csr(P, "P")
         self._P_t: Sparse | None = None
         self._c = as_number(factor, "factor", 0.0, 1.0)
         self._corrector: Corrector | None = None
@@ -355,12 +355,6 @@ def permuted(A: Sparse, order: Ints) -> Sparse:
     A = sp.csr_array(A[order][:, order])
     A.sort_indices()
     return A
-
-
-def _canonical(P: Sparse) -> Sparse:
-    P = P.copy()
-    P.sum_duplicates()
-    return P
 
 
 def _groups(columns: int, *, together: bool) -> list[slice]:

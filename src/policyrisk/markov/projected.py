@@ -76,6 +76,7 @@ class ProjectedChain:
             C = _product(self.Y, self.phi_M - gamma**2 * (chain.P @ self.phi_M))
         mean_gram = _gram(self.phi_J, self.q)
         visits = _visits(self.phi_J, self.q)
+        second_visits = visits if self.shared else _visits(self.phi_M, self.q)
         return MomentEquations(
             A=A,
             b=self.Z.T @ chain.expected_reward,
@@ -85,9 +86,9 @@ class ProjectedChain:
             gram=mean_gram if self.shared else _gram(self.phi_M, self.q),
             mean_gram=mean_gram,
             visits=visits,
-            second_visits=visits if self.shared else _visits(self.phi_M, self.q),
+            second_visits=second_visits,
             feature_episodes=(visits > 0).astype(np.float64),
-            second_feature_episodes=(_visits(self.phi_M, self.q) > 0).astype(np.float64),
+            second_feature_episodes=(second_visits > 0).astype(np.float64),
             episodes=1,
             terminated=1,
             transitions=float(self.q.sum()),
