@@ -79,28 +79,18 @@ def _factors_for(f: Any, k: Any, low: Any, high: Any, a: Any, slots: Any) -> Any
     )
 
 
-def _row(weights: Any, at: Any, a: Any, sums: Any) -> Any:
-    """w_a[at], w_{a + 1}[at], …, as many as there are sums."""
-    raise NotImplementedError
-
-
-@overload(_row, strict=False)
-def _row_for(weights: Any, at: Any, a: Any, sums: Any) -> Any:
-    if len(sums) == 0:
-        return lambda weights, at, a, sums: ()
-    return lambda weights, at, a, sums: _join(weights[at, a], _row(weights, at, a + 1, sums[1:]))
-
-
-def _add(sums: Any, g: Any, row: Any) -> Any:
-    """sums + g·row, entry by entry."""
+def _add(sums: Any, g: Any, weights: Any, at: Any, a: Any) -> Any:
+    """sums + g·w_a[at], g·w_{a + 1}[at], …, entry by entry."""
     raise NotImplementedError
 
 
 @overload(_add, strict=False)
-def _add_for(sums: Any, g: Any, row: Any) -> Any:
+def _add_for(sums: Any, g: Any, weights: Any, at: Any, a: Any) -> Any:
     if len(sums) == 0:
-        return lambda sums, g, row: ()
-    return lambda sums, g, row: _join(sums[0] + g * row[0], _add(sums[1:], g, row[1:]))
+        return lambda sums, g, weights, at, a: ()
+    return lambda sums, g, weights, at, a: _join(
+        sums[0] + g * weights[at, a], _add(sums[1:], g, weights, at, a + 1)
+    )
 
 
 @njit(cache=True)
@@ -149,7 +139,7 @@ def choose(table: GreedyTable, state: Any, s0: np.uint64, s1: np.uint64) -> tupl
                 at3 = at2 + k2 * strides[2]
                 g = g0[k0] * g1[k1] * g2[k2]
                 for k3 in range(len(slots)):
-                    sums = _add(sums, g * g3[k3], _row(weights, at3 + k3 * strides[3], 0, sums))
+                    sums = _add(sums, g * g3[k3], weights, at3 + k3 * strides[3], 0)
     best = 0
     largest = sums[0]
     for action in range(1, len(sums)):
