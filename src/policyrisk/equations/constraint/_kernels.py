@@ -4,6 +4,9 @@ Notation: K = H C⁻¹ Hᵀ, and s = q + K μ + p θ are the slacks. At any mome
 is held at zero, A ⊂ R those whose multiplier may be positive, and r the one row of R outside A. Then
 z = (θ, μ_A) solves B z = −q_R with the square matrix B = [p_R | K_RA]. Row or column exchanges change B
 by rank one, so its inverse is carried along in O(|A|²) a pivot.
+
+Arrays are copied by loops: a slice that is assigned to can have the wrong shape, and compiling the text
+of that error takes as long as all the rest.
 """
 
 from __future__ import annotations
@@ -48,6 +51,12 @@ def _dot(a: Floats, b: Floats) -> float:
 
 
 @register_jitable
+def _copy(values: Floats, out: Floats) -> None:
+    for i in range(values.size):
+        out[i] = values[i]
+
+
+@register_jitable
 def _add_combination(weights: Floats, rows: Floats, out: Floats) -> None:
     """``out += weights @ rows[: weights.size]``, a contiguous row at a time."""
     for a in range(weights.size):
@@ -83,10 +92,12 @@ def _refresh(basis: _Basis, n: int, H: Floats, q: Floats, p: Floats) -> None:
         B[a, 0] = p[basis.R[a]]
         for b in range(1, n):
             B[a, b] = _dot(basis.H_R[a], basis.Y_A[b - 1])
-    basis.inverse[:n, :n] = np.linalg.inv(B)
-    q_R = q[basis.R[:n]]
+    inverse = np.linalg.inv(B)
     for a in range(n):
-        basis.z[a] = -_dot(basis.inverse[a, :n], q_R)
+        _copy(inverse[a], basis.inverse[a])
+        basis.z[a] = 0.0
+        for b in range(n):
+            basis.z[a] -= inverse[a, b] * q[basis.R[b]]
     v = np.zeros(H.shape[1])
     _add_combination(basis.z[1:n], basis.Y_A, v)
     for i in range(q.size):
@@ -165,7 +176,7 @@ def _eliminate(basis: _Basis, n: int, a: int) -> None:
     """Pivot on column a; its row of the inverse becomes that of the entering multiplier."""
     e = basis.inverse[a, :n] / basis.dz[a]
     _subtract_outer(basis.inverse, basis.dz, e)
-    basis.inverse[a, :n] = -e
+    _copy(-e, basis.inverse[a])
 
 
 @register_jitable
@@ -173,15 +184,15 @@ def _shrink(basis: _Basis, n: int, at: int, a: int) -> None:
     """Row ``at`` and column ``a`` leave B (after ``_eliminate``); the last ones take their places."""
     last = n - 1
     if a != last:
-        basis.inverse[a, :n] = basis.inverse[last, :n]
+        _copy(basis.inverse[last, :n], basis.inverse[a])
         basis.A[a - 1] = basis.A[last - 1]
-        basis.Y_A[a - 1] = basis.Y_A[last - 1]
+        _copy(basis.Y_A[last - 1], basis.Y_A[a - 1])
         basis.z[a] = basis.z[last]
     if at != last:
         for b in range(last):
             basis.inverse[b, at] = basis.inverse[b, last]
         basis.R[at] = basis.R[last]
-        basis.H_R[at] = basis.H_R[last]
+        _copy(basis.H_R[last], basis.H_R[at])
 
 
 def lemke(
@@ -210,11 +221,11 @@ def lemke(
     z, dz, s, ds = basis.z, basis.dz, basis.s, basis.ds
     r = int(np.argmin(q / p))
     z[0] = -q[r] / p[r]
-    s[:] = q + p * z[0]
-    s[r] = 0.0
+    for i in range(m):
+        s[i] = 0.0 if i == r else q[i] + p[i] * z[0]
     basis.held[r] = True
     basis.R[0] = r
-    basis.H_R[0] = H[r]
+    _copy(H[r], basis.H_R[0])
     basis.inverse[0, 0] = 1.0 / p[r]
     n = 1
     at = 0  # R[at] is r
@@ -234,9 +245,10 @@ def lemke(
                 column[b] = _dot(basis.H_R[b], y)
             for a in range(n):
                 dz[a] = -_dot(basis.inverse[a, :n], column[:n])
-            v[:] = y
+            _copy(y, v)
         else:
-            dz[:n] = basis.inverse[:n, at]
+            for b in range(n):
+                dz[b] = basis.inverse[b, at]
             v[:] = 0.0
         # v can cancel to nothing where rows depend on each other; its terms give the noise's size.
         rate_size = np.sqrt(_dot(v, v)) + abs(dz[0])
@@ -250,12 +262,14 @@ def lemke(
         is_ray = a < 0 and i < 0
         if not is_ray:
             step = max(s[i], 0.0) / -ds[i] if i >= 0 else max(z[a], 0.0) / -dz[a]
-            s += step * ds
-            z[:n] += step * dz[:n]
+            for k in range(m):
+                s[k] += step * ds[k]
+            for b in range(n):
+                z[b] += step * dz[b]
         if is_ray or a == 0:
             rows = basis.A[:n].copy()
             values = np.empty(n)
-            values[: n - 1] = dz[1:n] if is_ray else z[1:n]
+            _copy(dz[1:n] if is_ray else z[1:n], values)
             if not enters_multiplier:
                 return RAY if is_ray else SOLVED, pivot + 1, rows[: n - 1], values[: n - 1]
             rows[n - 1] = r
@@ -267,7 +281,7 @@ def lemke(
                 break
             _grow(basis, n, H[i], p[i], y)
             basis.A[n - 1] = r
-            basis.Y_A[n - 1] = y
+            _copy(y, basis.Y_A[n - 1])
             z[n] = step
             at = n
             n += 1
@@ -275,7 +289,7 @@ def lemke(
             _eliminate(basis, n, a)
             leaver = basis.A[a - 1]
             basis.A[a - 1] = r
-            basis.Y_A[a - 1] = y
+            _copy(y, basis.Y_A[a - 1])
             z[a] = step
         else:
             basis.held[r] = False
@@ -290,7 +304,7 @@ def lemke(
         enters_multiplier = i >= 0
         if enters_multiplier:
             basis.R[at] = i
-            basis.H_R[at] = H[i]
+            _copy(H[i], basis.H_R[at])
             basis.held[i] = True
             s[i] = 0.0
             r = i
