@@ -26,10 +26,10 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.lstd import _sweep_kernels
 from policyrisk.lstd.rows import DenseRows, Memory, Rows, SparseRows
 
-# Sums of rows are added to P when so many visits were noted: FEWEST at first, and twice as many after every
+# Sums of rows are added to P when enough visits were noted: FEWEST at first, and twice as many after every
 # time that a touched entry of P had fewer than WORTHWHILE additions behind it, up to MOST.
 FEWEST, MOST, WORTHWHILE = 1 << 16, 1 << 20, 8
-FEW = 1 << 12  # visits that one thread adds up sooner than others are woken
+ALONE = 1 << 12  # visits that one thread adds up sooner than others are woken
 
 
 class _Positions:
@@ -196,7 +196,7 @@ class Total:
 
 def _shares(begin: Ints) -> list[tuple[int, int]]:
     """Rows low, …, high − 1 with about equally many visits, several shares for each thread."""
-    threads = get_num_threads() if begin[-1] > FEW else 1
+    threads = get_num_threads() if begin[-1] > ALONE else 1
     count = 16 * threads if threads > 1 else 1
     cuts = np.searchsorted(begin, np.linspace(0, begin[-1], count + 1)[1:-1])
     bounds = [0, *cuts.tolist(), len(begin) - 1]
