@@ -34,7 +34,7 @@ from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.fold import FirstPass, Fold, Sum, here
 from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
-from policyrisk.risk.starts import StartSums
+from policyrisk.risk.summary import StartSums
 from policyrisk.risk.support import Support
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
