@@ -21,7 +21,7 @@ from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.cutoffs import Trim
 from policyrisk.lstd.scores import EpisodeScores, ScorePass
 from policyrisk.risk import RiskFunction, SampleReturns
-from policyrisk.risk.starts import StartSums
+from policyrisk.risk.summary import StartSums
 from policyrisk.trajectories import Source, Trajectories, batches
 
 _STARTS = 1 << 12  # starts that are looked at together
