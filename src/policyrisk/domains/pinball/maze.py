@@ -160,6 +160,12 @@ class Maze:
         reached: Bools = self.free(points) & self._near_reachable[column, row] & within
         return reached
 
+    def playable(self, positions: object) -> Bools:
+        """Whether each position is reachable and outside the target: (n, 2) -> (n,)."""
+        points = as_floats(positions, "positions", (None, 2))
+        away: Bools = np.hypot(*(points - self.target).T) >= self.target_radius
+        return away & self.reachable(points)
+
     @cached_property
     def _labels(self) -> Ints:
         """The component (cells, cells) that each free cell belongs to, 0 where not free."""
@@ -167,13 +173,17 @@ class Maze:
         return np.asarray(ndimage.label(grid)[0], np.int64)
 
     @cached_property
-    def _near_reachable(self) -> Bools:
-        labels = self._labels
+    def _home(self) -> Bools:
+        """The cells (cells, cells) that are connected to the target's."""
         column, row = (int(c) for c in np.minimum(self.target * _CELLS, _CELLS - 1))
-        home = labels == labels[column, row]
-        pocket = (labels > 0) & ~home
+        return np.asarray(self._labels == self._labels[column, row])
+
+    @cached_property
+    def _near_reachable(self) -> Bools:
+        pocket = (self._labels > 0) & ~self._home
         around = np.ones((3, 3), np.bool_)
-        return np.asarray(ndimage.binary_dilation(home, around) & ~ndimage.binary_dilation(pocket, around))
+        near = ndimage.binary_dilation(self._home, around)
+        return np.asarray(near & ~ndimage.binary_dilation(pocket, around))
 
     def _check_places(self) -> None:
         inside = (self.target >= 0.0) & (self.target <= 1.0)
@@ -183,9 +193,7 @@ class Maze:
                 f"ball_radius={self.ball_radius:g} from every edge, got {self.target.tolist()}; "
                 "move the target or the obstacle"
             )
-        column, row = (int(c) for c in np.minimum(self.target * _CELLS, _CELLS - 1))
-        home = self._labels == self._labels[column, row]
-        rim = home.copy()
+        rim = self._home.copy()
         rim[1:-1, 1:-1] = False
         if rim.any():
             way_out = (np.argwhere(rim)[0] + 0.5) / _CELLS

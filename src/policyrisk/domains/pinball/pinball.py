@@ -212,8 +212,7 @@ class Pinball:
         found = 0
         while found < count:
             points = rng.random((2 * (count - found) + 64, 2))
-            away = np.hypot(*(points - self.maze.target).T) >= self.maze.target_radius
-            points = points[away & self.maze.reachable(points)][: count - found]
+            points = points[self.maze.playable(points)][: count - found]
             states[found : found + len(points), :2] = points
             found += len(points)
         if velocity is not None:
