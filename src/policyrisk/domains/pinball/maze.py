@@ -30,15 +30,8 @@ import numpy as np
 from scipy import ndimage
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, as_number, readonly
-from policyrisk.domains.pinball._geometry import (
-    edge_rows,
-    grid_points,
-    inside_any,
-    nearest_distance,
-)
+from policyrisk.domains.pinball._geometry import edge_rows, grid_points, inside_any, nearest_distance
 from policyrisk.errors import InvalidInputError, PolicyRiskWarning
-
-__all__ = ["MAZES", "Maze"]
 
 MAZES = ("simple", "medium", "hard", "box", "empty")
 
@@ -123,15 +116,15 @@ class Maze:
             raise InvalidInputError(
                 f"obstacles must be a list of polygons, got {obstacles!r}; add at least the four walls"
             )
+        target = figures["target"]
+        polygons = (_figures(vertices, f"obstacles[{i}]", (None, 2)) for i, vertices in enumerate(obstacles))
         return cls(
             name=name,
             ball_radius=as_number(figures["ball_radius"], "ball_radius", 0.0, 0.5, open_low=True),
-            target=_figures(figures["target"]["center"], "target.center", (2,)),
-            target_radius=as_number(figures["target"]["radius"], "target.radius", 0.0, 1.0, open_low=True),
+            target=_figures(target["center"], "target.center", (2,)),
+            target_radius=as_number(target["radius"], "target.radius", 0.0, 1.0, open_low=True),
             starts=_figures(figures["starts"], "starts", (None, 2)),
-            obstacles=tuple(
-                _figures(vertices, f"obstacles[{i}]", (None, 2)) for i, vertices in enumerate(obstacles)
-            ),
+            obstacles=tuple(polygons),
         )
 
     @cached_property
