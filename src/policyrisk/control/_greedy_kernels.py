@@ -25,8 +25,6 @@ from numba.extending import overload
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk.simulation.compiled import register_policy
 
-__all__ = ["COORDINATES", "GreedyTable", "choose"]
-
 COORDINATES = 4  # one loop each
 
 

@@ -12,15 +12,6 @@ from policyrisk._core.random import below, stream, uniform
 from policyrisk.features._radial_kernels import grid_counts, grid_fill
 from policyrisk.simulation.compiled import Words, read, step
 
-__all__ = [
-    "GridBases",
-    "SarsaMemory",
-    "begin_outside",
-    "learn_outside",
-    "run_episodes",
-    "run_foreign_episodes",
-]
-
 FAINT = 1e-3  # of the largest φ_i(x): traces below are dropped
 
 
@@ -34,6 +25,15 @@ class GridBases(NamedTuple):
     width: Floats  # (d,)
     reach: Floats  # (d,)
     normalised: bool
+
+
+class Rates(NamedTuple):
+    """The settings of an episode."""
+
+    step: float  # α
+    epsilon: float
+    lam: float
+    discount: float
 
 
 class SarsaMemory(NamedTuple):
@@ -140,32 +140,31 @@ def _retrace(memory: SarsaMemory, action: int, fade: float) -> float:
 def learn(
     grid: GridBases,
     memory: SarsaMemory,
+    rates: Rates,
     action: int,
     reward: float,
-    state: Any,  # the next one
+    state: Any,
     terminated: bool,
-    rate: float,  # α
-    epsilon: float,
-    lam: float,
-    discount: float,
     s0: np.uint64,
     s1: np.uint64,
 ) -> tuple[Any, np.uint64, np.uint64]:
-    """Learn from one transition; returns the next action."""
+    """Learn from one transition to ``state``; returns the next action."""
     weights, trace, traced, counts = memory.weights, memory.trace, memory.traced, memory.counts
     delta = reward
     for i in range(counts[0]):
         delta -= memory.values[i] * weights[memory.indices[i], action]
-    square = _retrace(memory, action, discount * lam)
+    square = _retrace(memory, action, rates.discount * rates.lam)
     following = 0
     if not terminated:
         near = _look(grid, state, memory, memory.next_indices, memory.next_values)
-        following, q, s0, s1 = _pick(memory, memory.next_indices, memory.next_values, near, epsilon, s0, s1)
-        delta += discount * q
+        following, q, s0, s1 = _pick(
+            memory, memory.next_indices, memory.next_values, near, rates.epsilon, s0, s1
+        )
+        delta += rates.discount * q
         counts[0] = near
         memory.indices[:near] = memory.next_indices[:near]
         memory.values[:near] = memory.next_values[:near]
-    change = rate * delta / square
+    change = rates.step * delta / square
     flat = weights.reshape(-1)
     for i in range(counts[1]):
         flat[traced[i]] += change * trace[traced[i]]
@@ -183,19 +182,16 @@ def begin_outside(grid: GridBases, memory: SarsaMemory, state: Floats, epsilon: 
 def learn_outside(
     grid: GridBases,
     memory: SarsaMemory,
+    rates: Rates,
     action: int,
     reward: float,
     state: Floats,
     terminated: bool,
-    rate: float,
-    epsilon: float,
-    lam: float,
-    discount: float,
     words: Words,
 ) -> Any:
-    """:func:`learn` for callers that are not compiled, which keep the stream in ``words`` (2,)."""
+    """:func:`learn` for the same callers."""
     following, words[0], words[1] = learn(
-        grid, memory, action, reward, state, terminated, rate, epsilon, lam, discount, words[0], words[1]
+        grid, memory, rates, action, reward, state, terminated, words[0], words[1]
     )
     return following
 
@@ -208,7 +204,7 @@ def _episodes(
     first: int,
     key0: np.uint64,
     key1: np.uint64,
-    rates: Floats,  # (n,) α
+    steps: Floats,  # (n,) α
     epsilons: Floats,  # (n,)
     lam: float,
     discount: float,
@@ -221,20 +217,17 @@ def _episodes(
     for i in range(starts.shape[0]):
         s0, s1 = stream(key0, key1, first + i)
         state = read(domain, starts, i)
-        action, s0, s1 = begin(grid, memory, state, epsilons[i], s0, s1)
+        rates = Rates(steps[i], epsilons[i], lam, discount)
+        action, s0, s1 = begin(grid, memory, state, rates.epsilon, s0, s1)
         total = 0.0
         t = 0
         done = False
         while t < max_steps and not done:
             state, reward, done, s0, s1 = step(domain, state, action, s0, s1)
-            action, s0, s1 = learn(
-                grid, memory, action, reward, state, done, rates[i], epsilons[i], lam, discount, s0, s1
-            )
+            action, s0, s1 = learn(grid, memory, rates, action, reward, state, done, s0, s1)
             total += reward
             t += 1
-        returns[i] = total
-        lengths[i] = t
-        terminated[i] = done
+        returns[i], lengths[i], terminated[i] = total, t, done
 
 
 # Kept on disk, and not: see policyrisk.simulation.compiled about domains defined elsewhere.

@@ -14,11 +14,9 @@ import numpy as np
 
 from policyrisk._core.arrays import Seed
 from policyrisk.control.policy import GreedyPolicy
-from policyrisk.control.sarsa import Falling, Sarsa, SarsaResult
+from policyrisk.control.sarsa import Sarsa, SarsaResult
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import RadialBasis
-
-__all__ = ["EPISODES", "SEED", "pinball_policy", "train_pinball"]
 
 EPISODES = 300_000
 SEED = 1  # of the shipped policy
@@ -28,17 +26,13 @@ _WIDTH = 0.6  # of the spacing
 _CUT = 1.499  # of the spacing: at 1.5 there would sometimes be four
 
 
-def pinball_features() -> RadialBasis:
-    """The bases on which pinball is learned."""
-    width = _WIDTH / (np.array(_SHAPE) - 1.0)
-    return RadialBasis.grid(
-        low=[0, 0, -1, -1],
-        high=[1, 1, 1, 1],
-        shape=_SHAPE,
-        width=width,
-        normalised=True,
-        truncate=_CUT / _WIDTH,
-    )
+def pinball_features(
+    shape: tuple[int, ...] = _SHAPE, width: float = _WIDTH, cut: float = _CUT
+) -> RadialBasis:
+    """Bases over (x, y, ẋ, ẏ), width and cut in units of the spacing; those on which pinball is learned."""
+    widths = width / (np.array(shape) - 1.0)
+    box = {"low": [0, 0, -1, -1], "high": [1, 1, 1, 1]}
+    return RadialBasis.grid(**box, shape=shape, width=widths, normalised=True, truncate=cut / width)
 
 
 def train_pinball(pinball: Any, episodes: int = EPISODES, seed: Seed = SEED) -> SarsaResult:
@@ -46,13 +40,7 @@ def train_pinball(pinball: Any, episodes: int = EPISODES, seed: Seed = SEED) -> 
 
     With ``Pinball("simple")`` and the defaults the policy is the shipped one, bit for bit on one machine.
     """
-    sarsa = Sarsa(
-        pinball_features(),
-        pinball.actions,
-        lam=0.3,
-        step=Falling(0.3, 0.02),
-        epsilon=Falling(0.05, 0.005),
-    )
+    sarsa = Sarsa(pinball_features(), pinball.actions)
     return sarsa.train(pinball, episodes, seed=seed, max_steps=_MAX_STEPS)
 
 

@@ -17,8 +17,7 @@ from policyrisk._core.records import Arrays, Header
 from policyrisk.control._greedy_kernels import COORDINATES, GreedyTable
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import RadialBasis, from_spec
-
-__all__ = ["GreedyPolicy"]
+from policyrisk.features.radial import RadialGrid
 
 _MOST = 32  # centres within reach along a coordinate, and actions: dimensions that NumPy gives an array
 _ALL = 2.0  # a reach beyond every centre, in units of the box
@@ -36,7 +35,7 @@ class GreedyPolicy:
     (array([1, 0, 1]), array([1., 2., 1.]))
     """
 
-    features: RadialBasis
+    features: RadialGrid
     weights: Floats  # (features.size, actions)
     origin: Mapping[str, Any]
 
@@ -82,8 +81,9 @@ class GreedyPolicy:
 
     @cached_property
     def _table(self) -> GreedyTable:
-        box = self.features.box
-        shape, steps, reach = _steps(self.features)
+        box, shape = self.features.box, self.features.shape
+        steps = np.array(shape) - 1.0
+        reach = grid_reach(self.features) * steps
         slots = max(near_counts(shape, reach))
         if box.dim > COORDINATES or max(slots, self.actions) > _MOST:
             raise InvalidInputError(
@@ -123,7 +123,7 @@ class GreedyPolicy:
     def load(cls, path: str | PathLike[str]) -> GreedyPolicy:
         """The policy that :meth:`save` wrote."""
         values = records.load(path, "GreedyPolicy", dict, _from_format_1)
-        return cls(as_grid(values["features"]), values["weights"], values["origin"])
+        return cls(values["features"], values["weights"], values["origin"])
 
 
 def _from_format_1(header: Header, arrays: Arrays) -> dict[str, Any]:
@@ -131,9 +131,9 @@ def _from_format_1(header: Header, arrays: Arrays) -> dict[str, Any]:
     return {**header, **arrays, "features": from_spec(header["features"])}
 
 
-def as_grid(features: object) -> RadialBasis:
+def as_grid(features: object) -> RadialGrid:
     """The features, checked to be radial bases on a grid."""
-    if not isinstance(features, RadialBasis) or features.spec()["kind"] != "RadialBasis.grid":
+    if not isinstance(features, RadialGrid):
         raise InvalidInputError(
             f"features must be radial bases on a grid, got {type(features).__name__}; "
             "pass RadialBasis.grid(low=..., high=..., shape=..., normalised=True, truncate=2.5)"
@@ -146,26 +146,11 @@ def as_grid(features: object) -> RadialBasis:
     return features
 
 
-def grid_shape(features: RadialBasis) -> tuple[int, ...]:
-    """The number of centres along each coordinate."""
-    return tuple(features.spec()["shape"])
-
-
 def grid_reach(features: RadialBasis) -> Floats:
-    """How far from a state, in units of the box, a centre may be along each coordinate: (d,)."""
-    if features.truncate is None:
-        return np.full(features.box.dim, _ALL)
-    reach: Floats = np.minimum(features.truncate * features.width, _ALL)
-    return reach
+    """The features' reach (d,), finite where they are not truncated."""
+    return np.minimum(features.reach, _ALL)
 
 
 def near_counts(shape: tuple[int, ...], reach: Floats) -> list[int]:
     """The most centres within reach (in steps of the grid) along each coordinate."""
     return [min(s, math.floor(2.0 * r) + 1) for s, r in zip(shape, reach, strict=True)]
-
-
-def _steps(features: RadialBasis) -> tuple[tuple[int, ...], Floats, Floats]:
-    """The shape, the steps across the box along each coordinate, and the reach in steps."""
-    shape = grid_shape(features)
-    steps = np.array(shape) - 1.0
-    return shape, steps, grid_reach(features) * steps

@@ -28,12 +28,10 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import generator, keys
 from policyrisk._core.text import number, table
 from policyrisk.control import _kernels
-from policyrisk.control.policy import GreedyPolicy, as_grid, grid_reach, grid_shape, near_counts
+from policyrisk.control.policy import GreedyPolicy, as_grid, grid_reach, near_counts
 from policyrisk.errors import InvalidInputError, MismatchError, SolverError
 from policyrisk.features import RadialBasis
 from policyrisk.simulation.compiled import start_streams
-
-__all__ = ["Falling", "Sarsa", "SarsaResult"]
 
 Starts: TypeAlias = Callable[[int, np.random.Generator], Any]
 
@@ -108,9 +106,8 @@ class Sarsa:
         as_number(self.lam, "lam", 0.0, 1.0)
         as_number(self.discount, "discount", 0.0, 1.0, open_low=True)
         if not isinstance(self.step, Falling):
-            as_number(
-                self.step, "step", 0.0, 1.0, open_low=True, remedy="pass a number or Falling(0.3, 0.02)"
-            )
+            remedy = "pass a number or Falling(0.3, 0.02)"
+            as_number(self.step, "step", 0.0, 1.0, open_low=True, remedy=remedy)
         if not isinstance(self.epsilon, Falling):
             as_number(self.epsilon, "epsilon", 0.0, 1.0, remedy="pass a number or Falling(0.05, 0.005)")
 
@@ -142,14 +139,14 @@ class Sarsa:
         learner = _Learner(self, count, keys(rng))
         if hasattr(domain, "compiled"):
             learner.check_actions(domain.actions)
-            outcomes = learner.run_compiled(domain, _starts_of(domain, starts), rng, most)
+            learner.run_compiled(domain, _starts_of(domain, starts), rng, most)
         elif hasattr(domain, "reset") and hasattr(domain, "action_space"):
             if starts is not None:
                 raise InvalidInputError(
                     f"starts must be None for a Gymnasium environment, got {starts!r}; its reset decides"
                 )
             learner.check_actions(getattr(domain.action_space, "n", None))
-            outcomes = learner.run_gymnasium(domain, rng, most)
+            learner.run_gymnasium(domain, rng, most)
         else:
             raise InvalidInputError(
                 "domain must be one of ours or a Gymnasium environment, got "
@@ -166,29 +163,31 @@ class Sarsa:
             "epsilon": _plain(self.epsilon),
             "discount": float(self.discount),
         }
-        return SarsaResult(GreedyPolicy(self.features, learner.weights, origin), *outcomes)
+        policy = GreedyPolicy(self.features, learner.memory.weights, origin)
+        return SarsaResult(policy, *(readonly(outcome) for outcome in learner.outcomes))
 
 
 class _Learner:
     """One training: the settings, the memory that the kernels work on, and the two ways to run episodes."""
 
     def __init__(self, settings: Sarsa, episodes: int, key: tuple[np.uint64, np.uint64]) -> None:
-        features = settings.features
+        features = as_grid(settings.features)
         low, high = features.box.bounds
-        dims = features.box.dims
-        shape, reach = grid_shape(features), grid_reach(features)
-        d = len(shape)
+        shape, reach, d = features.shape, grid_reach(features), features.box.dim
         # One more than there can be: whether a centre at the very edge is near is a matter of rounding.
         most = math.prod(near_counts(shape, reach * (np.array(shape) - 1.0) + 0.5))
         n, actions = features.size, settings.actions
         self.settings = settings
         self.episodes = episodes
         self.key = key
-        self.returns = np.empty(episodes)
-        self.lengths = np.empty(episodes, np.int64)
-        self.terminated = np.empty(episodes, np.bool_)
+        # Returns, lengths and whether terminated, each (episodes,).
+        self.outcomes: tuple[Any, Any, Any] = (
+            np.empty(episodes),
+            np.empty(episodes, np.int64),
+            np.empty(episodes, np.bool_),
+        )
         self.grid = _kernels.GridBases(
-            dims=np.arange(d) if dims is None else np.array(dims, np.int64),
+            dims=np.array(features.box.dims or range(d), np.int64),
             low=low,
             high=high,
             shape=np.array(shape, np.int64),
@@ -210,10 +209,6 @@ class _Learner:
             rows=np.zeros(2, np.int64),
         )
 
-    @property
-    def weights(self) -> Floats:
-        return self.memory.weights
-
     def check_actions(self, actions: Any) -> None:
         if actions is None:
             raise InvalidInputError(
@@ -234,9 +229,7 @@ class _Learner:
         )
         return alpha, epsilon
 
-    def run_compiled(
-        self, domain: Any, starts: Starts, rng: np.random.Generator, most: int
-    ) -> tuple[Floats, Ints, Bools]:
+    def run_compiled(self, domain: Any, starts: Starts, rng: np.random.Generator, most: int) -> None:
         compiled = domain.compiled()
         ours = type(compiled).__module__.partition(".")[0] == "policyrisk"
         run = _kernels.run_episodes if ours else _kernels.run_foreign_episodes
@@ -257,18 +250,16 @@ class _Learner:
                     float(self.settings.lam),
                     float(self.settings.discount),
                     most,
-                    self.returns[part],
-                    self.lengths[part],
-                    self.terminated[part],
+                    *(outcome[part] for outcome in self.outcomes),
                 )
                 self.check_weights(part.stop)
                 bar.advance()
-        return self.outcomes()
 
-    def run_gymnasium(self, env: Any, rng: np.random.Generator, most: int) -> tuple[Floats, Ints, Bools]:
+    def run_gymnasium(self, env: Any, rng: np.random.Generator, most: int) -> None:
         origin = int(getattr(env.action_space, "start", 0))
         lam, discount = float(self.settings.lam), float(self.settings.discount)
-        alphas, epsilons = self.rates(np.arange(self.episodes))
+        steps, epsilons = self.rates(np.arange(self.episodes))
+        returns, lengths, terminated = self.outcomes
         env_seed: int | None = int(rng.integers(2**31))
         words = np.empty((1, 2), np.uint64)
         with ProgressBar("training", self.episodes) as bar:
@@ -276,39 +267,24 @@ class _Learner:
                 start_streams(*self.key, k, words)
                 observation, _ = env.reset(seed=env_seed)
                 env_seed = None
-                alpha, epsilon = float(alphas[k]), float(epsilons[k])
+                rates = _kernels.Rates(float(steps[k]), float(epsilons[k]), lam, discount)
                 state = as_floats(observation, "observation", (None,))
                 self.settings.features.box.columns(len(state))  # raises where they do not fit
-                action = _kernels.begin_outside(self.grid, self.memory, state, epsilon, words[0])
+                action = _kernels.begin_outside(self.grid, self.memory, state, rates.epsilon, words[0])
                 total, t, ended, cut = 0.0, 0, False, False
                 while t < most and not (ended or cut):
                     observation, reward, ended, cut, _ = env.step(origin + int(action))
                     state = as_floats(observation, "observation", (None,))
-                    action = _kernels.learn_outside(
-                        self.grid,
-                        self.memory,
-                        action,
-                        float(reward),
-                        state,
-                        bool(ended),
-                        alpha,
-                        epsilon,
-                        lam,
-                        discount,
-                        words[0],
-                    )
+                    transition = (int(action), float(reward), state, bool(ended))
+                    action = _kernels.learn_outside(self.grid, self.memory, rates, *transition, words[0])
                     total += float(reward)
                     t += 1
-                self.returns[k], self.lengths[k], self.terminated[k] = total, t, ended
+                returns[k], lengths[k], terminated[k] = total, t, ended
                 self.check_weights(k + 1)
                 bar.advance()
-        return self.outcomes()
-
-    def outcomes(self) -> tuple[Floats, Ints, Bools]:
-        return readonly(self.returns), readonly(self.lengths), readonly(self.terminated)
 
     def check_weights(self, episodes: int) -> None:
-        if not np.isfinite(self.weights).all():
+        if not np.isfinite(self.memory.weights).all():
             raise SolverError(
                 f"SARSA diverged within {episodes} episodes: the weights are no longer finite, with "
                 f"step={self.settings.step} and lam={self.settings.lam}; pass a smaller step or lam"
@@ -323,11 +299,7 @@ def _starts_of(domain: Any, starts: Starts | None) -> Starts:
             f"starts must be given for a domain without sample_starts, got None for {type(domain).__name__}; "
             "pass a function from n and a numpy Generator to states (n, dim)"
         )
-
-    def own(n: int, rng: np.random.Generator) -> Any:
-        return domain.sample_starts(n, seed=rng)
-
-    return own
+    return lambda n, rng: domain.sample_starts(n, seed=rng)
 
 
 def _plain(value: float | Falling) -> Any:

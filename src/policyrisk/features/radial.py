@@ -114,7 +114,7 @@ class RadialBasis(Described):
         array([[0.   , 0.607, 1.   , 0.607, 0.   ],
                [0.923, 0.835, 0.   , 0.   , 0.   ]])
         """
-        return _RadialGrid(low, high, shape, width, normalised, truncate, dims)
+        return RadialGrid(low, high, shape, width, normalised, truncate, dims)
 
     @property
     def size(self) -> int:
@@ -131,7 +131,8 @@ class RadialBasis(Described):
         return readonly(np.ascontiguousarray(c.T))
 
     @cached_property
-    def _reach(self) -> Floats:
+    def reach(self) -> Floats:
+        """How far from u, along each coordinate, a centre may be to count: (dim,)."""
         return readonly(self.width * (np.inf if self.truncate is None else self.truncate))
 
     def __call__(self, states: npt.ArrayLike) -> Matrix:
@@ -158,14 +159,14 @@ class RadialBasis(Described):
 
     def _sparse(self, u: Floats) -> sp.csr_array[Any, tuple[int, int]]:
         counts = np.empty(len(u), dtype=np.int64)
-        kernels.near_counts(u, self._scaled, self._reach, counts)
+        kernels.near_counts(u, self._scaled, self.reach, counts)
         if self.normalised and not counts.all():
             raise InvalidInputError(
                 "states must have a centre within truncate * width for a normalised basis, got none for "
                 f"rows {name_some(np.flatnonzero(counts == 0))}; enlarge truncate or width, or add centres"
             )
         starts, indices, values = _row_storage(counts, self.size)
-        kernels.near_fill(u, self._scaled, self.width, self._reach, starts, indices, values)
+        kernels.near_fill(u, self._scaled, self.width, self.reach, starts, indices, values)
         if self.normalised:
             values -= np.repeat(np.maximum.reduceat(values, starts[:-1]), counts)
         np.exp(values, out=values)
@@ -190,7 +191,7 @@ class RadialBasis(Described):
         return {"kind": "RadialBasis", "centres": self.centres.tolist(), **self._settings()}
 
 
-class _RadialGrid(RadialBasis):
+class RadialGrid(RadialBasis):
     """A radial basis whose centres form a grid: the same φ, computed coordinate by coordinate."""
 
     def __init__(
@@ -220,10 +221,10 @@ class _RadialGrid(RadialBasis):
             dims,
         )
         # A little more than half, so that rounding cannot leave the middle between two centres alone.
-        if self.normalised and not (self._reach > (0.5 + 1e-9) * spacing).all():
+        if self.normalised and not (self.reach > (0.5 + 1e-9) * spacing).all():
             raise InvalidInputError(
                 f"truncate * width must be more than half the grid's spacing {spacing.tolist()} for a "
-                f"normalised basis, got {self._reach.tolist()}; enlarge truncate or width"
+                f"normalised basis, got {self.reach.tolist()}; enlarge truncate or width"
             )
 
     @cached_property
@@ -245,9 +246,9 @@ class _RadialGrid(RadialBasis):
 
     def _sparse(self, u: Floats) -> sp.csr_array[Any, tuple[int, int]]:
         counts = np.empty(len(u), dtype=np.int64)
-        kernels.grid_counts(u, self._shape, self._reach, counts)
+        kernels.grid_counts(u, self._shape, self.reach, counts)
         starts, indices, values = _row_storage(counts, self.size)
-        kernels.grid_fill(u, self._shape, self.width, self._reach, self.normalised, starts, indices, values)
+        kernels.grid_fill(u, self._shape, self.width, self.reach, self.normalised, starts, indices, values)
         return sp.csr_array((values, indices, starts), shape=(len(u), self.size))
 
     def spec(self) -> dict[str, Any]:

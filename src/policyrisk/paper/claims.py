@@ -12,15 +12,12 @@ of the map's variation that the best monotone function of the distance (isotonic
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import optimize, stats
 
 from policyrisk._core.arrays import Floats, Ints
-
-__all__ = ["Monotonicity", "monotonicity"]
 
 _LEVEL = 0.001
 _CLEAR = 2.0  # standard errors
@@ -41,10 +38,6 @@ class Monotonicity:
     drop_at_least: float  # its bound, with probability 0.999
     drop_pair: tuple[int, int]  # the two tiles, the nearer one first
     monotone: bool  # whether no bound is positive
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything by name."""
-        return asdict(self)
 
 
 def monotonicity(

@@ -11,18 +11,13 @@ std; it is counted, and enters with s = 0, the nearest that a std can be.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats
 
-__all__ = ["Budget", "MapError", "Truth"]
-
-_FEWEST = 2  # episodes that have a deviation
-_MOST = 64  # episodes from each state that the curve is measured with
-_LADDER = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+LADDER = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # episodes from each state that the curve is measured with
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,19 +32,17 @@ class Truth:
     def error(self, J: Floats, V: Floats) -> MapError:
         """Of a map J̃ (n,), Ṽ (n,), over the places that are finite in both; at least one must be."""
         seen: Bools = np.isfinite(J) & np.isfinite(V) & np.isfinite(self.std) & np.isfinite(self.mean)
-        negative = seen & (V < 0)
-        s = np.sqrt(np.where(V > 0, V, 0.0))[seen]
-        std, mean, J = self.std[seen], self.mean[seen], J[seen]
-        positive = (V >= 0)[seen]
+        std, mean, J, V = self.std[seen], self.mean[seen], J[seen], V[seen]
+        s = np.sqrt(np.where(V > 0, V, 0.0))
         rmse, mean_rmse = _rms(s - std), _rms(J - mean)
         return MapError(
             tiles=int(seen.sum()),
             unseen=int((~seen).sum()),
-            negative=int(negative.sum()),
+            negative=int((V < 0).sum()),
             std_rmse=rmse,
             std_rmse_relative=rmse / float(std.mean()),
             std_error=_less(rmse, self.std_se[seen]),
-            std_rmse_where_positive=_rms((s - std)[positive]),
+            std_rmse_where_positive=_rms((s - std)[V >= 0]),
             std_bias=float((s - std).mean()),
             std_correlation=_correlation(s, std),
             mean_rmse=mean_rmse,
@@ -77,10 +70,6 @@ class MapError:
     mean_error: float
     mean_correlation: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything by name."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, eq=False)
 class Budget:
@@ -88,11 +77,6 @@ class Budget:
 
     truth: Truth
     returns: Floats  # (n, k): k fresh returns from each of the truth's places
-
-    @staticmethod
-    def repeats(trajectories: int, places: int) -> int:
-        """The k that is needed to speak of a budget of that many trajectories."""
-        return max(_MOST, trajectories // places + 1)
 
     def error(self, n: int) -> float:
         """The root mean square error of the std from n episodes at every place, over k // n draws."""
@@ -108,8 +92,8 @@ class Budget:
         """
         places = len(self.returns)
         n, more = divmod(trajectories, places)
-        if n < _FEWEST:
-            return self.error(_FEWEST), min(trajectories // _FEWEST / places, 1.0)
+        if n < 2:  # one episode has no deviation
+            return self.error(2), min(trajectories // 2 / places, 1.0)
         square = (places - more) * self.error(n) ** 2
         if more:
             square += more * self.error(n + 1) ** 2
@@ -117,7 +101,7 @@ class Budget:
 
     def curve(self) -> tuple[Floats, Floats]:
         """Trajectories in all, and the error, for two episodes at every place up to all that there are."""
-        n = np.array([n for n in _LADDER if n <= self.returns.shape[1]])
+        n = np.array([n for n in LADDER if n <= self.returns.shape[1]])
         return n * float(len(self.returns)), np.array([self.error(int(k)) for k in n])
 
     def needed(self, error: float) -> float:
@@ -130,8 +114,7 @@ class Budget:
             return float("inf")
         if error < errors[-1]:
             return float(trajectories[-1] * (errors[-1] / error) ** 2)
-        at = np.interp(-np.log(error), -np.log(errors), np.log(trajectories))
-        return float(np.exp(at))
+        return float(np.exp(np.interp(-np.log(error), -np.log(errors), np.log(trajectories))))
 
 
 def _rms(values: Floats) -> float:

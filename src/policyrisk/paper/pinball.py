@@ -32,18 +32,17 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.records import write_atomically
 from policyrisk.control import pinball_policy
 from policyrisk.domains import Pinball
+from policyrisk.domains.pinball._geometry import grid_points
 from policyrisk.errors import CutOffWarning
 from policyrisk.features import TileCoding
 from policyrisk.lstd import LSTD
 from policyrisk.montecarlo import MonteCarlo, monte_carlo
 from policyrisk.paper.claims import monotonicity
-from policyrisk.paper.map_errors import Budget, Truth
+from policyrisk.paper.map_errors import LADDER, Budget, Truth
 from policyrisk.paper.tiles import TileGrid, TileReturns, every_visit, visit_sums
 from policyrisk.risk import RiskFunction
 from policyrisk.simulation.compiled import CompiledPolicy
 from policyrisk.trajectories import Trajectories
-
-__all__ = ["PinballParameters", "PinballResult", "run", "write"]
 
 _BATCH = 10_000  # fresh trajectories in memory at a time
 _CONFIRM = 20_000  # fresh episodes for each of the tiles that decide a claim
@@ -63,6 +62,11 @@ class PinballParameters:
     tiles: int = 50
     seed: int = 0
     fresh: int = 200_000  # trajectories behind the as-visited truth
+
+    @property
+    def features(self) -> TileCoding:
+        """The tiles on (x, y)."""
+        return TileCoding([0, 0], [1, 1], bins=[self.tiles] * 2, dims=[0, 1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,12 +133,14 @@ def run(
         policy = pinball_policy(given.maze)
     seeds = np.random.SeedSequence(as_count(given.seed, "seed")).spawn(7)
     grid = TileGrid(pinball.maze, given.tiles)
+    lstd = LSTD(given.features, lam=given.lam)
     clock = Clock()
-    with clock("compilation"):
-        _warm_up(pinball, policy, given)
+    with clock("compilation"):  # so that the other times are those of the work
+        few = pinball.rollout(policy, pinball.sample_starts(2, 0), 0)
+        pinball.returns(policy, few.starts(), 2, 0)
+        lstd.fit(few)
     with clock("simulation"):
         data = pinball.rollout(policy, pinball.sample_starts(given.trajectories, seeds[0]), seeds[1])
-    lstd = LSTD(TileCoding([0, 0], [1, 1], bins=[given.tiles] * 2, dims=[0, 1]), lam=given.lam)
     with clock("estimation"):
         equations = lstd.equations(data)
     with clock("solve"):
@@ -151,7 +157,7 @@ def run(
         fresh, reached, steps = _fresh(pinball, policy, grid, given.fresh, seeds[3])
     truth = Truth(rest.mean, rest.std, rest.mean_se, rest.std_se)
     with clock("comparison"):
-        repeats = Budget.repeats(given.trajectories, len(grid.states))
+        repeats = max(LADDER[-1], given.trajectories // len(grid.states) + 1)
         returns = pinball.returns(policy, grid.states, repeats, seeds[4]).returns
         budget = Budget(truth, returns.reshape(-1, repeats))
         numbers = _numbers(grid, data, risk, rest, fresh, budget)
@@ -173,13 +179,6 @@ def write(result: PinballResult, folder: Path) -> list[Path]:
     for name, draw in (("value", draw_value), ("std", draw_std), ("distance", draw_distance)):
         paths.append(write_figure(draw(result), folder / f"pinball_{name}.png"))
     return paths
-
-
-def _warm_up(pinball: Pinball, policy: CompiledPolicy, given: PinballParameters) -> None:
-    """Have everything compiled, so that the other times are those of the work."""
-    few = pinball.rollout(policy, pinball.sample_starts(2, 0), 0)
-    pinball.returns(policy, few.starts(), 2, 0)
-    LSTD(TileCoding([0, 0], [1, 1], bins=[given.tiles] * 2, dims=[0, 1]), lam=given.lam).fit(few)
 
 
 def _fresh(
@@ -208,8 +207,7 @@ def _numbers(
     budget: Budget,
 ) -> dict[str, Any]:
     """The sizes, and the errors against both truths."""
-    J, V = risk.mean_and_variance(grid.states)
-    at_rest = budget.truth.error(J, V)
+    at_rest = budget.truth.error(*risk.mean_and_variance(grid.states))
     rival = every_visit(visit_sums(data, grid))
     same, share = budget.same_budget(len(data))
     needed = budget.needed(at_rest.std_error)
@@ -231,8 +229,8 @@ def _numbers(
         "mc_needed_is_the_fewest": at_rest.std_error >= budget.error(2),  # two at each: it is an upper bound
         "sample_efficiency": needed / len(data),
         "at_rest": {
-            "lstd": at_rest.to_dict(),
-            "every_visit": budget.truth.error(rival.mean[grid.free], rival.variance[grid.free]).to_dict(),
+            "lstd": asdict(at_rest),
+            "every_visit": asdict(budget.truth.error(rival.mean[grid.free], rival.variance[grid.free])),
         },
         "as_visited": _against_visits(grid, risk, rival, fresh),
     }
@@ -245,15 +243,14 @@ def _against_visits(
     often = np.flatnonzero(fresh.visits >= _SEEN)
     if not often.size:
         return {"tiles": 0}
-    positions = (np.column_stack(np.divmod(often, grid.tiles)) + 0.5) / grid.tiles
-    zero = np.zeros(len(often))
+    positions, zero = grid_points(grid.tiles)[often], np.zeros(len(often))
     truth = Truth(fresh.mean[often], np.sqrt(fresh.variance[often]), zero, zero)
-    J, V = risk.mean_and_variance(np.column_stack([positions, np.zeros_like(positions)]))
+    J, V = risk.mean_and_variance(np.column_stack([positions, zero, zero]))
     return {
         "tiles": len(often),
         "mean_std": float(truth.std.mean()),
-        "lstd": truth.error(J, V).to_dict(),
-        "every_visit": truth.error(rival.mean[often], rival.variance[often]).to_dict(),
+        "lstd": asdict(truth.error(J, V)),
+        "every_visit": asdict(truth.error(rival.mean[often], rival.variance[often])),
     }
 
 
@@ -286,16 +283,15 @@ def _claims(
         return {"std": difference, "standard_error": error, "z": difference / error}
 
     gap, drop = less(0, 1), less(2, 3)
-    seen = np.isfinite(lstd_std)
-    chosen = int(np.flatnonzero(seen)[np.argmax(lstd_std[seen])])
+    chosen = int(np.nanargmax(lstd_std))
     return {
         "correlation_of_mean_and_distance": -of_mean.correlation,
         "riskiest": tile(riskiest, 0),
         "farthest": tile(farthest, 1),
         "lstd_riskiest": {"position": grid.states[chosen, :2].tolist(), "std": float(lstd_std[chosen])},
         "claims": {
-            "steps_and_distance": of_mean.to_dict(),
-            "std_and_distance": of_std.to_dict(),
+            "steps_and_distance": asdict(of_mean),
+            "std_and_distance": asdict(of_std),
             "drop_pair": [tile(i, again) for again, i in enumerate(of_std.drop_pair, start=2)],
             "nearer_less_farther": drop,
             "std_is_monotone_in_distance": of_std.monotone or drop["z"] <= _CLEAR,

@@ -14,8 +14,8 @@ the ball hardly ever came near harmless. Every-visit Monte Carlo on the same tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,17 @@ import numpy as np
 from policyrisk._core.arrays import Floats
 from policyrisk._core.output import Clock, write_figure, write_json
 from policyrisk._core.progress import ProgressBar
-from policyrisk.features import RadialBasis, TileCoding
+from policyrisk.control.pinball import pinball_features
 from policyrisk.lstd import LSTD
 from policyrisk.paper.map_errors import MapError
 from policyrisk.paper.pinball import PinballParameters, PinballResult
 from policyrisk.paper.tiles import every_visit, visit_sums
-from policyrisk.risk import RiskFunction
 from policyrisk.selection.cross_validation import CrossValidation, cross_validate
 from policyrisk.td import TD, StepSize
 from policyrisk.trajectories import Trajectories
 
-__all__ = ["ExtendedParameters", "ExtendedResult", "candidates", "run", "write"]
-
 _RIDGE = 1e-7
-_WIDTH, _CUT = 0.5, 2.0  # of the spacing, and of the width: two or three bases are near along each coordinate
+_WIDTH, _CUT = 0.5, 1.0  # of the spacing: two or three bases are near along each coordinate
 _NORMAL = 1.96
 _PASSES = 100  # of TD over its trajectories: one is far too few for a table of 2,500 tiles
 
@@ -67,9 +64,8 @@ class ExtendedResult:
 
 def candidates(paper: PinballParameters, given: ExtendedParameters) -> dict[str, LSTD]:
     """The estimators to choose from, by name."""
-    n, lam = paper.tiles, paper.lam
-    tiles = TileCoding([0, 0], [1, 1], bins=[n, n], dims=[0, 1])
-    fine, coarse = (_bases(k, given.velocities) for k in (given.fine, given.coarse))
+    tiles, lam, v = paper.features, paper.lam, given.velocities
+    fine, coarse = (pinball_features((k, k, v, v), _WIDTH, _CUT) for k in (given.fine, given.coarse))
     direct: dict[str, Any] = {"lam": lam, "ridge": _RIDGE, "variance": "direct"}
     return {
         "tiles": LSTD(tiles, lam=lam),
@@ -90,8 +86,11 @@ def run(result: PinballResult, parameters: ExtendedParameters | None = None) -> 
     estimators = candidates(result.parameters, given)
     with clock("cross_validation"):
         validation = cross_validate(estimators, result.data, folds=given.folds, seed=seeds[0])
-    with clock("fits"):
-        risks = _fit(estimators, result.data)
+    risks = {}
+    with clock("fits"), ProgressBar("estimates", len(estimators)) as bar:
+        for name, estimator in estimators.items():
+            risks[name] = estimator.fit(result.data)
+            bar.advance()
     states = result.grid.states
     maps = {name: risk.mean_and_variance(states) for name, risk in risks.items()}
     errors = {name: risk.standard_error(states, of="variance") for name, risk in risks.items()}
@@ -131,32 +130,11 @@ def write(extension: ExtendedResult, folder: Path) -> list[Path]:
     ]
 
 
-def _bases(count: int, velocities: int) -> RadialBasis:
-    shape = (count, count, velocities, velocities)
-    return RadialBasis.grid(
-        low=[0, 0, -1, -1],
-        high=[1, 1, 1, 1],
-        shape=shape,
-        width=[_WIDTH / (s - 1) for s in shape],
-        normalised=True,
-        truncate=_CUT,
-    )
-
-
-def _fit(estimators: Mapping[str, LSTD], data: Trajectories) -> dict[str, RiskFunction]:
-    with ProgressBar("estimates", len(estimators)) as bar:
-        risks = {}
-        for name, estimator in estimators.items():
-            risks[name] = estimator.fit(data)
-            bar.advance()
-    return risks
-
-
 def _summary(result: PinballResult, error: MapError, se: Floats | None, V: Floats) -> dict[str, Any]:
     """An estimate's errors, its worth in Monte-Carlo trajectories, and how often its error bars cover."""
     needed = result.budget.needed(error.std_error)
     summary = {
-        **error.to_dict(),
+        **asdict(error),
         "mc_trajectories_needed": needed,
         "sample_efficiency": needed / len(result.data),
     }
@@ -173,36 +151,30 @@ def _curves(
 ) -> dict[str, list[tuple[int, float]]]:
     """The error of the std at rest for growing numbers of trajectories, each set within the next."""
     starts, noise = seed.spawn(2)
-    pinball, grid, n = result.pinball, result.grid, result.parameters.tiles
+    pinball, grid, tiles = result.pinball, result.grid, result.parameters.features
     pool = pinball.rollout(result.policy, pinball.sample_starts(max(sizes), starts), noise)
-    tiles = TileCoding([0, 0], [1, 1], bins=[n, n], dims=[0, 1])
     curves: dict[str, list[tuple[int, float]]] = {}
 
-    def add(label: str, size: int, J: Floats, V: Floats) -> None:
-        curves.setdefault(label, []).append((size, result.truth.error(J, V).std_error))
+    def maps(data: Trajectories) -> Iterator[tuple[str, tuple[Floats, Floats]]]:
+        for lam in (0.0, 0.5, 0.9):
+            lstd = LSTD(tiles, lam=lam)
+            risk = lstd.solve(lstd.equations(data))
+            yield f"LSTD({lam:g}), tiles", risk.mean_and_variance(grid.states)
+        # The step falls by half in the first tenth of the updates, so that the last ones average well.
+        td = TD(tiles, step=StepSize(0.5, decay=0.1 * _PASSES * data.transitions), update="step")
+        risk = td.fit(data, epochs=_PASSES)
+        yield f"TD(0), tiles, {_PASSES} passes", risk.mean_and_variance(grid.states)
+        risk = LSTD(tiles, lam=0.9, variance="direct").fit(data)
+        yield "LSTD(0.9), tiles, direct", risk.mean_and_variance(grid.states)
+        yield f"chosen: {name}", chosen.fit(data).mean_and_variance(grid.states)
+        rival = every_visit(visit_sums(data, grid))
+        yield "every-visit Monte Carlo", (rival.mean[grid.free], rival.variance[grid.free])
 
     with ProgressBar("error against trajectories", len(sizes) * 7) as bar:
         for size in sizes:
-            data = pool[:size]
-            for lam in (0.0, 0.5, 0.9):
-                lstd = LSTD(tiles, lam=lam)
-                risk = lstd.solve(lstd.equations(data))
-                add(f"LSTD({lam:g}), tiles", size, *risk.mean_and_variance(grid.states))
+            for label, found in maps(pool[:size]):
+                curves.setdefault(label, []).append((size, result.truth.error(*found).std_error))
                 bar.advance()
-            # The step falls by half in the first tenth of the updates, so that the last ones average well.
-            td = TD(tiles, step=StepSize(0.5, decay=0.1 * _PASSES * data.transitions), update="step")
-            risk = td.fit(data, epochs=_PASSES)
-            add(f"TD(0), tiles, {_PASSES} passes", size, *risk.mean_and_variance(grid.states))
-            bar.advance()
-            for label, estimator in (
-                ("LSTD(0.9), tiles, direct", LSTD(tiles, lam=0.9, variance="direct")),
-                (f"chosen: {name}", chosen),
-            ):
-                add(label, size, *estimator.fit(data).mean_and_variance(grid.states))
-                bar.advance()
-            rival = every_visit(visit_sums(data, grid))
-            add("every-visit Monte Carlo", size, rival.mean[grid.free], rival.variance[grid.free])
-            bar.advance()
     trajectories, errors = result.budget.curve()
     curves["Monte Carlo at rest"] = [(int(k), float(e)) for k, e in zip(trajectories, errors, strict=True)]
     return curves

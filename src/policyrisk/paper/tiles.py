@@ -19,27 +19,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse import csgraph
 
 from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk.domains.pinball._geometry import grid_points
 from policyrisk.domains.pinball.maze import Maze
 from policyrisk.trajectories import Trajectories
 
-__all__ = ["TileGrid", "TileReturns", "every_visit", "grid_distances", "visit_sums"]
-
 _FINEST = 250  # points along an axis that the finer grid has at least
-_MOVES = (
-    (1, 0),
-    (0, 1),
-    (1, 1),
-    (1, -1),
-    (1, 2),
-    (2, 1),
-    (1, -2),
-    (2, -1),
-)  # the other eight are their reverse
+# The other eight are their reverse.
+_MOVES = [(1, 0), (0, 1), (1, 1), (1, -1), (1, 2), (2, 1), (1, -2), (2, -1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,21 +47,20 @@ class TileGrid:
     @cached_property
     def free(self) -> Bools:
         """Whether each tile is free, of shape (tiles²,)."""
-        return self._at_rest(_centres(self.tiles))
+        return self.maze.playable(grid_points(self.tiles))
 
     @cached_property
     def states(self) -> Floats:
         """The free tiles' centres at rest, of shape (n, 4)."""
-        positions = _centres(self.tiles)[self.free]
+        positions = grid_points(self.tiles)[self.free]
         return np.column_stack([positions, np.zeros_like(positions)])
 
     @cached_property
     def distances(self) -> Floats:
         """From each free tile's centre to the target's rim along free paths, (n,); inf without one."""
         odd = 2 * max(round((_FINEST / self.tiles - 1) / 2), 0) + 1  # so that the centres are points
-        points = _centres(self.tiles * odd)
-        radius = self.maze.target_radius
-        target = np.hypot(*(points - self.maze.target).T) <= radius
+        points = grid_points(self.tiles * odd)
+        target = np.hypot(*(points - self.maze.target).T) <= self.maze.target_radius
         shape = (self.tiles * odd, self.tiles * odd)
         inner = grid_distances((self.maze.reachable(points) | target).reshape(shape), target.reshape(shape))
         middle = slice(odd // 2, None, odd)
@@ -82,12 +71,8 @@ class TileGrid:
     def neighbours(self) -> Ints:
         """Pairs of free tiles that share a side, as rows of ``states``, of shape (m, 2)."""
         row = np.where(self.free, np.cumsum(self.free) - 1, -1).reshape(self.tiles, self.tiles)
-        pairs = np.concatenate(
-            [
-                np.column_stack([row[1:].ravel(), row[:-1].ravel()]),
-                np.column_stack([row[:, 1:].ravel(), row[:, :-1].ravel()]),
-            ]
-        )
+        beside = ((row[1:], row[:-1]), (row[:, 1:], row[:, :-1]))
+        pairs = np.concatenate([np.column_stack([a.ravel(), b.ravel()]) for a, b in beside])
         return pairs[(pairs >= 0).all(axis=1)]
 
     def tile_of(self, positions: Floats) -> Ints:
@@ -103,10 +88,6 @@ class TileGrid:
             full[self.free] = values
         return full.reshape(self.tiles, self.tiles).T
 
-    def _at_rest(self, positions: Floats) -> Bools:
-        away = np.hypot(*(positions - self.maze.target).T) >= self.maze.target_radius
-        return np.asarray(self.maze.reachable(positions) & away)
-
 
 def grid_distances(open_cells: Bools, sources: Bools) -> Floats:
     """The length of the shortest path over open cells to a source, in cells; inf where there is none.
@@ -121,27 +102,19 @@ def grid_distances(open_cells: Bools, sources: Bools) -> Floats:
     """
     a, b = open_cells.shape
     number = np.where(open_cells, np.cumsum(open_cells.ravel()).reshape(a, b) - 1, -1)
-    ends: list[npt.NDArray[np.int64]] = []
-    lengths: list[Floats] = []
+    edges: list[Floats] = []
     for i, j in _MOVES:
         here = number[: a - i, max(-j, 0) : b - max(j, 0)].ravel()
         there = number[i:, max(j, 0) : b + min(j, 0)].ravel()
         both = (here >= 0) & (there >= 0)
-        ends.append(np.column_stack([here[both], there[both]]))
-        lengths.append(np.full(int(both.sum()), np.hypot(i, j)))
-    pairs, n = np.concatenate(ends), int(open_cells.sum())
-    graph = sp.csr_array((np.concatenate(lengths), (pairs[:, 0], pairs[:, 1])), shape=(n, n))
+        edges.append(np.array([here[both], there[both], np.full(int(both.sum()), np.hypot(i, j))]))
+    (rows, columns, lengths), n = np.hstack(edges), int(open_cells.sum())
+    graph = sp.csr_array((lengths, (rows.astype(np.int64), columns.astype(np.int64))), shape=(n, n))
     start = number[open_cells & sources]
     out = np.full((a, b), np.inf)
     if start.size:
         out[open_cells] = csgraph.dijkstra(graph, directed=False, indices=start, min_only=True)
     return out
-
-
-def _centres(cells: int) -> Floats:
-    """The centres (cells², 2) of a grid on the unit square; cell (i, j) of x and y is row i·cells + j."""
-    middle = (np.arange(cells) + 0.5) / cells
-    return np.column_stack([np.repeat(middle, cells), np.tile(middle, cells)])
 
 
 @dataclass(frozen=True, eq=False)

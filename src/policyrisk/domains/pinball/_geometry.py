@@ -13,8 +13,6 @@ from numba import njit
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 
-__all__ = ["edge_rows", "grid_points", "inside_any", "near_lists", "nearest_distance"]
-
 
 def edge_rows(polygons: Sequence[Floats]) -> tuple[Floats, Ints]:
     """All edges (m, 7) of closed polygons, and the polygon (m,) that each belongs to."""

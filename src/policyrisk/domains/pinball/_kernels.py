@@ -38,8 +38,6 @@ from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.random import normal_pair
 from policyrisk.simulation.compiled import Words, register_domain
 
-__all__ = ["CHUNK", "FASTEST", "SUBSTEPS", "PinballTable", "act", "act_few", "act_many", "read"]
-
 SUBSTEPS = 20
 THRUST = 0.2
 DRAG = 0.995

@@ -30,15 +30,8 @@ import numpy as np
 from scipy import ndimage
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, as_number, readonly
-from policyrisk.domains.pinball._geometry import (
-    edge_rows,
-    grid_points,
-    inside_any,
-    nearest_distance,
-)
+from policyrisk.domains.pinball._geometry import edge_rows, grid_points, inside_any, nearest_distance
 from policyrisk.errors import InvalidInputError, PolicyRiskWarning
-
-__all__ = ["MAZES", "Maze"]
 
 MAZES = ("simple", "medium", "hard", "box", "empty")
 
@@ -123,15 +116,15 @@ class Maze:
             raise InvalidInputError(
                 f"obstacles must be a list of polygons, got {obstacles!r}; add at least the four walls"
             )
+        target = figures["target"]
+        polygons = (_figures(vertices, f"obstacles[{i}]", (None, 2)) for i, vertices in enumerate(obstacles))
         return cls(
             name=name,
             ball_radius=as_number(figures["ball_radius"], "ball_radius", 0.0, 0.5, open_low=True),
-            target=_figures(figures["target"]["center"], "target.center", (2,)),
-            target_radius=as_number(figures["target"]["radius"], "target.radius", 0.0, 1.0, open_low=True),
+            target=_figures(target["center"], "target.center", (2,)),
+            target_radius=as_number(target["radius"], "target.radius", 0.0, 1.0, open_low=True),
             starts=_figures(figures["starts"], "starts", (None, 2)),
-            obstacles=tuple(
-                _figures(vertices, f"obstacles[{i}]", (None, 2)) for i, vertices in enumerate(obstacles)
-            ),
+            obstacles=tuple(polygons),
         )
 
     @cached_property
@@ -160,6 +153,12 @@ class Maze:
         reached: Bools = self.free(points) & self._near_reachable[column, row] & within
         return reached
 
+    def playable(self, positions: object) -> Bools:
+        """Whether each position is reachable and outside the target: (n, 2) -> (n,)."""
+        points = as_floats(positions, "positions", (None, 2))
+        away: Bools = np.hypot(*(points - self.target).T) >= self.target_radius
+        return away & self.reachable(points)
+
     @cached_property
     def _labels(self) -> Ints:
         """The component (cells, cells) that each free cell belongs to, 0 where not free."""
@@ -167,13 +166,17 @@ class Maze:
         return np.asarray(ndimage.label(grid)[0], np.int64)
 
     @cached_property
-    def _near_reachable(self) -> Bools:
-        labels = self._labels
+    def _home(self) -> Bools:
+        """The cells (cells, cells) that are connected to the target's."""
         column, row = (int(c) for c in np.minimum(self.target * _CELLS, _CELLS - 1))
-        home = labels == labels[column, row]
-        pocket = (labels > 0) & ~home
+        return np.asarray(self._labels == self._labels[column, row])
+
+    @cached_property
+    def _near_reachable(self) -> Bools:
+        pocket = (self._labels > 0) & ~self._home
         around = np.ones((3, 3), np.bool_)
-        return np.asarray(ndimage.binary_dilation(home, around) & ~ndimage.binary_dilation(pocket, around))
+        near = ndimage.binary_dilation(self._home, around)
+        return np.asarray(near & ~ndimage.binary_dilation(pocket, around))
 
     def _check_places(self) -> None:
         inside = (self.target >= 0.0) & (self.target <= 1.0)
@@ -183,9 +186,7 @@ class Maze:
                 f"ball_radius={self.ball_radius:g} from every edge, got {self.target.tolist()}; "
                 "move the target or the obstacle"
             )
-        column, row = (int(c) for c in np.minimum(self.target * _CELLS, _CELLS - 1))
-        home = self._labels == self._labels[column, row]
-        rim = home.copy()
+        rim = self._home.copy()
         rim[1:-1, 1:-1] = False
         if rim.any():
             way_out = (np.argwhere(rim)[0] + 0.5) / _CELLS

@@ -19,24 +19,10 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from policyrisk._core.arrays import (
-    Bools,
-    Floats,
-    Ints,
-    Seed,
-    as_count,
-    as_floats,
-    as_number,
-    name_some,
-)
+from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count, as_floats, as_number, name_some
 from policyrisk._core.random import generator, keys
 from policyrisk.domains.pinball import _kernels
-from policyrisk.domains.pinball._geometry import (
-    grid_points,
-    inside_any,
-    near_lists,
-    nearest_distance,
-)
+from policyrisk.domains.pinball._geometry import grid_points, inside_any, near_lists, nearest_distance
 from policyrisk.domains.pinball.maze import Maze
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.simulation.compiled import (
@@ -49,8 +35,6 @@ from policyrisk.simulation.compiled import (
     start_streams,
 )
 from policyrisk.trajectories import Trajectories
-
-__all__ = ["Pinball", "Policy"]
 
 Policy: TypeAlias = "CompiledPolicy | Callable[[Floats], Any]"
 
@@ -212,8 +196,7 @@ class Pinball:
         found = 0
         while found < count:
             points = rng.random((2 * (count - found) + 64, 2))
-            away = np.hypot(*(points - self.maze.target).T) >= self.maze.target_radius
-            points = points[away & self.maze.reachable(points)][: count - found]
+            points = points[self.maze.playable(points)][: count - found]
             states[found : found + len(points), :2] = points
             found += len(points)
         if velocity is not None:

@@ -12,8 +12,6 @@ from policyrisk._core.arrays import as_count
 from policyrisk._core.random import below
 from policyrisk.simulation.compiled import register_policy
 
-__all__ = ["UniformPolicy"]
-
 
 class UniformTable(NamedTuple):
     """What the kernel knows of a uniform policy."""
