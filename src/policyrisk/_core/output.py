@@ -16,6 +16,7 @@ from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["Clock", "make_folder", "plain", "write_figure", "write_json"]
@@ -38,9 +39,11 @@ def write_json(numbers: dict[str, Any], path: Path) -> Path:
     return path
 
 
-def write_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG."""
-    write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=160))
+def write_figure(drawn: Axes | Figure, path: Path) -> Path:
+    """Write a figure, or that of some axes, in the format that the path ends in."""
+    figure = drawn.get_figure(root=True)
+    assert figure is not None
+    write_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=160))
     return path
 
 

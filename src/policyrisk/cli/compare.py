@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from policyrisk.cli.shared import CRITERIA, AsJson, LevelOption, criterion, print_json
+from policyrisk.cli.shared import AsJson, LevelOption, as_json_text, finite_number
 
 if TYPE_CHECKING:
     from policyrisk._core.arrays import Floats
+    from policyrisk.criteria import Criterion
     from policyrisk.evaluation import Evaluation
-    from policyrisk.selection.comparison import Comparison
 
 _SUFFIXES = (".png", ".svg", ".pdf")
-
-
-def _criteria(incomplete: str) -> list[str]:
-    return [example for example in CRITERIA if example.startswith(incomplete)]
+_EXAMPLES = ("sharpe", "mean-std:1", "mean:variance<=10", "variance:mean>=5")
 
 
 def compare(
@@ -29,7 +26,7 @@ def compare(
         typer.Option(
             "--criterion",
             help="sharpe, mean-std:c, 'mean:variance<=c' or 'variance:mean>=c' (in quotes), c a number.",
-            autocompletion=_criteria,
+            autocompletion=lambda incomplete: [text for text in _EXAMPLES if text.startswith(incomplete)],
         ),
     ] = "sharpe",
     out: Annotated[Path, typer.Option(help="Picture of the mean-std plane (png, svg or pdf).")] = Path(
@@ -42,31 +39,29 @@ def compare(
 
     Every policy is judged from the same starts: those of all the evaluations, pooled, up to 10,000 of each.
     """
+    from policyrisk._core.output import write_figure
     from policyrisk.evaluation import Evaluation
+    from policyrisk.plotting import plot_mean_std
     from policyrisk.selection import comparison
 
-    chosen = criterion(by)
+    criterion = _criterion(by)
     if out.suffix not in _SUFFIXES:
         raise typer.BadParameter(f"{str(out)!r} must end in {', '.join(_SUFFIXES)}", param_hint="--out")
     evaluations = [Evaluation.load(folder) for folder in folders]
     policies = dict(zip(_titles(evaluations, folders), evaluations, strict=True))
-    starts = pooled_starts(evaluations, folders)
+    starts = _pooled_starts(evaluations, folders)
     result = comparison.compare(
-        {name: evaluation.risk for name, evaluation in policies.items()}, starts, chosen, level=level
+        {name: evaluation.risk for name, evaluation in policies.items()}, starts, criterion, level=level
     )
-    _draw(result, out)
-    doubts = {name: _doubts(evaluation) for name, evaluation in policies.items()}
+    write_figure(plot_mean_std({ranked.name: ranked.summary for ranked in result.ranking}), out)
+    doubts = {  # what stands against an evaluation by itself, and so against a comparison with it
+        name: [advice.title for advice in evaluation.advice if advice.severity in ("serious", "warning")]
+        for name, evaluation in policies.items()
+    }
     features = {name: str(evaluation.notes.get("features")) for name, evaluation in policies.items()}
     if as_json:
-        print_json(
-            {
-                **result.to_dict(),
-                "starts": len(starts),
-                "doubts": doubts,
-                "features": features,
-                "picture": str(out),
-            }
-        )
+        beside = {"starts": len(starts), "doubts": doubts, "features": features, "picture": str(out)}
+        typer.echo(as_json_text(result.to_dict() | beside))
         return
     typer.echo(str(result))
     for (name, titles), folder in zip(doubts.items(), folders, strict=True):
@@ -84,12 +79,33 @@ def compare(
     typer.echo(f"written: {out}")
 
 
-def _doubts(evaluation: Evaluation) -> list[str]:
-    """What stands against an evaluation by itself, and so against a comparison with it."""
-    return [advice.title for advice in evaluation.advice if advice.severity in ("serious", "warning")]
+def _criterion(text: str) -> Criterion:
+    """One of the four criteria, as in ``sharpe`` or ``mean:variance<=10``."""
+    from policyrisk import criteria
+    from policyrisk.errors import InvalidInputError
+
+    compact = text.replace(" ", "")
+    makers: dict[str, Callable[[float], Criterion]] = {
+        "mean-std:": criteria.MeanMinusStd,
+        "mean:variance<=": criteria.MeanVarianceAtMost,
+        "variance:mean>=": criteria.VarianceMeanAtLeast,
+    }
+    if compact == "sharpe":
+        return criteria.Sharpe()
+    for start, make in makers.items():
+        if compact.startswith(start):
+            try:
+                return make(finite_number(compact.removeprefix(start), "--criterion"))
+            except InvalidInputError as error:
+                raise typer.BadParameter(str(error), param_hint="--criterion") from error
+    raise typer.BadParameter(
+        f"{text!r} is none of sharpe, mean-std:c, 'mean:variance<=c' and 'variance:mean>=c', c a number; "
+        "write for example mean-std:1",
+        param_hint="--criterion",
+    )
 
 
-def pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> Floats:
+def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> Floats:
     """The starts (n, dim) of all evaluations, whose coordinates must agree."""
     import numpy as np
 
@@ -117,13 +133,3 @@ def _titles(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> list[
             f"evaluations must be different ones, got {', '.join(titles)}; pass each folder once"
         )
     return titles
-
-
-def _draw(result: Comparison, out: Path) -> None:
-    from policyrisk._core.records import write_atomically
-    from policyrisk.plotting import plot_mean_std
-
-    axes = plot_mean_std({ranked.name: ranked.summary for ranked in result.ranking})
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    write_atomically(out, lambda file: figure.savefig(file, format=out.suffix[1:], dpi=160))

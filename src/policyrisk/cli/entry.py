@@ -82,18 +82,23 @@ def run(arguments: Sequence[str]) -> int:
     return code
 
 
-def _report(error: Exception) -> int:
+def _report(error: Any) -> int:
     """One message on the error stream, and the exit code."""
+    name = "policyrisk"
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(error.format_message(), err=True)
+        return 2
     if _is_usage(error):
-        return _report_usage(error)
-    if isinstance(error, PolicyRiskError):
+        name = getattr(error.ctx, "command_path", name)
+        text = f"{error.format_message()} (see `{name} --help`)"
+    elif isinstance(error, PolicyRiskError):
         text = str(error)
     elif isinstance(error, MemoryError):
         text = f"there is not enough memory ({error}); use fewer features"
     else:
         text = f"{type(error).__name__}: {error} (--debug shows where)"
-    typer.echo(f"policyrisk: {' '.join(text.split())}", err=True)
-    return 1
+    typer.echo(f"{name}: {' '.join(text.split())}", err=True)
+    return int(error.exit_code) if _is_usage(error) else 1
 
 
 def _keep_memory_low() -> None:
@@ -111,30 +116,12 @@ def _is_usage(error: Exception) -> bool:
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
-def _report_usage(error: Any) -> int:
-    context = getattr(error, "ctx", None)
-    message = error.format_message()
-    if type(error).__name__ == "NoArgsIsHelpError":
-        typer.echo(message, err=True)
-        return 2
-    command = "policyrisk" if context is None else context.command_path
-    typer.echo(f"{command}: {' '.join(message.split())} (see `{command} --help`)", err=True)
-    return int(error.exit_code)
-
-
 @contextmanager
 def _readable_warnings() -> Iterator[None]:
     """Warnings as a line each, and the same one once."""
     shown = set()
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: object = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
         text = " ".join(str(message).split())
         if text not in shown:
             shown.add(text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,21 +16,18 @@ from policyrisk.cli.shared import (
     Ray,
     RayAddress,
     SeedOption,
-    box,
+    as_json_text,
     cluster,
-    names,
-    naming_options,
-    print_json,
+    finite_number,
     saying_why,
 )
 
 if TYPE_CHECKING:
-    from policyrisk._core.output import Clock
     from policyrisk.evaluation import Evaluation
 
 _SUMMARY = "summary.json"
-_COLUMNS = "Columns of the data"
-_ESTIMATOR = "Estimator"
+_column = partial(typer.Option, rich_help_panel="Columns of the data")
+_estimator = partial(typer.Option, rich_help_panel="Estimator")
 
 
 def _features(incomplete: str) -> list[str]:
@@ -48,62 +47,38 @@ def evaluate(
             "names in it are replaced, once all is done."
         ),
     ],
-    state: Annotated[
-        str | None, typer.Option(help="Columns of the state, as in x,y.", rich_help_panel=_COLUMNS)
-    ] = None,
+    state: Annotated[str | None, _column(help="Columns of the state, as in x,y.")] = None,
     features: Annotated[
         str,
-        typer.Option(
+        _estimator(
             help="auto, or one of tiles:20x20 (,tilings=4), rbf:7x7 (,width=0.2), fourier:3 (,total=4), "
             "poly:2, tabular (tabular:30). One number is for all coordinates: tiles:10. Each may be followed "
             "by ,dims=x+y for the coordinates it looks at, and last by ,second= with the features of the "
             "second moment: poly:1,second=poly:2. auto tries a few by cross-validation.",
-            rich_help_panel=_ESTIMATOR,
             autocompletion=_features,
         ),
     ] = "auto",
-    lam: Annotated[
-        float, typer.Option(min=0, max=1, help="Trace parameter λ.", rich_help_panel=_ESTIMATOR)
-    ] = 0.9,
-    discount: Annotated[
-        float, typer.Option(min=0, max=1, help="Discount, above 0.", rich_help_panel=_ESTIMATOR)
-    ] = 1.0,
-    ridge: Annotated[
-        float, typer.Option(min=0, help="Added to the equations' diagonal.", rich_help_panel=_ESTIMATOR)
-    ] = 0.0,
+    lam: Annotated[float, _estimator(min=0, max=1, help="Trace parameter λ.")] = 0.9,
+    discount: Annotated[float, _estimator(min=0, max=1, help="Discount, above 0.")] = 1.0,
+    ridge: Annotated[float, _estimator(min=0, help="Added to the equations' diagonal.")] = 0.0,
     direct: Annotated[
         bool,
-        typer.Option(
-            "--direct",
-            help="Estimate the variance itself, not the second moment less the squared mean.",
-            rich_help_panel=_ESTIMATOR,
+        _estimator(
+            "--direct", help="Estimate the variance itself, not the second moment less the squared mean."
         ),
     ] = False,
     nonnegative: Annotated[
-        bool,
-        typer.Option(
-            "--nonnegative", help="Demand V >= 0 at all visited states.", rich_help_panel=_ESTIMATOR
-        ),
+        bool, _estimator("--nonnegative", help="Demand V >= 0 at all visited states.")
     ] = False,
-    the_box: Annotated[
+    box: Annotated[
         str,
-        typer.Option(
-            "--box",
-            help="auto for the data's own extent, or low:high of each coordinate, as in 0:1,-2:2.",
-            rich_help_panel=_ESTIMATOR,
-        ),
+        _estimator(help="auto for the data's own extent, or low:high of each coordinate, as in 0:1,-2:2."),
     ] = "auto",
-    episode: Annotated[
-        str | None, typer.Option(help="The episode's column.", rich_help_panel=_COLUMNS)
-    ] = None,
-    reward: Annotated[str | None, typer.Option(help="The reward's column.", rich_help_panel=_COLUMNS)] = None,
-    terminated: Annotated[
-        str | None, typer.Option(help="Column that says where an episode ended.", rich_help_panel=_COLUMNS)
-    ] = None,
-    truncated: Annotated[
-        str | None, typer.Option(help="Column that says where one was cut off.", rich_help_panel=_COLUMNS)
-    ] = None,
-    step: Annotated[str | None, typer.Option(help="The step's column.", rich_help_panel=_COLUMNS)] = None,
+    episode: Annotated[str | None, _column(help="The episode's column.")] = None,
+    reward: Annotated[str | None, _column(help="The reward's column.")] = None,
+    terminated: Annotated[str | None, _column(help="Column that says where an episode ended.")] = None,
+    truncated: Annotated[str | None, _column(help="Column that says where one was cut off.")] = None,
+    step: Annotated[str | None, _column(help="The step's column.")] = None,
     name: Annotated[str | None, typer.Option(help="The policy's name, else that of --out.")] = None,
     level: LevelOption = 0.95,
     seed: SeedOption = None,
@@ -119,28 +94,29 @@ def evaluate(
     Example: policyrisk evaluate log.parquet --state x,y --features tiles:20x20 --out results/careful
     """
     from policyrisk._core.folder import check_folder, complete_folder
-    from policyrisk._core.output import Clock
+    from policyrisk._core.output import Clock, write_json
     from policyrisk.evaluation import evaluate as evaluation_of
+    from policyrisk.evaluation.maps import write_maps
 
     if resume and (ray or ray_address):
         raise typer.BadParameter(
             "there is no checkpoint of a run on Ray to go on with; leave out --resume, or Ray",
             param_hint="--resume",
         )
+    # Minari and npz have no columns: --state names the coordinates.
+    nameless = data.startswith("minari:") or data.lower().endswith(".npz")
     columns: dict[str, Any] = {
+        "names" if nameless else "state": _names(state),
         "episode": episode,
         "reward": reward,
         "terminated": terminated,
         "truncated": truncated,
         "step": step,
     }
-    # These have no columns: --state names the coordinates.
-    nameless = data.startswith("minari:") or data.lower().endswith(".npz")
-    columns["names" if nameless else "state"] = names(state, "--state")
     check_folder(out)
     clock = Clock()
     checkpoint = out.absolute().parent / f".{out.absolute().name}.checkpoint.npz"
-    with saying_why(), cluster(ray, ray_address) as on_cluster, naming_options({"names": "--state"}):
+    with saying_why(), cluster(ray, ray_address) as on_cluster, _naming_options():
         evaluation = evaluation_of(
             data,
             discount,
@@ -149,7 +125,7 @@ def evaluate(
             ridge=ridge,
             variance="direct" if direct else None,
             nonnegative=nonnegative,
-            box=the_box if the_box == "auto" else box(the_box),
+            box=box if box == "auto" else _box(box),
             level=level,
             seed=seed,
             name=out.absolute().name if name is None else name,
@@ -160,31 +136,53 @@ def evaluate(
             **{key: value for key, value in columns.items() if value is not None},
         )
     with complete_folder(out, last=_SUMMARY) as folder:
-        numbers = _write(evaluation, folder, clock)
+        with clock("write"):
+            evaluation.save(folder)
+        with clock("maps"):
+            write_maps(evaluation, folder)
+        with clock("report"):
+            evaluation.report(folder / "report.html")
+        seconds = {**evaluation.seconds, **clock.seconds}
+        seconds["total"] = seconds.pop("total")  # the last
+        numbers = {**evaluation.to_dict(), "seconds": seconds}
+        write_json(numbers, folder / _SUMMARY)
         written = [out / path.name for path in sorted(folder.iterdir())]
     checkpoint.unlink(missing_ok=True)
-    if as_json:
-        print_json(numbers)
-        return
-    typer.echo(_text(evaluation, numbers["seconds"], written))
+    typer.echo(as_json_text(numbers) if as_json else _text(evaluation, seconds, written))
 
 
-def _write(evaluation: Evaluation, folder: Path, clock: Clock) -> dict[str, Any]:
-    """Write everything into an empty folder; what ``summary.json`` holds."""
-    from policyrisk._core.output import write_json
-    from policyrisk.evaluation.maps import write_maps
+def _names(text: str | None) -> list[str] | None:
+    """Names with commas between."""
+    found = None if text is None else [name.strip() for name in text.split(",")]
+    if found is not None and (not all(found) or len(set(found)) < len(found)):
+        raise typer.BadParameter(
+            f"{text!r} must be names with commas between, each once, as in x,y", param_hint="--state"
+        )
+    return found
 
-    with clock("write"):
-        evaluation.save(folder)
-    with clock("maps"):
-        write_maps(evaluation, folder)
-    with clock("report"):
-        evaluation.report(folder / "report.html")
-    seconds = {**evaluation.seconds, **clock.seconds}
-    total = seconds.pop("total")
-    numbers = {**evaluation.to_dict(), "seconds": {**seconds, "total": total}}
-    write_json(numbers, folder / _SUMMARY)
-    return numbers
+
+def _box(text: str) -> list[tuple[float, float]]:
+    """Low and high of the coordinates, from low:high with commas between."""
+    sides = [side.split(":") for side in text.split(",")]
+    if any(len(side) != 2 for side in sides):
+        raise typer.BadParameter(
+            f"{text!r} must be auto, or low:high for each coordinate, as in 0:1,-2:2", param_hint="--box"
+        )
+    return [(finite_number(low, "--box"), finite_number(high, "--box")) for low, high in sides]
+
+
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """An argument of ours that is wrong is its option, that of the same name but for the coordinates'."""
+    from policyrisk.errors import InvalidInputError
+
+    try:
+        yield
+    except InvalidInputError as error:
+        if error.argument is None:
+            raise
+        option = "--state" if error.argument == "names" else f"--{error.argument}"
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequence[Path]) -> str:
@@ -192,19 +190,15 @@ def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequenc
     from policyrisk._core.text import number, percent, plural
 
     survey, notes, risk = evaluation.survey, evaluation.notes, evaluation.risk
-    direct = risk.variance_method == "direct"
+    extent = zip(evaluation.names, notes["box"], strict=True)
+    method = "estimated directly" if risk.variance_method == "direct" else "from the second moment"
     lines = [
         f"{evaluation.name}: {plural(survey.episodes, 'episode')}, "
         f"{plural(survey.transitions, 'transition')}, {percent(evaluation.cut_off_share)} cut off",
-        "box: "
-        + ", ".join(
-            f"{name} {low:g} to {high:g}"
-            for name, (low, high) in zip(evaluation.names, notes["box"], strict=True)
-        ),
+        "box: " + ", ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in extent),
         *(f"note: {name} never changes: it tells nothing about the risk" for name in notes["constant"]),
-        f"features {notes['features']} ({risk.features.size}), variance "
-        + ("estimated directly" if direct else "from the second moment")
-        + f"; condition number {number(risk.provenance.condition, 2)}; "
+        f"features {notes['features']} ({risk.features.size}), variance {method}; "
+        f"condition number {number(risk.provenance.condition, 2)}; "
         f"{percent(evaluation.unvisited_share)} of the box unvisited, "
         f"{percent(evaluation.negative_share)} of the visited states with V < 0",
         "",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from policyrisk.cli.shared import AsJson, point, print_json
+from policyrisk.cli.shared import AsJson, as_json_text, check_level, finite_number
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
@@ -21,22 +21,33 @@ def query(
     folder: Annotated[Path, typer.Argument(help="A folder that `policyrisk evaluate` wrote.")],
     at: Annotated[list[str], typer.Option(help="A state, as in 0.2,0.9; may be given several times.")],
     level: Annotated[
-        float | None, typer.Option(help="The intervals' level; the evaluation's where not given.")
+        float | None,
+        typer.Option(help="The intervals' level; the evaluation's where not given.", callback=check_level),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Mean, variance, std and Sharpe ratio at a state, with intervals and the episodes behind them."""
     from policyrisk.evaluation import Evaluation
 
-    if level is not None and not 0 < level < 1:
-        raise typer.BadParameter(f"{level:g} must be between 0 and 1, as in 0.95", param_hint="--level")
     evaluation = Evaluation.load(folder)
-    states = [point(text, evaluation.names, "--at") for text in at]
+    states = [_point(text, evaluation.names) for text in at]
     answers = _answers(evaluation, states, evaluation.level if level is None else level)
     if as_json:
-        print_json({"name": evaluation.name, "states": answers})
-        return
-    typer.echo("\n\n".join(_text(evaluation, answer) for answer in answers))
+        typer.echo(as_json_text({"name": evaluation.name, "states": answers}))
+    else:
+        typer.echo("\n\n".join(_text(evaluation, answer) for answer in answers))
+
+
+def _point(text: str, coordinates: tuple[str, ...]) -> list[float]:
+    """A state: as many numbers as there are coordinates."""
+    parts = text.split(",")
+    if len(parts) != len(coordinates):
+        raise typer.BadParameter(
+            f"{text!r} must have {len(coordinates)} numbers, one each for {', '.join(coordinates)}, "
+            f"got {len(parts)}; write for example --at {','.join(['0.5'] * len(coordinates))}",
+            param_hint="--at",
+        )
+    return [finite_number(part, "--at") for part in parts]
 
 
 def _answers(evaluation: Evaluation, states: list[list[float]], level: float) -> list[dict[str, Any]]:
@@ -44,6 +55,7 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
 
     from policyrisk.errors import NegativeVarianceWarning
     from policyrisk.features.protocol import outside
+    from policyrisk.risk.estimate import Estimate
 
     risk = evaluation.risk
     episodes = risk.episodes(states)
@@ -66,13 +78,8 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
             errors, ends = np.full(len(states), np.nan), np.full((len(states), 2), np.nan)
             if risk.error_bars is not None:
                 errors, ends = risk.standard_error(states, of=of), risk.interval(states, of=of, level=level)
-        for answer, value, error, (low, high) in zip(found, values, errors, ends, strict=True):
-            answer[of] = {
-                "value": float(value),
-                "standard_error": float(error),
-                "low": float(low),
-                "high": float(high),
-            }
+        for answer, value, error, both in zip(found, values, errors, ends, strict=True):
+            answer[of] = Estimate(value, error, *both).to_dict()
     return found
 
 
@@ -84,10 +91,9 @@ def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
         return f"{evaluation.name} at {place}: not visited, so that the data say nothing about it"
     rows = []
     for of in _QUANTITIES:
-        e = answer[of]
-        known = e["low"] == e["low"]
-        ends = f"{number(e['low'])} to {number(e['high'])}" if known else NONE
-        rows.append([of, number(e["value"]), number(e["standard_error"], 3), ends])
+        value, error, low, high = answer[of].values()
+        ends = f"{number(low)} to {number(high)}" if low == low else NONE
+        rows.append([of, number(value), number(error, 3), ends])
     header = ["", "value", "std error", f"{answer['level']:.4g} interval"]
     beyond = (
         "\noutside of the features' box: these are the numbers at its nearest point" * answer["outside_box"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from policyrisk.cli.shared import Ray, RayAddress, cluster, saying_why
+from policyrisk.cli.shared import AsJson, Ray, RayAddress, as_json_text, cluster, saying_why
+
+if TYPE_CHECKING:
+    from policyrisk.paper.chain import ChainResult
 
 app = typer.Typer(help="Redraw the paper's experiments.", no_args_is_help=True)
 
@@ -24,7 +26,7 @@ def reproduce_chain(
     degree: Annotated[int, typer.Option(help="Degree of the mean's polynomial.")] = 1,
     second_degree: Annotated[int, typer.Option(help="Degree of the second moment's polynomial.")] = 2,
     start: Annotated[str, typer.Option(help="Start state from 1 to n, or 'uniform'.")] = "1",
-    as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """The paper's Figure 2: a walk whose projected variance turns negative, and what puts it right."""
     from policyrisk.paper import chain
@@ -32,54 +34,30 @@ def reproduce_chain(
     if start != "uniform" and not start.isdecimal():
         raise typer.BadParameter(f"{start!r} is neither a state's number nor 'uniform'", param_hint="--start")
     parameters = chain.ChainParameters(
-        n=n,
-        p=p,
-        lam=lam,
-        degree=degree,
-        second_degree=second_degree,
-        start=None if start == "uniform" else int(start),
+        n, p, lam, degree, second_degree, start=None if start == "uniform" else int(start)
     )
     result = chain.run(parameters)
     paths = chain.write(result, out)
-    if as_json:
-        typer.echo(json.dumps(result.to_dict()))
-        return
-    _print_chain(result, paths)
+    typer.echo(as_json_text(result.to_dict()) if as_json else _chain_text(result, paths))
 
 
-def _print_chain(result: object, paths: list[Path]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _chain_text(result: ChainResult, paths: list[Path]) -> str:
+    from policyrisk._core.text import table
 
-    from policyrisk.paper.chain import ChainResult
-
-    assert isinstance(result, ChainResult)
-    n = result.parameters.n
+    n, variance = result.parameters.n, result.variance
     shown = sorted({1, *range(max(1, n // 6), n, max(1, n // 6)), *range(max(1, n - 3), n + 1)})
-    table = Table(title="Variance of the reward to go")
-    for name in ("state", "true", "projected", "constrained", "direct"):
-        table.add_column(name, justify="right")
-    for x in shown:
-        values = [result.variance[name][x - 1] for name in ("true", "projected", "constrained", "direct")]
-        table.add_row(
-            str(x),
-            *(
-                f"[red]{value:.3f}[/red]" if value < -1e-9 * abs(values[0]) else f"{value:.3f}"
-                for value in values
-            ),
-        )
-    console = Console()
-    console.print(table)
-    for name, weights in (
-        ("w_J", result.w_mean),
-        ("w_M", result.w_second),
-        ("w_M constrained", result.w_second_constrained),
-    ):
-        console.print(f"{name} on 1, x, x², …: " + ", ".join(f"{w:.6f}" for w in weights), highlight=False)
+    rows = [[str(x), *(f"{values[x - 1]:.3f}" for values in variance.values())] for x in shown]
+    weights = {"w_J": result.w_mean, "w_M": result.w_second, "w_M constrained": result.w_second_constrained}
     negative = ", ".join(map(str, result.negative_states)) or "none"
     active = ", ".join(map(str, result.active_states)) or "none"
-    console.print(f"States with negative projected variance: {negative}; constraint active at: {active}")
-    console.print("Written: " + ", ".join(str(path) for path in paths), highlight=False, soft_wrap=True)
+    lines = [
+        "Variance of the reward to go",
+        table(["state", *variance], rows),
+        *(f"{name} on 1, x, x², …: " + ", ".join(f"{w:.6f}" for w in of) for name, of in weights.items()),
+        f"States with negative projected variance: {negative}; constraint active at: {active}",
+        "Written: " + ", ".join(map(str, paths)),
+    ]
+    return "\n".join(lines)
 
 
 @app.command("pinball")
@@ -100,7 +78,7 @@ def reproduce_pinball(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a Monte-Carlo map in --out.")] = False,
     ray: Ray = False,
     ray_address: RayAddress = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print result.json instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """The paper's Figures 3 and 4: the risk map of a pinball maze, and the naive map beside it."""
     from policyrisk._core import output
@@ -128,51 +106,37 @@ def reproduce_pinball(
         extension = pinball_extended.run(result)
         paths += pinball_extended.write(extension, out)
         numbers["extended"] = extension.numbers
-    if as_json:
-        typer.echo(json.dumps(output.plain(numbers)))
-        return
-    _print_pinball(numbers, paths)
+    typer.echo(as_json_text(numbers) if as_json else _pinball_text(numbers, paths))
 
 
-def _print_pinball(numbers: dict[str, Any], paths: list[Path]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _pinball_text(numbers: dict[str, Any], paths: list[Path]) -> str:
+    from policyrisk._core.text import NONE, table
 
-    table = Table(title="Error of the std of the reward to go (root mean square over tiles)")
-    for name in ("estimate", "trajectories", "at rest", "correlation", "as visited", "V < 0"):
-        table.add_column(name, justify="left" if name == "estimate" else "right")
-    rest, visited = numbers["at_rest"], numbers["as_visited"]
     own = f"{numbers['trajectories']:,}"
-    rows = {"LSTD, tiles": "lstd", "every-visit Monte Carlo, tiles": "every_visit"}
-    for name, key in rows.items():
-        error, other = rest[key], visited.get(key)
-        table.add_row(
-            name,
-            own,
-            f"{error['std_rmse']:.3f}",
-            f"{error['std_correlation']:.3f}",
-            "-" if other is None else f"{other['std_rmse']:.3f}",
-            str(error["negative"]),
-        )
-    table.add_row("Monte Carlo, same budget", own, f"{numbers['mc_same_budget_rmse']:.3f}", "-", "-", "-")
-    for name, error in numbers.get("extended", {}).get("maps", {}).items():
-        if name in ("tiles", "every-visit Monte Carlo"):
-            continue  # shown above
-        table.add_row(
-            name,
-            own,
-            f"{error['std_rmse']:.3f}",
-            f"{error['std_correlation']:.3f}",
-            "-",
-            str(error["negative"]),
-        )
-    console = Console()
-    console.print(table)
+
+    def row(name: str, error: dict[str, Any], visited: dict[str, Any] | None) -> list[str]:
+        beside = NONE if visited is None else f"{visited['std_rmse']:.3f}"
+        std, correlation = f"{error['std_rmse']:.3f}", f"{error['std_correlation']:.3f}"
+        return [name, own, std, correlation, beside, str(error["negative"])]
+
+    header = ["estimate", "trajectories", "at rest", "correlation", "as visited", "V < 0"]
+    names = {"lstd": "LSTD, tiles", "every_visit": "every-visit Monte Carlo, tiles"}
+    rows = [
+        *(row(name, numbers["at_rest"][key], numbers["as_visited"].get(key)) for key, name in names.items()),
+        ["Monte Carlo, same budget", own, f"{numbers['mc_same_budget_rmse']:.3f}", NONE, NONE, NONE],
+        *(
+            row(name, error, None)
+            for name, error in numbers.get("extended", {}).get("maps", {}).items()
+            if name not in ("tiles", "every-visit Monte Carlo")  # they are shown above
+        ),
+    ]
     claims, gap = numbers["claims"], numbers["claims"]["riskiest_less_farthest"]
     std, drop = claims["std_and_distance"], claims["nearer_less_farther"]
     fewest = "no more than " if numbers["mc_needed_is_the_fewest"] else ""
     monotone = "" if claims["std_is_monotone_in_distance"] else "not "
     lines = [
+        "Error of the std of the reward to go (root mean square over tiles)",
+        table(header, rows),
         f"{own} trajectories of {numbers['mean_steps']:.1f} actions, {100 * numbers['reached_share']:.2f}% "
         f"reached the target; truth at rest: {numbers['mc_trajectories']:,} trajectories, mean std "
         f"{numbers['mc_mean_std']:.2f}",
@@ -184,10 +148,9 @@ def _print_pinball(numbers: dict[str, Any], paths: list[Path]) -> None:
         f"Riskiest tile {_place(numbers['riskiest'])}, farthest {_place(numbers['farthest'])}; simulated "
         f"anew they differ by {gap['std']:.2f} ± {gap['standard_error']:.2f}",
         "Seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in numbers["seconds"].items()),
-        "Written: " + ", ".join(str(path) for path in paths),
+        "Written: " + ", ".join(map(str, paths)),
     ]
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+    return "\n".join(lines)
 
 
 def _place(tile: dict[str, Any]) -> str:

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from policyrisk._core.folder import check_folder
-from policyrisk.cli.shared import (
-    AsJson,
-    Ray,
-    RayAddress,
-    SeedOption,
-    cluster,
-    imported,
-    look_here,
-    print_json,
-)
+from policyrisk.cli.shared import AsJson, Ray, RayAddress, SeedOption, as_json_text, cluster
 
 _SUFFIXES = (".parquet", ".npz")
-RANDOM = "random"
 
 
 def rollout(
@@ -73,9 +65,10 @@ def rollout(
         )
     check_folder(out.parent)
     arguments = _env_arguments(env_args)
-    look_here()  # for module:id as well
-    chosen = None if policy == RANDOM else _policy(imported(policy, "--policy"), policy)
-    projection = None if project is None else imported(project, "--project")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as python does, for module:id too
+    chosen = None if policy == "random" else _policy(policy)
+    projection = None if project is None else _imported(project, "--project")
 
     from policyrisk import readers
     from policyrisk._core.output import make_folder
@@ -116,7 +109,7 @@ def rollout(
         "std_return": float(returns.std(ddof=1)) if len(data) > 1 else float("nan"),
     }
     if as_json:
-        print_json(numbers)
+        typer.echo(as_json_text(numbers))
         return
     returns_of = "recorded return, up to the cut," if terminated < len(data) else "return"
     typer.echo(
@@ -173,8 +166,9 @@ class RandomActions:
         return [self.space.sample() for _ in range(len(observations))]
 
 
-def _policy(found: Any, text: str) -> Any:
+def _policy(text: str) -> Any:
     """A callable or an object with predict; a class that has it is made into an object."""
+    found = _imported(text, "--policy")
     if inspect.isclass(found):
         try:
             found = found()
@@ -188,4 +182,26 @@ def _policy(found: Any, text: str) -> Any:
             f"{text} is of type {type(found).__name__}, neither a function nor an object with predict",
             param_hint="--policy",
         )
+    return found
+
+
+def _imported(text: str, option: str) -> Any:
+    """What ``module:name`` stands for."""
+    module, colon, name = text.partition(":")
+    if not colon or not all(part.isidentifier() for part in f"{module}.{name}".split(".")):
+        raise typer.BadParameter(
+            f"{text!r} must be module:name, as in my_policies:careful", param_hint=option
+        )
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise
+        raise typer.BadParameter(
+            f"there is no module {error.name!r} here or among those installed", param_hint=option
+        ) from error
+    except AttributeError as error:
+        raise typer.BadParameter(f"the module {module!r} has no {name!r}", param_hint=option) from error
     return found

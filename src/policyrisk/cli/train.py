@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from policyrisk.cli.shared import AsJson, as_json_text
 
 app = typer.Typer(help="Learn a policy to evaluate.", no_args_is_help=True)
 
@@ -20,7 +21,7 @@ def train_pinball(
     noise: Annotated[float, typer.Option(help="Standard deviation of the noise.")] = 0.03,
     episodes: Annotated[int, typer.Option(help="Episodes to learn from.")] = 300_000,
     seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the learning curve as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Learn pinball by SARSA(λ) with radial bases; the defaults give the policy that ships."""
     from policyrisk import control
@@ -33,7 +34,6 @@ def train_pinball(
     curve = write_figure(draw_learning(result), out.with_suffix(".png"))
     if as_json:
         ends, means = result.curve(20)
-        typer.echo(json.dumps({"episodes": ends.tolist(), "mean_return": means.tolist()}))
-        return
-    typer.echo(str(result))
-    typer.echo(f"Written: {out}, {curve}")
+        typer.echo(as_json_text({"episodes": ends, "mean_return": means}))
+    else:
+        typer.echo(f"{result}\nWritten: {out}, {curve}")
