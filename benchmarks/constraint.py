@@ -32,10 +32,10 @@ def grid_problem(lam: float, noise: float) -> tuple[np.ndarray, ...]:
     x, y = np.divmod(np.arange(n), SIDE)
     P = sp.csr_array((n, n))
     for dx, dy in ((1, 0), (0, 1), (-1, 0), (0, -1)):
-        chance = (1 - noise) / 2 if dx + dy > 0 else noise / 2
+        probability = (1 - noise) / 2 if dx + dy > 0 else noise / 2
         to = np.clip(x + dx, 0, SIDE - 1) * SIDE + np.clip(y + dy, 0, SIDE - 1)
         stays_at_goal = (np.arange(n) == n - 1) & (to == n - 1)
-        P = P + sp.csr_array((np.where(stays_at_goal, 0, chance), (np.arange(n), to)), shape=(n, n))
+        P = P + sp.csr_array((np.where(stays_at_goal, 0, probability), (np.arange(n), to)), shape=(n, n))
     r = -1 - 5 * (rng.random(n) < 0.1) * rng.exponential(size=n)
     return equations(P, r, bumps(x, y, 5), bumps(x, y, CENTRES), lam)
 
@@ -53,8 +53,8 @@ def random_chain(
     rng: np.random.Generator, n: int, stop: tuple[float, float]
 ) -> tuple[sp.csr_array, np.ndarray]:
     to = rng.integers(n, size=(n, 5))
-    chance = rng.dirichlet(np.ones(5), size=n) * (1 - rng.uniform(*stop, size=(n, 1)))
-    P = sp.csr_array((chance.ravel(), (np.repeat(np.arange(n), 5), to.ravel())), shape=(n, n))
+    probability = rng.dirichlet(np.ones(5), size=n) * (1 - rng.uniform(*stop, size=(n, 1)))
+    P = sp.csr_array((probability.ravel(), (np.repeat(np.arange(n), 5), to.ravel())), shape=(n, n))
     P.sum_duplicates()
     return P, np.abs(rng.standard_t(3, size=n))
 

@@ -34,7 +34,7 @@ def estimator(side: int) -> LSTD:
 
 
 def write(folder: Path, episodes: int) -> None:
-    """Shards of so many episodes of 200 steps."""
+    """Shards, each of ``episodes`` episodes of 200 steps."""
     for number in range(SHARDS):
         readers.write_parquet(walk(episodes, 200, 0.005, seed=number), folder / f"{number:02d}.parquet")
 

@@ -20,7 +20,7 @@ import policyrisk as pr
 
 
 class Again:
-    """A stream of so many batches, all the same record."""
+    """A stream of n batches, all the same record."""
 
     def __init__(self, batch: pr.Trajectories, times: int) -> None:
         self.batch, self.times = batch, times
@@ -31,7 +31,7 @@ class Again:
 
 
 def seconds(work: Callable[[], object], least: float = 0.5) -> float:
-    """The fastest of as many runs as fit into so many seconds, one at least."""
+    """The fastest of as many runs as fit into ``least`` seconds, one at least."""
     best, began = np.inf, time.perf_counter()
     while True:
         start = time.perf_counter()

@@ -29,7 +29,7 @@ FEATURES = ("tiles:25x25,dims=state_0+state_1", "auto")
 
 
 def episodes(seed: int) -> pr.Trajectories:
-    """Balls that drift about the unit square and slow down, ended by chance; some are cut off."""
+    """Balls that drift about the unit square and slow down, ended at random; some are cut off."""
     rng = np.random.default_rng(seed)
     lengths = rng.geometric(1 / 250, _EPISODES).clip(2, 2_000)
     rows = int(lengths.sum()) + _EPISODES

@@ -44,7 +44,7 @@ def peer_python() -> Path:
 
 
 class Peer:
-    """pynball-rl in a process of its own, which answers how long so many actions took."""
+    """pynball-rl in a process of its own, which answers how long its actions took."""
 
     def __init__(self) -> None:
         command = [str(peer_python()), str(PEERS / "pynball_rate.py")]

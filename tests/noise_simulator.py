@@ -31,7 +31,7 @@ class Noise:
         return SimpleNamespace(returns=g, lengths=np.ones(g.size, int), terminated=np.ones(g.size, bool))
 
 
-# So many steps that a block of Noise holds 16 episodes.
+# As many steps as let a block of Noise hold 16 episodes.
 BLOCKS_OF_16 = (1 << 25) // 16
 
 

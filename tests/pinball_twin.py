@@ -129,7 +129,7 @@ def plain_random_walk(
     key1: np.uint64,
     steps: int,
 ) -> int:
-    """So many uniformly random actions, back to the start from the target; how often that was reached."""
+    """Uniformly random actions, back to the start from the target; how often that was reached."""
     s0, s1 = stream(key0, key1, 0)
     x = start[0]
     y = start[1]

@@ -99,7 +99,7 @@ class NotUniqueWarning(PolicyRiskWarning):
 
 
 class NoErrorBarsWarning(PolicyRiskWarning):
-    """There are so many features that the estimate comes without error bars."""
+    """There are too many features for error bars."""
 
 
 class CutOffWarning(PolicyRiskWarning):
