@@ -70,16 +70,16 @@ class DenseSystem:
         """How many directions of the visited features change no estimate."""
         return self.kept.size - self.rank
 
-    def solve(self, rhs: Floats, *, transpose: bool = False) -> Floats:
-        """Minimum-norm w with A w = rhs (or Aᵀ w = rhs), of rhs's shape; 0 at unvisited features.
+    def solve(self, rhs: Floats) -> Floats:
+        """Minimum-norm w with A w = rhs, of rhs's shape; 0 at unvisited features.
 
         With one step of iterative refinement. An inconsistent right-hand side is an error.
         """
         out = np.zeros(rhs.shape)
-        out[self.kept] = self.solve_kept(rhs[self.kept], transpose=transpose, refine=True)
+        out[self.kept] = self.solve_kept(rhs[self.kept], refine=True)
         return out
 
-    def solve_kept(self, y: Floats, *, transpose: bool = False, refine: bool = False) -> Floats:
+    def solve_kept(self, y: Floats, *, refine: bool = False) -> Floats:
         """As solve, between right-hand sides and weights of the visited features alone, (kept,) or (kept, n).
 
         y is used up, and where it is stored column by column, the answer takes its place. Refinement takes
@@ -96,10 +96,9 @@ class DenseSystem:
                     "(Assumption 3: independent features). Use fewer or better scaled features, or a ridge"
                 )
             y = self._basis.T @ y
-        u = self._solve_reduced(y.copy() if refine else y, transpose)
+        u = self._solve_reduced(y.copy() if refine else y)
         if refine:
-            matrix = self.reduced.T if transpose else self.reduced
-            u += self._solve_reduced(y - matrix @ u, transpose)
+            u += self._solve_reduced(y - self.reduced @ u)
         return self._minimum_norm(u)
 
     def restrict(self, rows: Matrix) -> Matrix:
@@ -133,13 +132,9 @@ class DenseSystem:
         rcond = float(sla.lapack.dgecon(lu, norm)[0]) if info == 0 else 0.0
         self.condition = 1.0 / rcond if rcond > 0.0 else np.inf
 
-    def _solve_reduced(self, y: Floats, transpose: bool) -> Floats:
+    def _solve_reduced(self, y: Floats) -> Floats:
         """The solution, in y's place where that is possible."""
-        if len(y) == 0:
-            return y
-        trans: Literal[0, 1] = 1 if transpose else 0
-        solution: Floats = sla.lu_solve(self._lu, y, trans=trans, overwrite_b=True, check_finite=False)
-        return solution
+        return sla.lu_solve(self._lu, y, overwrite_b=True, check_finite=False) if len(y) else y
 
     def _reduce(self, scaled: Floats, gram: Floats) -> None:
         """Take out the directions that G does not see, if A does not see them either.

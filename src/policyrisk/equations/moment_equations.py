@@ -13,7 +13,7 @@ fill, see ``trace_cut``. A record is dense or sparse as a whole; the features de
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -27,18 +27,8 @@ from policyrisk.errors import ImproperPolicyError, InvalidInputError, MismatchEr
 from policyrisk.features import Features
 
 DENSE_MOST = 8000  # features up to which the sums are dense: 0.5 GB a matrix
-_SUMS = ("A", "b", "D", "e", "mean_gram")
-_COUNTS = (
-    "visits",
-    "second_visits",
-    "feature_episodes",
-    "second_feature_episodes",
-    "episodes",
-    "terminated",
-    "transitions",
-    "outside",
-)
 _SETTINGS = ("lam", "discount", "features", "second_features")
+_NOT_SUMMED = (*_SETTINGS, "trace_cut", "exact", "C", "gram")  # the last two may be A and mean_gram
 
 
 def too_many_for_dense(features: Features, second_features: Features) -> bool:
@@ -154,12 +144,13 @@ class MomentEquations:
                 f"{'sparse' if other.sparse else 'dense'} ones with trace_cut={other.trace_cut:g}; "
                 "make both with the same version and the same estimator"
             )
-        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMS + _COUNTS}
-        if not (self.shared and other.shared):
-            sums["C"] = self.C + other.C
-        if not (self.gram is self.mean_gram and other.gram is other.mean_gram):
-            sums["gram"] = self.gram + other.gram
-        return replace(self, **{"C": sums["A"], "gram": sums["mean_gram"], **sums})
+        names = [field.name for field in fields(self) if field.name not in _NOT_SUMMED]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        both_shared = self.shared and other.shared
+        sums["C"] = sums["A"] if both_shared else self.C + other.C
+        one_gram = self.gram is self.mean_gram and other.gram is other.mean_gram
+        sums["gram"] = sums["mean_gram"] if one_gram else self.gram + other.gram
+        return replace(self, **sums)
 
     def __radd__(self, other: object) -> MomentEquations:
         return self if other == 0 else NotImplemented
@@ -177,7 +168,8 @@ class MomentEquations:
                 f"with discount=1 some episode must terminate (Assumption 1: proper policy), got "
                 f"{self.episodes} episodes, all cut off; gather episodes that end, or use discount < 1"
             )
-        if not all(np.isfinite(_values(getattr(self, name))).all() for name in (*_SUMS, "C", "gram")):
+        sums: tuple[Any, ...] = (self.A, self.b, self.C, self.D, self.e, self.gram, self.mean_gram)
+        if not all(np.isfinite(part.data if sp.issparse(part) else part).all() for part in sums):
             raise InvalidInputError(
                 "equations must be finite, got sums beyond the range of float64; rescale the features or "
                 "the rewards"
@@ -196,8 +188,7 @@ class MomentEquations:
 
     def second_rhs(self, w_mean: Floats) -> Floats:
         """d = e + D w_J, of shape (l_M,)."""
-        d: Floats = self.e + self.D @ w_mean
-        return d
+        return self.e + self.D @ w_mean
 
     def __repr__(self) -> str:
         return (
@@ -227,7 +218,3 @@ class Weights:
                 f"features, whose sums stay sparse; use at most {DENSE_MOST} features"
             )
         return first, second
-
-
-def _values(sums: Any) -> Any:
-    return sums.data if is_sparse(sums) else sums

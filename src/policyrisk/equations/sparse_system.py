@@ -41,7 +41,7 @@ SLOW, STUCK = 0.1, 0.9
 class SparseSystem:
     """A of shape (l, l) in CSR, ready to be solved.
 
-    ``kept`` are the visited features; ``residual`` and ``iterations`` are those of the worst solve so far.
+    ``kept`` are the visited features; ``residual`` is that of the worst solve so far.
     """
 
     kept: Ints
@@ -52,11 +52,11 @@ class SparseSystem:
         self.name, self.size, self.ridge = name, A.shape[0], ridge
         self.kept, self._scale = visited_features(A, gram, visits, name)
         self._A = A
-        self.residual, self.iterations = 0.0, 0
+        self.residual = 0.0
 
-    def solve(self, rhs: Floats, *, transpose: bool = False) -> Floats:
-        """w with A w = rhs (or Aᵀ w = rhs), of shape (l,); 0 at unvisited features."""
-        kept, S, A = self.kept, self._scale, self._A.T if transpose else self._A
+    def solve(self, rhs: Floats) -> Floats:
+        """w with A w = rhs, of shape (l,); 0 at unvisited features."""
+        kept, S = self.kept, self._scale
         b = S * rhs[kept]
         size = float(np.linalg.norm(b))
         w = np.zeros(self.size)
@@ -65,7 +65,7 @@ class SparseSystem:
 
         def product(u: Floats) -> Floats:
             w[kept] = S * u
-            Aw: Floats = A @ w
+            Aw: Floats = self._A @ w
             return S * (Aw + self.ridge * w)[kept]
 
         operator = ssl.LinearOperator((kept.size, kept.size), matvec=product, dtype=np.float64)
@@ -88,6 +88,5 @@ class SparseSystem:
                 "fewer or larger tiles, more episodes that terminate, or TD, which solves nothing"
             )
         self.residual = max(self.residual, residual)
-        self.iterations = max(self.iterations, len(count))
         w[kept] = S * u
         return w

@@ -24,10 +24,10 @@ import warnings
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, as_number
+from policyrisk._core.arrays import Floats, as_number, check_choice
 from policyrisk.equations.constraint import active_set, bounds, projection
 from policyrisk.equations.constraint.problem import ConstrainedSolution, equilibrate
-from policyrisk.errors import InvalidInputError, NotUniqueWarning
+from policyrisk.errors import NotUniqueWarning
 
 __all__ = ["ConstrainedSolution", "solve_constrained"]
 
@@ -59,10 +59,7 @@ def solve_constrained(
     >>> result.w.round(6), result.multipliers.round(6), result.active
     (array([0.5, 0. ]), array([2.5]), array([0]))
     """
-    if solver not in ("active-set", "projection"):
-        raise InvalidInputError(
-            f'solver must be "active-set" or "projection", got {solver!r}; choose one of them'
-        )
+    check_choice(solver, "solver", ("active-set", "projection"))
     tol = as_number(tol, "tol", 0.0, 1.0, open_low=True)
     problem = equilibrate(C, d, H, g, gram)
     idle = np.zeros_like(problem.g)
@@ -72,9 +69,8 @@ def solve_constrained(
         return problem.solution(*bounds.solve(problem, tol), "bounds")
 
     _warn_unless_monotone(problem.C)
-    if solver == "projection":
-        return problem.solution(*projection.solve(problem, tol), solver)
-    return problem.solution(*active_set.solve(problem, tol), solver)
+    solve = projection.solve if solver == "projection" else active_set.solve
+    return problem.solution(*solve(problem, tol), solver)
 
 
 def _warn_unless_monotone(C: Floats) -> None:

@@ -68,14 +68,6 @@ def _subtract_outer(matrix: Floats, left: Floats, right: Floats) -> None:
 
 
 @register_jitable
-def _position(R: Ints, n: int, r: int) -> int:
-    for b in range(n):
-        if R[b] == r:
-            return b
-    return -1
-
-
-@register_jitable
 def _refresh(basis: _Basis, n: int, H: Floats, q: Floats, p: Floats) -> None:
     """Compute the inverse, z and s anew, so that rounding does not pile up."""
     B = np.empty((n, n))
@@ -296,7 +288,9 @@ def lemke(
             r = i
         else:
             r = leaver
-            at = _position(basis.R, n, r)
+            at = 0
+            while basis.R[at] != r:
+                at += 1
 
     return STALLED, max_pivots, basis.A[: n - 1].copy(), z[1:n].copy()
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_csr, as_floats, name_some
+from policyrisk._core.arrays import Floats, Ints, Matrix, as_csr, as_floats, check_shape, name_some
 from policyrisk.errors import InfeasibleConstraintError, InvalidInputError, SingularSystemError
 
 
@@ -81,7 +81,8 @@ def equilibrate(C: object, d: object, H: object, g: object, gram: object) -> Pro
     features = d_given.size
     C_given = as_floats(C, "C", (features, features))
     g_given = as_floats(g, "g", (None,))
-    H_given = _as_rows(H, g_given.size, features)
+    H_given: Any = as_csr(H, "H") if sp.issparse(H) else as_floats(H, "H", (None, None))
+    check_shape(H_given, "H", (g_given.size, features))
     gram_given = as_floats(gram, "gram", (features, features))
     diagonal = np.diag(gram_given)
     if not (diagonal > 0).all():
@@ -94,11 +95,13 @@ def equilibrate(C: object, d: object, H: object, g: object, gram: object) -> Pro
 
     rows = _tightest_of_repeated(H_given, g_given)
     H_kept = H_given if rows.size == g_given.size else H_given[rows]
-    H_dense = H_kept if isinstance(H_kept, np.ndarray) else H_kept.toarray()
+    H_dense = H_kept.toarray() if sp.issparse(H_kept) else H_kept
     H_scaled = np.multiply(H_dense, D, order="C")
     norms = np.sqrt(np.einsum("ij,ij->i", H_scaled, H_scaled))
     if not norms.all():
-        _check_zero_rows(rows[norms == 0], g_given)
+        impossible = rows[(norms == 0) & (g_given[rows] < 0)]
+        if impossible.size:  # a row of zeros asks 0 ≤ g
+            raise infeasible(impossible, "all features are zero there")
         rows, H_scaled, norms = rows[norms > 0], H_scaled[norms > 0], norms[norms > 0]
     H_scaled /= norms[:, None]
     g_scaled = g_given[rows] / norms
@@ -129,17 +132,6 @@ def equilibrate(C: object, d: object, H: object, g: object, gram: object) -> Pro
     )
 
 
-def _as_rows(H: Any, rows: int, features: int) -> Matrix:
-    if not sp.issparse(H):
-        return as_floats(H, "H", (rows, features))
-    matrix = as_csr(H, "H")
-    if matrix.shape != (rows, features):
-        raise InvalidInputError(
-            f"H must have shape {(rows, features)}, got {matrix.shape}; reshape or slice it"
-        )
-    return matrix
-
-
 def _tightest_of_repeated(H: Matrix, g: Floats) -> Ints:
     """Indices, increasing, of one row for each different row of H: the one with the smallest g.
 
@@ -147,33 +139,15 @@ def _tightest_of_repeated(H: Matrix, g: Floats) -> Ints:
     combination of the columns and then compared entry by entry.
     """
     key = H @ np.random.default_rng(0).uniform(1.0, 2.0, (H.shape[1],))
-    order = np.lexsort((g, key))
+    order = np.argsort(key)
     near = np.flatnonzero(np.diff(key[order]) <= 1e-12 * np.abs(key[order[1:]]))
-    repeats = near[_equal_rows(H, order[near], order[near + 1])]
-    if not repeats.size:
-        return np.arange(g.size)
-    first = np.ones(g.size, dtype=np.bool_)
-    first[repeats + 1] = False
-    group = np.cumsum(first) - 1
+    differ = np.ones(g.size)  # entries in which a row differs from the one before it in this order
+    differ[near + 1] = np.asarray((H[order[near]] != H[order[near + 1]]).sum(axis=1)).ravel()
+    group = np.cumsum(differ > 0)
     by_tightness = np.lexsort((g[order], group))
     _, tightest = np.unique(group[by_tightness], return_index=True)
     kept: Ints = np.sort(order[by_tightness[tightest]])
     return kept
-
-
-def _equal_rows(H: Matrix, a: Ints, b: Ints) -> Bools:
-    if isinstance(H, np.ndarray):
-        return np.asarray((H[a] == H[b]).all(axis=1))
-    difference = sp.csr_array(H[a] - H[b])
-    difference.eliminate_zeros()
-    return np.asarray(np.diff(difference.indptr) == 0)
-
-
-def _check_zero_rows(zero: Ints, g: Floats) -> None:
-    """A row of zeros asks 0 ≤ g: nothing, or the impossible."""
-    impossible = zero[g[zero] < 0]
-    if impossible.size:
-        raise infeasible(impossible, "all features are zero there")
 
 
 def infeasible(rows: Ints, why: str) -> InfeasibleConstraintError:
