@@ -73,7 +73,7 @@ class Sharpe:
 
     def assess(self, summary: Moments) -> Assessment:
         """The ratio; there is no constraint."""
-        return _unconstrained(summary, summary.sharpe)
+        return _assessment(summary, summary.sharpe)
 
     def __str__(self) -> str:
         return "Sharpe ratio, the larger the better"
@@ -92,11 +92,11 @@ class MeanMinusStd:
     def assess(self, summary: Moments) -> Assessment:
         """The penalised mean; there is no constraint."""
         root = summary.std.value
-        if root > 0:
-            value = summary.delta(summary.mean_value - self.c * root, 1.0, -0.5 * self.c / root)
-        else:
-            value = Estimate(summary.mean_value - self.c * root)
-        return _unconstrained(summary, value)
+        value = summary.mean_value - self.c * root
+        known = root > 0
+        return _assessment(
+            summary, summary.delta(value, 1.0, -0.5 * self.c / root) if known else Estimate(value)
+        )
 
     def __str__(self) -> str:
         return f"mean − {self.c:g}·std, the larger the better"
@@ -115,7 +115,7 @@ class MeanVarianceAtMost:
     def assess(self, summary: Moments) -> Assessment:
         """The mean, and whether the variance is small enough."""
         slack = summary.delta(self.c - summary.variance_value, 0.0, -1.0)
-        return _constrained(summary, summary.mean, slack, larger_is_better=True)
+        return _assessment(summary, summary.mean, slack)
 
     def __str__(self) -> str:
         return f"mean with variance at most {self.c:g}, the larger the better"
@@ -134,35 +134,25 @@ class VarianceMeanAtLeast:
     def assess(self, summary: Moments) -> Assessment:
         """The variance, and whether the mean is large enough."""
         slack = summary.delta(summary.mean_value - self.c, 1.0, 0.0)
-        return _constrained(summary, summary.variance, slack, larger_is_better=False)
+        return _assessment(summary, summary.variance, slack, larger_is_better=False)
 
     def __str__(self) -> str:
         return f"variance with mean at least {self.c:g}, the smaller the better"
 
 
-def _unconstrained(summary: Moments, value: Estimate) -> Assessment:
-    reason = _not_judged(summary, value)
-    return Assessment(
-        value, larger_is_better=True, constrained=False, feasible=not reason, probability=1.0, reason=reason
-    )
-
-
-def _constrained(summary: Moments, value: Estimate, slack: Estimate, *, larger_is_better: bool) -> Assessment:
-    """``slack`` is how far the bounded quantity is inside its bound."""
-    not_judged = _not_judged(summary, value)
-    return Assessment(
-        value=value,
-        larger_is_better=larger_is_better,
-        constrained=True,
-        feasible=not not_judged and slack >= 0,
-        probability=math.nan if not_judged else slack.probability_positive,
-        violation=math.inf if not_judged else max(-slack, 0.0),
-        reason=not_judged or ("" if slack >= 0 else f"it misses the bound by {number(-slack)}"),
-    )
-
-
-def _not_judged(summary: Moments, value: Estimate) -> str:
-    """Why the estimate cannot be judged at all; empty where it can."""
+def _assessment(
+    summary: Moments, value: Estimate, slack: Estimate | None = None, *, larger_is_better: bool = True
+) -> Assessment:
+    """``slack`` is how far the bounded quantity is inside its bound, None where there is no constraint."""
+    reason = "its value does not exist" if math.isnan(value) else ""
     if summary.variance_value < 0:
-        return "its estimated variance is negative"
-    return "its value does not exist" if math.isnan(value) else ""
+        reason = "its estimated variance is negative"
+    if slack is None:
+        return Assessment(value, larger_is_better, False, not reason, 1.0, reason=reason)
+    if reason:
+        return Assessment(value, larger_is_better, True, False, math.nan, math.inf, reason)
+    reason = "" if slack >= 0 else f"it misses the bound by {number(-slack)}"
+    violation = max(-slack, 0.0)
+    return Assessment(
+        value, larger_is_better, True, not reason, slack.probability_positive, violation, reason
+    )

@@ -58,21 +58,14 @@ class ErrorBars:
 
     def __post_init__(self) -> None:
         k_J, k_M = len(self.mean_kept), len(self.second_kept)
-        shapes = {"mean": (k_J, k_J), "cross": (k_J, k_M), "second": (k_M, k_M)}
+        blocks = {"mean": (k_J, k_J), "cross": (k_J, k_M), "second": (k_M, k_M)}
+        shapes = {**blocks, "replicates": (None, k_J + k_M)} if self.replicates is not None else blocks
         for name, shape in shapes.items():
-            check_shape(getattr(self, name), f"ErrorBars.{name}", shape)
-        if self.replicates is not None:
-            check_shape(self.replicates, "ErrorBars.replicates", (None, k_J + k_M))
-        # One layout, so that a record that was saved and loaded rounds in the same way.
-        settled = {
-            "mean": _mirrored(self.mean),
-            "cross": np.ascontiguousarray(self.cross),
-            "second": _mirrored(self.second),
-        }
-        if self.replicates is not None:
-            settled["replicates"] = np.ascontiguousarray(self.replicates)
-        for name, array in settled.items():
-            object.__setattr__(self, name, readonly(array.view()))
+            array = getattr(self, name)
+            check_shape(array, f"ErrorBars.{name}", shape)
+            # One layout, so that a record that was saved and loaded rounds in the same way.
+            array = _mirrored(array) if name in ("mean", "second") else np.ascontiguousarray(array)
+            object.__setattr__(self, name, readonly(array))
 
     def quadratic(self, phi_J: Matrix, phi_M: Matrix) -> tuple[Floats, Floats, Floats]:
         """s_JJ, s_JM and s_MM at states with features (n, l_J) and (n, l_M), each of shape (n,)."""
@@ -141,16 +134,13 @@ def _rowwise_sparse(left: Any, middle: npt.NDArray[Any], right: Any) -> Floats:
     count = np.diff(right.indptr)[row]  # how many pairs each entry of left is in
     before = np.cumsum(count) - count
     if n > 1 and count.sum() > _PAIRS:
-        return np.concatenate([_rowwise_sparse(left[half], middle, right[half]) for half in _halves(n)])
+        halves = slice(0, n // 2), slice(n // 2, n)
+        return np.concatenate([_rowwise_sparse(left[half], middle, right[half]) for half in halves])
     p = np.repeat(np.arange(row.size), count)
     q = np.arange(p.size) + (right.indptr[row] - before)[p]
     terms = left.data[p] * middle[left.indices[p], right.indices[q]] * right.data[q]
     sums: Floats = np.bincount(row[p], weights=terms, minlength=n).astype(np.float64, copy=False)
     return sums
-
-
-def _halves(n: int) -> tuple[slice, slice]:
-    return slice(0, n // 2), slice(n // 2, n)
 
 
 def _mirrored(block: npt.NDArray[Any]) -> npt.NDArray[Any]:

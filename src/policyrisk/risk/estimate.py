@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, stdtrit
 
 from policyrisk._core.arrays import Floats, as_number
-from policyrisk._core.text import number
+from policyrisk._core.text import NONE, number
 from policyrisk.errors import InvalidInputError
 
 
@@ -57,19 +57,17 @@ class Estimate(float):
     (3.0, True, 2.0)
     """
 
-    __slots__ = ("_high", "_low", "_standard_error")
-    _standard_error: float
-    _low: float
-    _high: float
+    __slots__ = ("high", "low", "standard_error")
+    standard_error: float
+    low: float
+    high: float
 
     def __new__(
         cls, value: float, standard_error: float = math.nan, low: float = math.nan, high: float = math.nan
     ) -> Estimate:
         """A float with three more."""
         estimate = super().__new__(cls, value)
-        estimate._standard_error = float(standard_error)
-        estimate._low = float(low)
-        estimate._high = float(high)
+        estimate.standard_error, estimate.low, estimate.high = float(standard_error), float(low), float(high)
         return estimate
 
     @classmethod
@@ -84,21 +82,6 @@ class Estimate(float):
         return float(self)
 
     @property
-    def standard_error(self) -> float:
-        """Its standard error, nan where unknown."""
-        return self._standard_error
-
-    @property
-    def low(self) -> float:
-        """The lower end of its interval."""
-        return self._low
-
-    @property
-    def high(self) -> float:
-        """The upper end of its interval."""
-        return self._high
-
-    @property
     def probability_positive(self) -> float:
         """Φ(value / standard_error), that the truth is above 0; 0 or 1 for an error of 0, nan without one.
 
@@ -108,24 +91,21 @@ class Estimate(float):
         error = self.standard_error
         return float(self.value >= 0) if error == 0.0 else float(ndtr(self.value / error))
 
-    def __reduce__(self) -> tuple[type[Estimate], tuple[float, float, float, float]]:
-        return Estimate, (self.value, self.standard_error, self.low, self.high)
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Value, standard error and interval as the cells of a table."""
+        unknown = math.isnan(self.standard_error)
+        interval = NONE if unknown else f"{number(self.low)} to {number(self.high)}"
+        return number(self), number(self.standard_error, 3), interval
 
     def __repr__(self) -> str:
-        if math.isnan(self.standard_error):
-            return number(self.value)
-        return f"{number(self.value)} ± {number(self.standard_error, 3)} ({self.ends})"
+        value, error, interval = self.cells
+        return value if math.isnan(self.standard_error) else f"{value} ± {error} ({interval})"
 
-    @property
-    def ends(self) -> str:
-        """The interval as text."""
-        return f"{number(self.low)} to {number(self.high)}"
+    def __reduce__(self) -> tuple[type[Estimate], tuple[float, ...]]:
+        return Estimate, tuple(self.to_dict().values())
 
     def to_dict(self) -> dict[str, float]:
         """The four numbers by name."""
-        return {
-            "value": self.value,
-            "standard_error": self.standard_error,
-            "low": self.low,
-            "high": self.high,
-        }
+        names = ("value", "standard_error", "low", "high")
+        return {name: getattr(self, name) for name in names}

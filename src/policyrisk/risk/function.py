@@ -38,9 +38,8 @@ from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
 from policyrisk.risk.provenance import Provenance
 from policyrisk.risk.scoring import Score, ScoreSums, held_out_steps, step_scores
-from policyrisk.risk.starts import StartSums
 from policyrisk.risk.state_estimates import IntervalMethod, Quantity, StateEstimates, VarianceMethod
-from policyrisk.risk.summary import PolicySummary, SampleReturns, start_weights
+from policyrisk.risk.summary import PolicySummary, SampleReturns, StartSums, start_weights
 from policyrisk.risk.support import Support
 from policyrisk.trajectories import Source
 
@@ -151,14 +150,22 @@ class RiskFunction:
         check_choice(method, "method", get_args(IntervalMethod))
         level = as_level(level)
         bars = self._bars()
-        replicates = bars.replicates if method == "bootstrap" else None
-        table = self._collect(
-            x,
-            lambda at: np.column_stack([at.interval(of, level, method, bars), at.episodes]),
-            of=of,
-            width=0 if replicates is None else len(replicates),
-        )
-        _warn_few(table[:, 2])
+        width = len(bars.replicates) if method == "bootstrap" and bars.replicates is not None else 0
+
+        def rows(at: StateEstimates) -> Floats:
+            return np.column_stack([at.interval(of, level, method, bars), at.episodes])
+
+        table = self._collect(x, rows, of=of, width=width)
+        episodes = table[:, 2]
+        few = (episodes > 0) & (episodes < FEW_EPISODES)
+        if few.any():
+            warnings.warn(
+                f"fewer than {FEW_EPISODES} episodes stand behind the interval at {int(few.sum())} of "
+                f"{few.size} states, {episodes[few].min():.0f} at the fewest, and it covers less often than "
+                "it says; see episodes(x), gather more episodes or use coarser features",
+                FewEpisodesWarning,
+                stacklevel=2,
+            )
         return table[:, :2].copy()
 
     def summary(
@@ -172,13 +179,21 @@ class RiskFunction:
 
         The rows of ``starts`` (n, dim) are equally likely, or have probabilities proportional to ``weights``
         (n,); without them, the starts are all those of the data that were fitted. The variance is
-        E[M̃(x_0)] − E[J̃(x_0)]², not the mean of Ṽ; see :mod:`policyrisk.risk.starts`.
+        E[M̃(x_0)] − E[J̃(x_0)]², not the mean of Ṽ; see :mod:`policyrisk.risk.summary`.
 
         Unvisited starts are left out and counted. Intervals are Student's with as many episodes as stand
         behind the average start.
         """
         level = as_level(level)
-        sums = self._own_starts(weights) if starts is None else self.start_sums(starts, weights=weights)
+        if starts is None and weights is not None:
+            raise InvalidInputError("weights must come with starts, got weights alone; pass starts as well")
+        sums = self.starts if starts is None else self.start_sums(starts, weights=weights)
+        if sums is None:
+            raise InvalidInputError(
+                "starts must be passed, since this RiskFunction did not keep those of its data: it came "
+                f"from {self.provenance.estimator}, and only LSTD.fit with error bars keeps them; "
+                "pass data.starts()"
+            )
         m, v = sums.moments
         covariance = np.full((2, 2), np.nan)
         if self.error_bars is not None and sums.weight > 0:
@@ -209,17 +224,6 @@ class RiskFunction:
         """What a summary over ``starts`` (n, dim) is made of; it adds."""
         states = as_states(starts, "starts")
         return StartSums.of(self._parts(states), start_weights(weights, len(states)))
-
-    def _own_starts(self, weights: npt.ArrayLike | None) -> StartSums:
-        if weights is not None:
-            raise InvalidInputError("weights must come with starts, got weights alone; pass starts as well")
-        if self.starts is None:
-            raise InvalidInputError(
-                "starts must be passed, since this RiskFunction did not keep those of its data: it came "
-                f"from {self.provenance.estimator}, and only LSTD.fit with error bars keeps them; "
-                "pass data.starts()"
-            )
-        return self.starts
 
     def score(self, held_out: Source) -> Score:
         """How well this predicts episodes that were not fitted: see :mod:`policyrisk.risk.scoring`.
@@ -262,15 +266,14 @@ class RiskFunction:
         source, bars = self.provenance, self.error_bars
         replicates = 0 if bars is None or bars.replicates is None else len(bars.replicates)
         second = "variance" if self.variance_method == "direct" else "second moment"
+        bootstrap = f", with {plural(replicates, 'bootstrap replicate')}" if replicates else ""
         lines = [
             f"mean and variance of the reward to go, by {source.settings}",
             f"mean: {self.features!r}",
             f"{second}: {self.second_features!r}",
             f"data: {plural(source.episodes, 'episode')}, {source.transitions:g} transitions",
             *source.remarks,
-            "error bars: "
-            + ("none" if bars is None else "yes")
-            + (f", with {plural(replicates, 'bootstrap replicate')}" if replicates else ""),
+            f"error bars: {'none' if bars is None else 'yes'}{bootstrap}",
         ]
         return "\n  ".join(lines)
 
@@ -278,7 +281,6 @@ class RiskFunction:
         self,
         x: npt.ArrayLike,
         function: Callable[[StateEstimates], Floats],
-        *,
         of: Quantity = "mean",
         width: int = 0,
     ) -> Floats:
@@ -330,18 +332,6 @@ class RiskFunction:
                 "LSTD.fit(data) gives them"
             )
         return self.error_bars
-
-
-def _warn_few(episodes: Floats) -> None:
-    few = (episodes > 0) & (episodes < FEW_EPISODES)
-    if few.any():
-        warnings.warn(
-            f"fewer than {FEW_EPISODES} episodes stand behind the interval at {int(few.sum())} of {few.size} "
-            f"states, {episodes[few].min():.0f} at the fewest, and it covers less often than it says; "
-            "see episodes(x), gather more episodes or use coarser features",
-            FewEpisodesWarning,
-            stacklevel=3,
-        )
 
 
 def _states_at_a_time(numbers: int) -> int:

@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Ints, as_floats
-from policyrisk._core.text import number, percent, plural, table
+from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, check_shape
+from policyrisk._core.text import percent, plural, table
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import Estimate
 from policyrisk.trajectories import Source, batches
@@ -90,8 +90,7 @@ class ClusterSums:
         return Estimate.of(self.mean(), self.standard_error(), self.clusters, level)
 
 
-@dataclass(frozen=True, eq=False)
-class StepScores:
+class StepScores(NamedTuple):
     """The scores of n steps, nan where a step has none."""
 
     squared_error: Floats  # (n,)
@@ -109,30 +108,18 @@ def step_scores(J: Floats, V: Floats, B: Floats) -> StepScores:
     >>> scores.squared_error, scores.dawid_sebastiani.round(3)
     (array([4., 4.]), array([2.386,   nan]))
     """
-    n = len(B)
-    for name, values in (("J", J), ("V", V)):
-        if values.shape != (n,):
-            raise InvalidInputError(
-                f"{name} must have shape ({n},), that of B, got {values.shape}; align them"
-            )
     B = as_floats(B, "B", (None,))
+    check_shape(J, "J", B.shape)
+    check_shape(V, "V", B.shape)
     unvisited = np.isnan(J) | np.isnan(V)
     squared = (B - J) ** 2
     nothing = CERTAIN * (B**2 + J**2)
     certain = ~unvisited & (np.abs(V) <= nothing) & (squared <= nothing)
     positive = ~certain & (V > 0)
-    calibration = np.full(n, np.nan)
-    np.divide(squared, V, out=calibration, where=positive)
-    logarithm = np.full(n, np.nan)
-    np.log(V, out=logarithm, where=positive)
-    return StepScores(
-        squared_error=squared,
-        calibration=calibration,
-        dawid_sebastiani=logarithm + calibration,
-        unvisited=unvisited,
-        not_positive=~unvisited & ~certain & ~positive,
-        certain=certain,
-    )
+    scored_V = np.where(positive, V, np.nan)
+    calibration = squared / scored_V
+    not_positive = ~unvisited & ~certain & ~positive
+    return StepScores(squared, calibration, np.log(scored_V) + calibration, unvisited, not_positive, certain)
 
 
 @dataclass(frozen=True)
@@ -151,17 +138,9 @@ class ScoreSums:
     @classmethod
     def of(cls, scores: StepScores, episode: Ints) -> ScoreSums:
         """Sums over the steps of episodes numbered (n,) from 0."""
-        return cls(
-            ClusterSums.of(scores.squared_error, episode),
-            ClusterSums.of(scores.calibration, episode),
-            ClusterSums.of(scores.dawid_sebastiani, episode),
-            np.unique(episode).size,
-            episode.size,
-            *(
-                int(np.count_nonzero(which))
-                for which in (scores.unvisited, scores.not_positive, scores.certain)
-            ),
-        )
+        squared, calibration, dawid_sebastiani = (ClusterSums.of(values, episode) for values in scores[:3])
+        counts = (int(np.count_nonzero(which)) for which in scores[3:])
+        return cls(squared, calibration, dawid_sebastiani, np.unique(episode).size, episode.size, *counts)
 
     def __add__(self, other: ScoreSums) -> ScoreSums:
         return ScoreSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(ScoreSums)))
@@ -209,14 +188,13 @@ class Score:
         )
 
     def __str__(self) -> str:
-        named = {
-            "mean squared error of J": self.mse,
-            "calibration, 1 is right": self.calibration,
-            "Dawid–Sebastiani": self.dawid_sebastiani,
-        }
+        rows = [
+            ["mean squared error of J", *self.mse.cells[:2]],
+            ["calibration, 1 is right", *self.calibration.cells[:2]],
+            ["Dawid–Sebastiani", *self.dawid_sebastiani.cells[:2]],
+        ]
         if self.not_positive:
-            named["  where V > 0"] = self.dawid_sebastiani_positive
-        rows = [[name, number(e), number(e.standard_error, 3)] for name, e in named.items()]
+            rows.append(["  where V > 0", *self.dawid_sebastiani_positive.cells[:2]])
         lines = [
             f"{plural(self.episodes, 'held-out episode')}, {plural(self.steps, 'step')}",
             table(["", "score", "std error"], rows),

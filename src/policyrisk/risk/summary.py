@@ -1,20 +1,30 @@
 """A policy in a few numbers, over a start distribution.
 
-With x_0 drawn from the start distribution, the return has
+With weights w of the visited starts x_0 and W = Σ w, the return has
 
-    mean      m = E[J(x_0)]
-    variance  v = E[M(x_0)] − m² = E[V(x_0)] + Var[J(x_0)]        (not the mean of V)
+    mean      m = Σ w J̃(x_0) / W
+    variance  v = Σ w Ṽ(x_0) / W + Σ w (J̃(x_0) − m)² / W            (not the mean of Ṽ)
     std       √v,        Sharpe ratio  m / √v
 
-Their errors follow from the joint covariance S (2, 2) of (m, v): a function f of the two has standard error
-√(∇fᵀ S ∇f) (the delta method). Beside them stand the plain sample mean and variance of the data's returns:
-the first sanity check that anyone makes.
+m and v have the gradients in (w_J, w_second)
+
+    m   (Σ w φ_J / W,  0)
+    v   (−2m Σ w φ_J / W,  Σ w φ_M / W)            for M̃
+    v   (2 Σ w (J̃ − m) φ_J / W,  Σ w φ_M / W)      for the direct variance
+
+which give their joint covariance S (2, 2): a function f of the two has standard error √(∇fᵀ S ∇f) (the delta
+method). Every sum over starts adds, those about the mean by Pébay's formulas: data of any length, on any
+number of machines, are summarised over all of their starts. Beside the estimates stand the plain sample mean
+and variance of the data's returns: the first sanity check that anyone makes.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -23,9 +33,10 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Floats, as_floats
 from policyrisk._core.central_sums import add_samples, central_sums, sample_moments
 from policyrisk._core.records import record
-from policyrisk._core.text import NONE, number, plural, table
+from policyrisk._core.text import number, plural, table
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import Estimate
+from policyrisk.risk.state_estimates import StateEstimates, VarianceMethod
 
 
 @record
@@ -74,6 +85,85 @@ class SampleReturns:
         return sample_moments(np.array(astuple(self)))[1]
 
 
+@record
+@dataclass(frozen=True, eq=False)
+class StartSums:
+    """Sums over starts at an estimate; they add. All but the first two are of the visited starts."""
+
+    count: int  # starts
+    unvisited: int  # those the data say nothing about: they are in no other sum
+    negative: int  # starts with Ṽ < 0
+    weight: float  # W
+    episodes: float  # Σ w e, e being the episodes behind the estimate at the start
+    mean: float  # m; 0 where W is
+    squares: float  # Σ w (J̃ − m)²
+    variances: float  # Σ w Ṽ
+    phi_mean: Floats  # (l_J,): Σ w φ_J
+    phi_second: Floats  # (l_M,): Σ w φ_M
+    phi_spread: Floats  # (l_J,): Σ w (J̃ − m) φ_J
+
+    @classmethod
+    def empty(cls, l_J: int, l_M: int) -> StartSums:
+        """The sums of no start at all: adding them changes nothing."""
+        return cls(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, np.zeros(l_J), np.zeros(l_M), np.zeros(l_J))
+
+    @classmethod
+    def of(cls, parts: Iterable[StateEstimates], weights: Floats) -> StartSums:
+        """The sums of the estimates at starts, in one part or more, with the starts' weights (n,)."""
+        sums, first = [], 0
+        for part in parts:
+            sums.append(cls._of_part(part, weights[first : first + len(part.J)]))
+            first += len(part.J)
+        return reduce(add, sums)
+
+    @classmethod
+    def _of_part(cls, at: StateEstimates, weights: Floats) -> StartSums:
+        visited = (at.episodes > 0) & (weights > 0)
+        w = np.where(visited, weights, 0.0)
+        J, V = np.where(visited, at.J, 0.0), np.where(visited, at.V, 0.0)
+        W = float(w.sum())
+        m = float(w @ J) / W if W > 0 else 0.0
+        return cls(
+            count=len(w),
+            unvisited=int(np.count_nonzero(at.episodes == 0)),
+            negative=int(np.count_nonzero(V < 0)),
+            weight=W,
+            episodes=float(w @ at.episodes),
+            mean=m,
+            squares=float(w @ (J - m) ** 2),
+            variances=float(w @ V),
+            phi_mean=np.asarray(at.phi_mean.T @ w),
+            phi_second=np.asarray(at.phi_second.T @ w),
+            phi_spread=np.asarray(at.phi_mean.T @ (w * (J - m))),
+        )
+
+    def __add__(self, other: StartSums) -> StartSums:
+        a, b = self.weight, other.weight
+        delta = other.mean - self.mean
+        share = b / (a + b) if a + b > 0 else 0.0
+        m = self.mean + share * delta
+        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(StartSums)}
+        sums["mean"] = m
+        sums["squares"] += delta**2 * a * share
+        for part in (self, other):
+            sums["phi_spread"] += (part.mean - m) * part.phi_mean
+        return StartSums(**sums)
+
+    @property
+    def moments(self) -> tuple[float, float]:
+        """m and v, nan where no start was visited."""
+        if self.weight == 0:
+            return math.nan, math.nan
+        return self.mean, (self.variances + self.squares) / self.weight
+
+    def gradients(self, method: VarianceMethod) -> tuple[Floats, Floats]:
+        """The gradients of (m, v) by w_J, (2, l_J), and by w_second, (2, l_M)."""
+        by_mean = 2 * self.phi_spread if method == "direct" else -2 * self.mean * self.phi_mean
+        g_J = np.stack([self.phi_mean, by_mean])
+        g_M = np.stack([np.zeros_like(self.phi_second), self.phi_second])
+        return g_J / self.weight, g_M / self.weight
+
+
 @dataclass(frozen=True, eq=False)
 class Moments:
     """A mean and a variance with their joint error: what std, Sharpe ratio and criteria are made of."""
@@ -109,22 +199,18 @@ class Moments:
     @property
     def std(self) -> Estimate:
         """√v, nan where v < 0."""
-        root = self._root
+        root = math.sqrt(self.variance_value) if self.variance_value >= 0 else math.nan
         return self.delta(root, 0.0, 0.5 / root) if root > 0 else Estimate(root)
 
     @property
     def sharpe(self) -> Estimate:
         """m / √v, nan unless v > 0."""
-        m, root = self.mean_value, self._root
+        m, root = self.mean_value, self.std.value
         return self.delta(m / root, 1.0 / root, -0.5 * m / root**3) if root > 0 else Estimate(math.nan)
 
-    @property
-    def _root(self) -> float:
-        v = self.variance_value
-        return math.sqrt(v) if v >= 0 else math.nan
-
-
-_QUANTITIES = ("mean", "variance", "std", "sharpe")
+    def quantities(self) -> dict[str, Estimate]:
+        """The four by name, in the order of a table."""
+        return {"mean": self.mean, "variance": self.variance, "std": self.std, "sharpe": self.sharpe}
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,10 +232,8 @@ class PolicySummary(Moments):
     @property
     def sample(self) -> Moments | None:
         """The plain sample moments, None where the estimate did not come from data."""
-        if self.returns is None:
-            return None
         r = self.returns
-        return Moments(r.mean, r.variance, r.covariance(), r.count, self.level)
+        return None if r is None else Moments(r.mean, r.variance, r.covariance(), r.count, self.level)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -180,21 +264,11 @@ class PolicySummary(Moments):
         return tuple(notes)
 
     def __str__(self) -> str:
-        sample = self.sample
-        rows = []
-        for name in _QUANTITIES:
-            estimate: Estimate = getattr(self, name)
-            beside: Estimate = Estimate(math.nan) if sample is None else getattr(sample, name)
-            rows.append(
-                [
-                    name,
-                    number(estimate),
-                    number(estimate.standard_error, 3),
-                    estimate.ends if self.known else NONE,
-                    number(beside),
-                    number(beside.standard_error, 3),
-                ]
-            )
+        beside = {} if self.sample is None else self.sample.quantities()
+        rows = [
+            [name, *estimate.cells, *beside.get(name, Estimate(math.nan)).cells[:2]]
+            for name, estimate in self.quantities().items()
+        ]
         header = ["", self.estimator, "std error", f"{self.level:.4g} interval", "sample", "std error"]
         behind = "" if self.returns is None else f", sample of {plural(self.returns.count, 'return')}"
         used = plural(self.starts - self.unvisited, "start")
@@ -205,26 +279,21 @@ class PolicySummary(Moments):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""
-        sample = self.sample
+        sample: dict[str, Any] | None = None
+        if self.returns is not None and self.sample is not None:
+            sample = {"count": self.returns.count, **_plain(self.sample)}
+        names = ["level", "episodes", "starts", "unvisited", "negative", "discount", "estimator", "cut_off"]
         return {
-            **{name: getattr(self, name).to_dict() for name in _QUANTITIES},
+            **_plain(self),
             "covariance": self.covariance.tolist(),
-            "sample": None
-            if sample is None or self.returns is None
-            else {
-                "count": self.returns.count,
-                **{name: getattr(sample, name).to_dict() for name in _QUANTITIES},
-            },
-            "level": self.level,
-            "episodes": self.episodes,
-            "starts": self.starts,
-            "unvisited": self.unvisited,
-            "negative": self.negative,
-            "discount": self.discount,
-            "estimator": self.estimator,
-            "cut_off": self.cut_off,
+            "sample": sample,
+            **{name: getattr(self, name) for name in names},
             "notes": list(self.notes),
         }
+
+
+def _plain(moments: Moments) -> dict[str, dict[str, float]]:
+    return {name: estimate.to_dict() for name, estimate in moments.quantities().items()}
 
 
 def start_weights(weights: npt.ArrayLike | None, n: int) -> Floats:
@@ -233,9 +302,7 @@ def start_weights(weights: npt.ArrayLike | None, n: int) -> Floats:
         raise InvalidInputError(
             "starts must hold at least one state, got none; pass the states that episodes start in"
         )
-    if weights is None:
-        return np.ones(n)
-    w = as_floats(weights, "weights", (n,))
+    w = np.ones(n) if weights is None else as_floats(weights, "weights", (n,))
     if (w < 0).any() or not (w > 0).any():
         raise InvalidInputError(
             f"weights must not be negative and not all be 0, got {number(float(w.min()))} to "

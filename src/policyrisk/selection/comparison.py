@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy.typing as npt
 
-from policyrisk._core.text import NONE, number, percent, plural, table
+from policyrisk._core.text import number, percent, plural, table
 from policyrisk.criteria import Assessment, Criterion, Sharpe
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.summary import PolicySummary
-
-__all__ = ["Comparison", "Ranked", "Significance", "compare"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,19 +69,9 @@ class Comparison:
         rows = []
         for ranked in self.ranking:
             judged, summary = ranked.assessment, ranked.summary
-            value, error = judged.value, judged.value.standard_error
             feasible = ["yes" if judged.feasible else "no", percent(judged.probability)]
-            rows.append(
-                [
-                    ranked.name,
-                    number(value),
-                    number(error, 3),
-                    NONE if math.isnan(error) else value.ends,
-                    *(feasible if constrained else []),
-                    number(summary.mean),
-                    number(summary.variance),
-                ]
-            )
+            moments = [number(summary.mean_value), number(summary.variance_value)]
+            rows.append([ranked.name, *judged.value.cells, *(feasible if constrained else []), *moments])
         feasibility = ["feasible", "P(feasible)"] if constrained else []
         header = ["", "value", "std error", "interval", *feasibility, "mean", "variance"]
         lines = [f"{self.criterion} ({self.level:.4g} intervals)", table(header, rows)]
@@ -96,16 +84,14 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""
         pair = self.significance
+        ranking = [
+            {"name": r.name, **r.assessment.to_dict(), "summary": r.summary.to_dict()} for r in self.ranking
+        ]
         return {
             "criterion": str(self.criterion),
             "level": self.level,
-            "ranking": [
-                {"name": r.name, **r.assessment.to_dict(), "summary": r.summary.to_dict()}
-                for r in self.ranking
-            ],
-            "significance": None
-            if pair is None
-            else {**asdict(pair), "difference": pair.difference.to_dict()},
+            "ranking": ranking,
+            "significance": pair and {**asdict(pair), "difference": pair.difference.to_dict()},
             "notes": list(self.notes),
         }
 
@@ -136,17 +122,11 @@ def compare(
     """
     criterion = Sharpe() if criterion is None else criterion
     _check(policies, criterion)
-    ranking = []
-    for name, risk in policies.items():
-        summary = risk.summary(starts, level=level)
-        ranking.append(Ranked(name, criterion.assess(summary), summary))
-    ranking.sort(key=_order)
+    summaries = {name: risk.summary(starts, level=level) for name, risk in policies.items()}
+    ranked = [Ranked(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
+    ranking = tuple(sorted(ranked, key=_order))
     return Comparison(
-        criterion=criterion,
-        ranking=tuple(ranking),
-        significance=_significance(ranking, level),
-        level=level,
-        notes=tuple(_notes(ranking, criterion)),
+        criterion, ranking, _significance(ranking, level), level, tuple(_notes(ranking, criterion))
     )
 
 
@@ -157,24 +137,19 @@ def _order(ranked: Ranked) -> tuple[bool, float, float]:
     return not judged.feasible, judged.violation, math.inf if math.isnan(value) else value
 
 
-def _significance(ranking: list[Ranked], level: float) -> Significance | None:
+def _significance(ranking: tuple[Ranked, ...], level: float) -> Significance | None:
     if len(ranking) < 2 or not ranking[1].assessment.feasible:
         return None
-    (a, b) = (ranked.assessment.value for ranked in ranking[:2])
-    lead = (a.value - b.value) * (1.0 if ranking[0].assessment.larger_is_better else -1.0)
+    first, second = ranking[:2]
+    a, b = first.assessment.value, second.assessment.value
+    lead = (a.value - b.value) * (1.0 if first.assessment.larger_is_better else -1.0)
     error = math.hypot(a.standard_error, b.standard_error)
-    behind = min(ranked.summary.episodes for ranked in ranking[:2])
-    difference = Estimate.of(lead, error, behind, level)
-    return Significance(
-        best=ranking[0].name,
-        second=ranking[1].name,
-        difference=difference,
-        probability=difference.probability_positive,
-        p_value=1.0 if lead == 0.0 else 2.0 * Estimate(-lead, error).probability_positive,
-    )
+    difference = Estimate.of(lead, error, min(first.summary.episodes, second.summary.episodes), level)
+    p_value = 1.0 if lead == 0.0 else 2.0 * Estimate(-lead, error).probability_positive
+    return Significance(first.name, second.name, difference, difference.probability_positive, p_value)
 
 
-def _notes(ranking: list[Ranked], criterion: Criterion) -> list[str]:
+def _notes(ranking: tuple[Ranked, ...], criterion: Criterion) -> list[str]:
     notes = [f"{r.name} is not feasible: {r.assessment.reason}" for r in ranking if not r.assessment.feasible]
     notes += [
         f"{r.name}: {plural(r.summary.unvisited, 'start')} of {r.summary.starts} not visited and left out"
