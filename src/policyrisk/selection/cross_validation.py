@@ -23,8 +23,10 @@ stream as for one record, and nothing needs to be remembered between passes.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import combinations
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,8 +35,10 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Floats, Ints, Seed, as_count
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
+from policyrisk._core.text import NONE, number, percent, plural, table
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
 from policyrisk.risk import RiskFunction, SampleReturns
+from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.scoring import (
     CERTAIN,
     ClusterSums,
@@ -44,10 +48,11 @@ from policyrisk.risk.scoring import (
     held_out_steps,
     step_scores,
 )
-from policyrisk.selection.cross_validation_result import FLOOR, Candidate, CrossValidation
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
-__all__ = ["Candidate", "CrossValidation", "Estimator", "cross_validate"]
+FLOOR = 0.01  # f, of the mean squared error of J
+_ASTRONOMIC = 1e6  # from here on a calibration says no more than that some Ṽ is nearly 0
+_HEADER = ["", "score", "std error", "to best", "std error", "V <= 0", "unvisited", "MSE of J", "calibration"]
 
 
 class Estimator(Protocol):
@@ -56,6 +61,97 @@ class Estimator(Protocol):
     def fit(self, data: Any) -> RiskFunction:
         """The estimate from Trajectories or a stream of them."""
         ...
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An estimator's place in a cross-validation."""
+
+    name: str
+    score: Score | None  # over all held-out steps, None where it failed
+    floored: Estimate | None  # the Dawid–Sebastiani score with the floor, which ranks
+    difference: Estimate | None  # of that to the best one's: positive is worse
+    reason: str = ""  # why it failed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain values."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: part.to_dict() if hasattr(part, "to_dict") else part for name, part in parts.items()}
+
+    def row(self) -> list[str]:
+        """Its line of the table."""
+        s = self.score
+        if s is None:
+            return [self.name, "failed", *[NONE] * (len(_HEADER) - 2)]
+        cells = [self.name]
+        for estimate, digits in ((self.floored, 5), (self.difference, 4)):
+            shown = Estimate(math.nan) if estimate is None else estimate
+            cells += [number(shown, digits), number(shown.standard_error, 2)]
+        huge = math.isfinite(s.calibration) and abs(s.calibration) >= _ASTRONOMIC
+        calibration = "> 1e6" if huge else number(s.calibration, 4)
+        return [*cells, percent(s.not_positive), percent(s.unvisited), number(s.mse), calibration]
+
+
+@dataclass(frozen=True, eq=False)
+class CrossValidation:
+    """Estimators in the order of their held-out score, the best first and those that failed last."""
+
+    ranking: tuple[Candidate, ...]
+    folds: int
+    episodes: int  # terminated, each scored once
+    steps: int
+    cut_off: int  # fitted, never scored
+
+    @property
+    def best(self) -> str:
+        """The name of the first; an error where all failed."""
+        if self.ranking[0].score is None:
+            raise InvalidInputError(
+                "there is no best estimator, since all failed: "
+                + "; ".join(f"{c.name}: {c.reason}" for c in self.ranking)
+            )
+        return self.ranking[0].name
+
+    @property
+    def verdict(self) -> str:
+        """The best against the second in a sentence."""
+        second = next((c for c in self.ranking if c.difference is not None), None)
+        if second is None or second.difference is None:
+            return f"{plural(sum(c.score is not None for c in self.ranking), 'estimator')} could be scored"
+        lower, error = number(second.difference, 3), number(second.difference.standard_error, 2)
+        return f"{self.best} is preferred to {second.name}: its score is lower by {lower} ± {error}"
+
+    def __str__(self) -> str:
+        scored = [c.score for c in self.ranking if c.score is not None]
+        lines = [
+            f"Dawid–Sebastiani score of {plural(self.episodes, 'held-out episode')}, "
+            f"{plural(self.steps, 'step')}, {self.folds} folds; the smaller the better",
+            table(_HEADER, [candidate.row() for candidate in self.ranking]),
+            self.verdict,
+        ]
+        unvisited = any(s.unvisited for s in scored)
+        astronomic = any(s.calibration >= _ASTRONOMIC for s in scored)
+        notes = [
+            (True, f"where V is below {FLOOR:.0%} of the smallest MSE of J it is scored as if it were that"),
+            (unvisited, "in states that a fit did not visit, the overall mean and variance are scored"),
+            (self.cut_off, f"{plural(self.cut_off, 'episode')} cut off: fitted, but never scored"),
+            (len(scored) > 1, "standard errors are over held-out episodes, the fits being given"),
+            (astronomic, "a calibration above 1e6 comes from steps where V > 0 is nearly 0"),
+        ]
+        lines += [f"note: {note}" for applies, note in notes if applies]
+        reasons: dict[str, list[str]] = {}
+        for c in self.ranking:
+            if c.score is None:
+                reasons.setdefault(c.reason, []).append(c.name)
+        lines += [f"failed: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain values."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**plain, "ranking": [c.to_dict() for c in self.ranking], "verdict": self.verdict}
 
 
 def cross_validate(
@@ -107,9 +203,8 @@ def cross_validate(
 def _fit(estimator: Estimator, training: Source) -> RiskFunction:
     """The estimate without error bars, which no score needs, where the estimator can do without."""
     fit: Callable[..., RiskFunction] = estimator.fit
-    if "error_bars" in inspect.signature(fit).parameters:
-        return fit(training, error_bars=False)
-    return fit(training)
+    spared = "error_bars" in inspect.signature(fit).parameters
+    return fit(training, error_bars=False) if spared else fit(training)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,11 +280,10 @@ class _Tally:
     """Scores of all estimators and differences of every pair, summed over folds."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
         self.failed: dict[str, str] = {}
         self.sums = dict.fromkeys(names, ScoreSums())
         self.floored = dict.fromkeys(names, ClusterSums())
-        self.pairs = {(a, b): ClusterSums() for i, a in enumerate(names) for b in names[i + 1 :]}
+        self.pairs = dict.fromkeys(combinations(names, 2), ClusterSums())
         self.discounts: dict[str, float] = {}
         self.episodes = self.steps = self.cut_off = 0
 
@@ -260,7 +354,7 @@ class _Tally:
                 f"data must hold terminated episodes to score, got {self.cut_off}, all cut off; gather "
                 "episodes that end, or name the features yourself (with a discount below 1 none has to end)"
             )
-        scored = [name for name in self.names if name not in self.failed]
+        scored = [name for name in self.sums if name not in self.failed]
         order = sorted(scored, key=lambda name: self.floored[name].mean())
         ranking = [
             Candidate(
