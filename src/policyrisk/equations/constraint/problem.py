@@ -139,7 +139,7 @@ def _tightest_of_repeated(H: Matrix, g: Floats) -> Ints:
     combination of the columns and then compared entry by entry.
     """
     key = H @ np.random.default_rng(0).uniform(1.0, 2.0, (H.shape[1],))
-    order = np.lexsort((g, key))
+    order = np.argsort(key)
     near = np.flatnonzero(np.diff(key[order]) <= 1e-12 * np.abs(key[order[1:]]))
     differ = np.ones(g.size)  # entries in which a row differs from the one before it in this order
     unequal: Any = H[order[near]] != H[order[near + 1]]
