@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import re
 import tracemalloc
@@ -574,13 +575,15 @@ def test_step_sizes():
 def test_memory_stays_flat_on_a_live_stream():
     td = TD(FEATURES["tiles"])
     pieces = [wandering(2, seed=seed, cut=0.0) for seed in range(20)]
-    td.partial_fit(pieces)
     tracemalloc.start()
     try:
-        td.partial_fit(pieces)
+        for _ in range(20):  # until the caches of NumPy and Numba are full
+            td.partial_fit(pieces)
+        gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         for _ in range(20):
             td.partial_fit(pieces)
+        gc.collect()
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
