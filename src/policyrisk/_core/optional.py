@@ -7,7 +7,7 @@ import importlib.util
 from policyrisk.errors import MissingPackageError
 
 # The extra of pyproject.toml that brings each package.
-_EXTRAS = {"gymnasium": "gym", "minari": "gym", "pyarrow": "parquet", "ray": "ray"}
+_EXTRAS = {"gymnasium": "gym", "minari": "gym", "pyarrow": "parquet", "plotly": "plot", "ray": "ray"}
 
 
 def check_installed(package: str, what: str) -> None:

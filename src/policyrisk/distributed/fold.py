@@ -1,4 +1,4 @@
-"""A fold over shards on a cluster: leaves that sum, and a tree that adds.
+"""A fold over shards on a cluster: leaves that sum, and a tree that adds; LSTD(λ) by such folds.
 
     part       0   1   2   3   4            a task each: the pass over the part's shards
                 \\ /     \\ /    |
@@ -16,20 +16,23 @@ After an error those few are left to end by themselves: cancelling tasks that wa
 from __future__ import annotations
 
 import copy
-import itertools
+import operator
 import warnings
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
+from policyrisk._core.arrays import Seed
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import plural
 from policyrisk.distributed import session
-from policyrisk.distributed.shards import Shard, ShardEpisodes, ShardError
+from policyrisk.distributed.shards import Shard, ShardEpisodes, ShardError, as_shards, evenly
+from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError, SkippedShardsWarning
+from policyrisk.lstd import LSTD
 from policyrisk.passes.fold import Sum
+from policyrisk.risk import RiskFunction
 from policyrisk.trajectories import Source
 
 # Of a pass, or twice the workers where these are more: each costs a sum that is sent, which for thousands of
@@ -38,6 +41,43 @@ PARTS = 16
 _ALIKE = 3  # warnings of one kind that are passed on
 
 OnError = Literal["stop", "skip"]
+
+
+def fit(
+    lstd: LSTD,
+    shards: Any,
+    *,
+    on_error: OnError = "stop",
+    error_bars: bool = True,
+    bootstrap: int = 0,
+    seed: Seed = None,
+) -> RiskFunction:
+    """``lstd.fit`` of all the shards' episodes; to rounding, what it would give here.
+
+    ``shards`` is a folder of Parquet or CSV files, a list of files, of Trajectories or of streams, what
+    :func:`shards` makes of files with other columns, or what :func:`rollout` returned.
+
+    A shard that cannot be read is an error that names it, or with ``on_error="skip"`` a
+    :class:`policyrisk.errors.SkippedShardsWarning`; ``risk.provenance.skipped`` has the names. The other
+    options are those of :meth:`policyrisk.LSTD.fit`.
+
+    >>> import policyrisk as pr
+    >>> chain = pr.domains.walk(n=10, p=0.7)
+    >>> data = [chain.sample(start=0, episodes=100, seed=k) for k in range(3)]
+    >>> risk = pr.distributed.fit(pr.LSTD(pr.Tabular(10)), data)
+    >>> bool(abs(risk.variance([0]) - pr.LSTD(pr.Tabular(10)).fit(data).variance([0])) < 1e-9)
+    True
+    """
+    with session.cluster():
+        fold = ShardFold(as_shards(shards), on_error)
+        risk = lstd.fit_by(fold, error_bars=error_bars, bootstrap=bootstrap, seed=seed)
+        return replace(risk, provenance=replace(risk.provenance, skipped=fold.skipped))
+
+
+def equations(lstd: LSTD, shards: Any, *, on_error: OnError = "stop") -> MomentEquations:
+    """``lstd.equations`` of all the shards' episodes, in one pass."""
+    with session.cluster():
+        return ShardFold(as_shards(shards), on_error)(lambda source, _: lstd.equations(source))
 
 
 class PartReport(NamedTuple):
@@ -55,15 +95,13 @@ class ShardFold:
     def __init__(self, shards: Sequence[Shard], on_error: OnError) -> None:
         if on_error not in ("stop", "skip"):
             raise InvalidInputError(f'on_error must be "stop" or "skip", got {on_error!r}; choose one')
-        count = min(len(shards), max(PARTS, 2 * session.workers()))
-        bounds = np.linspace(0, len(shards), count + 1).astype(int).tolist()
+        bounds = evenly(len(shards), max(PARTS, 2 * session.workers()))
         self.shards = list(shards)
-        self.parts = [dict(enumerate(self.shards[a:b], start=a)) for a, b in itertools.pairwise(bounds)]
+        self.parts = [dict(enumerate(self.shards[a:b], start=a)) for a, b in bounds]
         self.on_error = on_error
         self.failed: dict[int, str] = {}  # all that were skipped
         self.given_up = self.vanished = 0  # as policyrisk.readers.Stream has them, of the last pass
         self._passes = 0
-        self._warned: Counter[type[Warning]] = Counter()
         self._told: set[tuple[type[Warning], str]] = set()
 
     @property
@@ -85,13 +123,10 @@ class ShardFold:
 
             def done(number: int, report: PartReport) -> None:
                 self._take(report)
-                for _ in self.parts[number]:
-                    bar.advance()
+                bar.advance(len(self.parts[number]))
 
             try:
-                root = _tree(
-                    [(sent, part, number, may_skip) for number, part in enumerate(parts)], _take_part, done
-                )
+                root = _tree([(sent, part, number, may_skip) for number, part in enumerate(parts)], done)
                 # A copy: what Ray gives out is gone when Ray is.
                 found: Sum = copy.deepcopy(session.get(root, "the sum of all shards"))
             except ShardError as error:
@@ -105,12 +140,11 @@ class ShardFold:
         self.given_up += report.given_up
         self.vanished += report.vanished
         for kind, text in report.warned:
-            if (kind, text) not in self._told:
+            alike = sum(told is kind for told, _ in self._told)
+            if (kind, text) not in self._told and alike < _ALIKE:
                 self._told.add((kind, text))
-                self._warned[kind] += 1
-                if self._warned[kind] <= _ALIKE:
-                    more = "" if self._warned[kind] < _ALIKE else " (and other shards may have more such)"
-                    warnings.warn(text + more, kind, stacklevel=7)
+                more = "" if alike < _ALIKE - 1 else " (and other shards may have more such)"
+                warnings.warn(text + more, kind, stacklevel=7)
 
     def _unreadable(self, error: ShardError) -> InvalidInputError:
         remedy = 'repair it, leave it out, or pass on_error="skip" to go on without'
@@ -157,18 +191,9 @@ def _take_part(work: Any, shards: dict[int, Shard], number: int, may_skip: bool)
                 )
 
 
-def _add(one: Any, other: Any) -> Any:
-    """On a worker: the sum of two sums."""
-    return one + other
-
-
-def _tree(
-    parts: Sequence[tuple[Any, ...]],
-    function: Callable[..., tuple[Any, PartReport]],
-    done: Callable[[int, PartReport], None],
-) -> Any:
-    """A reference to the sum of ``function(*part)`` over the parts; ``done`` hears of each."""
-    ray, leaf, add = session.load(), session.task(function, returns=2), session.task(_add)
+def _tree(parts: Sequence[tuple[Any, ...]], done: Callable[[int, PartReport], None]) -> Any:
+    """A reference to the sum of ``_take_part(*part)`` over the parts; ``done`` hears of each."""
+    ray, leaf, add = session.load(), session.task(_take_part, returns=2), session.task(operator.add)
     sizes = [len(parts)]  # of the levels
     while sizes[-1] > 1:
         sizes.append((sizes[-1] + 1) // 2)

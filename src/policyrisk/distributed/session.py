@@ -67,17 +67,18 @@ def start(address: str | None = None, workers: int | None = None) -> None:
     check_installed("ray", "policyrisk.distributed")
     target = address or os.environ.get("RAY_ADDRESS") or "local"
     count = None if workers is None else as_count(workers, "workers", 1)
-    if target != "local" and count is not None:
-        raise InvalidInputError(
-            f"workers must be left out for an existing cluster, got {workers} for {target}; it has its own"
-        )
+    options: dict[str, Any] = {}
     if target == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Without "clusters" Ray stays on 127.0.0.1; it looks at this when it is imported.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        options = {"include_dashboard": False, "num_cpus": count}
+    elif count is not None:
+        raise InvalidInputError(
+            f"workers must be left out for an existing cluster, got {workers} for {target}; it has its own"
+        )
     else:
         _check_reachable(target)
-    options: dict[str, Any] = {"include_dashboard": False, "num_cpus": count} if target == "local" else {}
     try:
         load().init(address=target, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, ValueError) as error:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +31,15 @@ class Shard:
     """Some episodes, and the name to speak of them by."""
 
     name: str
-    source: Any = field(repr=False)  # a source that a worker can iterate over, a reference to one, or a file
+    source: Any = field(repr=False)  # what a worker iterates over, a reference to it, or how it opens a file
 
     def open(self) -> Source:
         """The episodes, on the worker."""
-        if isinstance(self.source, _File):
-            return read(self.source.path, **self.source.options)
-        ray = session.load()
-        source: Source = ray.get(self.source) if isinstance(self.source, ray.ObjectRef) else self.source
-        return source
-
-
-@dataclass(frozen=True)
-class _File:
-    """A file that is opened where it is read."""
-
-    path: str
-    options: Mapping[str, Any]
+        ray, source = session.load(), self.source
+        if isinstance(source, partial):
+            source = source()
+        found: Source = ray.get(source) if isinstance(source, ray.ObjectRef) else source
+        return found
 
 
 def shards(path: PathOrPaths, **options: Any) -> list[Shard]:
@@ -65,7 +58,7 @@ def shards(path: PathOrPaths, **options: Any) -> list[Shard]:
     >>> folder.cleanup()
     """
     if _is_minari(path):
-        return [Shard(str(path), _File(str(path), options))]
+        return [Shard(str(path), partial(read, str(path), **options))]
     files = find_files(path, "")
     if isinstance(path, str | os.PathLike) and Path(path).is_dir():
         files = [file for file in files if file.suffix.lower() in _SUFFIXES]
@@ -86,11 +79,10 @@ def _pieces(file: Path, most: int, options: Mapping[str, Any]) -> list[Shard]:
         with suppress(InvalidInputError):  # who reads it says what is wrong
             groups = count_row_groups(file)
     if min(most, groups) < 2:
-        return [Shard(str(file), _File(path, options))]
-    bounds = np.linspace(0, groups, min(most, groups) + 1).astype(int).tolist()
+        return [Shard(str(file), partial(read, path, **options))]
     return [
-        Shard(f"{file}, row groups {a} to {b - 1}", _File(path, {**options, "row_groups": (a, b)}))
-        for a, b in itertools.pairwise(bounds)
+        Shard(f"{file}, row groups {a} to {b - 1}", partial(read, path, **options, row_groups=(a, b)))
+        for a, b in evenly(groups, most)
     ]
 
 
@@ -126,6 +118,15 @@ def as_shards(given: Any) -> list[Shard]:
     return found
 
 
+def evenly(count: int, most: int) -> list[tuple[int, int]]:
+    """The ranges 0, …, count − 1 is cut into, at most ``most`` of about the same length.
+
+    >>> evenly(5, 2), evenly(2, 9)
+    ([(0, 2), (2, 5)], [(0, 1), (1, 2)])
+    """
+    return list(itertools.pairwise(np.linspace(0, count, min(most, count) + 1).astype(int).tolist()))
+
+
 class ShardError(Exception):
     """A shard could not be read: its place, its name, and why."""
 
@@ -143,17 +144,14 @@ class ShardEpisodes:
 
     def __iter__(self) -> Iterator[Trajectories]:
         for place, shard in self.shards.items():
-            yield from self._read(place, shard)
-
-    def _read(self, place: int, shard: Shard) -> Iterator[Trajectories]:
-        source: Source | None = None
-        try:
-            source = shard.open()
-            yield from batches(source)
-        except EmptyDataError:
-            pass  # one among others, as writers leave them
-        except Exception as error:
-            text = " ".join(str(error).split()) or type(error).__name__
-            raise ShardError(place, shard.name, text) from error
-        if isinstance(source, Stream):
-            self.counts[place] = source.counts
+            source: Source | None = None
+            try:
+                source = shard.open()
+                yield from batches(source)
+            except EmptyDataError:
+                pass  # one among others, as writers leave them
+            except Exception as error:
+                text = " ".join(str(error).split()) or type(error).__name__
+                raise ShardError(place, shard.name, text) from error
+            if isinstance(source, Stream):
+                self.counts[place] = source.counts

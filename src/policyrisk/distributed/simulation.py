@@ -7,7 +7,6 @@ whoever runs them again after a worker died.
 
 from __future__ import annotations
 
-import itertools
 import os
 import uuid
 from collections import deque
@@ -16,13 +15,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from policyrisk._core.arrays import Floats, Seed, as_count
 from policyrisk._core.optional import check_installed
 from policyrisk._core.progress import ProgressBar
 from policyrisk.distributed import session
-from policyrisk.distributed.shards import Shard
+from policyrisk.distributed.shards import Shard, evenly
 from policyrisk.errors import InvalidInputError
 from policyrisk.montecarlo import MonteCarlo
 from policyrisk.montecarlo.estimator import Block, monte_carlo_by, run_here
@@ -139,8 +136,7 @@ def rollout(
         session.start()
     ray, sent, run = session.load(), session.put(simulation, "env, policy and project"), uuid.uuid4().hex
     task = session.task(_run_episodes, returns=2)
-    bounds = np.linspace(0, count, min(count, max(SHARDS, 2 * session.workers())) + 1).astype(int).tolist()
-    waiting = deque(itertools.pairwise(bounds))
+    waiting = deque(evenly(count, max(SHARDS, 2 * session.workers())))
     shards: list[Shard] = []
     running: dict[Any, int] = {}  # and how many episodes
     with ProgressBar("episodes", count) as bar:
@@ -151,8 +147,7 @@ def rollout(
                 shards.append(Shard(f"episodes {first} to {end - 1}", data))
                 running[done] = end - first
             (over, *_), _ = ray.wait(list(running), num_returns=1)
-            for _ in range(running.pop(over)):
-                bar.advance()
+            bar.advance(running.pop(over))
             session.get(over, "the rollout of some episodes")
     return RemoteEpisodes(tuple(shards), count)
 

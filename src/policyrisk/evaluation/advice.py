@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -32,8 +32,6 @@ from policyrisk.risk.summary import Moments, PolicySummary
 
 if TYPE_CHECKING:
     from policyrisk.evaluation.record import Evaluation
-
-__all__ = ["Advice", "Severity", "advise"]
 
 Severity: TypeAlias = Literal["ok", "note", "warning", "serious"]
 _ORDER: tuple[Severity, ...] = ("serious", "warning", "note", "ok")
@@ -75,10 +73,11 @@ def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
     ...     print(f"{advice.severity}: {advice.title}")
     warning: Few episodes stand behind the estimates
     """
+    checks = (_disagreement, _negative, _few_episodes, _cut_off, _condition, _unvisited, _outside, _minor)
     with warnings.catch_warnings():
         # What they would say is said here, with the remedy.
         warnings.simplefilter("ignore", PolicyRiskWarning)
-        found = [advice for check in _CHECKS for advice in check(evaluation)]
+        found = [advice for check in checks for advice in check(evaluation)]
     if all(advice.severity == "note" for advice in found):
         found.append(_all_well(evaluation))
     return tuple(sorted(found, key=lambda advice: _ORDER.index(advice.severity)))
@@ -86,11 +85,8 @@ def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
 
 def _severity(value: float, limits: tuple[float, float, float]) -> Severity | None:
     """None up to the first limit, then note, warning and serious beyond each."""
-    levels: tuple[Severity, ...] = ("serious", "warning", "note")
-    for level, limit in zip(levels, reversed(limits), strict=True):
-        if value > limit:
-            return level
-    return None
+    beyond = (level for level, limit in zip(_ORDER, reversed(limits), strict=False) if value > limit)
+    return next(beyond, None)
 
 
 def _few_episodes(evaluation: Evaluation) -> Iterator[Advice]:
@@ -99,20 +95,15 @@ def _few_episodes(evaluation: Evaluation) -> Iterator[Advice]:
     behind = behind[behind > 0]
     if not behind.size:
         return  # without an estimate anywhere, other findings speak
-    share = float(np.mean(behind < FEW_EPISODES))
-    middle, fewest = float(np.median(behind)), float(behind.min())
-    severity = _severity(share, _FEW_SHARE)
-    if summary.episodes < FEW_EPISODES:
-        severity = "warning"
-    if severity is not None and min(middle, summary.episodes) < _VERY_FEW:
-        severity = "serious"
+    share, middle = float(np.mean(behind < FEW_EPISODES)), float(np.median(behind))
+    severity = "warning" if summary.episodes < FEW_EPISODES else _severity(share, _FEW_SHARE)
     if severity is None:
         return
     yield Advice(
-        severity,
+        "serious" if min(middle, summary.episodes) < _VERY_FEW else severity,
         "Few episodes stand behind the estimates",
         f"{percent(share)} of the visited states have fewer than {FEW_EPISODES} episodes behind their "
-        f"estimate ({middle:.0f} in the middle, {fewest:.0f} at the fewest); the average start has "
+        f"estimate ({middle:.0f} in the middle, {behind.min():.0f} at the fewest); the average start has "
         f"{summary.episodes:.0f}. Intervals are too narrow there: nominal 95% intervals of the variance have "
         "covered the truth in 91% of cases with 100 episodes, in 84% with 40 and in 78% with 15.",
         "Record more episodes, or use fewer and wider features (for tiles:50x50, try --features tiles:25x25 "
@@ -122,8 +113,7 @@ def _few_episodes(evaluation: Evaluation) -> Iterator[Advice]:
 
 def _unvisited(evaluation: Evaluation) -> Iterator[Advice]:
     summary, support = evaluation.summary, evaluation.risk.support
-    severity = _severity(summary.unvisited / summary.starts, _MANY_STARTS)
-    if severity is not None:
+    if severity := _severity(summary.unvisited / summary.starts, _MANY_STARTS):
         yield Advice(
             severity,
             "Some starts have no estimate",
@@ -150,20 +140,20 @@ def _negative(evaluation: Evaluation) -> Iterator[Advice]:
     over_starts = summary.variance_value < 0
     if severity is None and not over_starts:
         return
-    average = (
-        f" Over the start states it is {number(summary.variance_value)}, so that the policy as a whole has "
-        "no std and no Sharpe ratio."
-        if over_starts
-        else ""
-    )
-    direct = evaluation.risk.variance_method == "direct"
-    cause = "" if direct else " The features cannot fit the mean and the second moment equally well."
-    demand = "Demand" if direct else "Estimate the variance itself with --direct (variance='direct'), demand"
+    cause = " The features cannot fit the mean and the second moment equally well."
+    demand = "Estimate the variance itself with --direct (variance='direct'), demand"
+    if evaluation.risk.variance_method == "direct":
+        cause, demand = "", "Demand"
+    if over_starts:
+        cause += (
+            f" Over the start states it is {number(summary.variance_value)}, so that the policy as a whole "
+            "has no std and no Sharpe ratio."
+        )
     yield Advice(
         "serious" if over_starts else severity or "warning",
         "The estimated variance is negative in places",
         f"At {percent(evaluation.negative_share)} of the visited states the variance comes out below 0; the "
-        f"std is left blank there.{cause}{average}",
+        f"std is left blank there.{cause}",
         f"{demand} V >= 0 with --nonnegative (nonnegative_at='visited'), or give it richer features "
         "with second= in --features.",
     )
@@ -171,8 +161,7 @@ def _negative(evaluation: Evaluation) -> Iterator[Advice]:
 
 def _condition(evaluation: Evaluation) -> Iterator[Advice]:
     condition = evaluation.risk.provenance.condition
-    severity = _severity(condition, _CONDITION)
-    if severity is not None:
+    if severity := _severity(condition, _CONDITION):
         yield Advice(
             severity,
             "The equations are ill-conditioned",
@@ -187,8 +176,7 @@ def _condition(evaluation: Evaluation) -> Iterator[Advice]:
 def _cut_off(evaluation: Evaluation) -> Iterator[Advice]:
     facts = evaluation.risk.provenance
     count = facts.episodes - facts.terminated
-    severity = _severity(count / max(facts.episodes, 1), _CUT_OFF_SHARE)
-    if severity is not None:
+    if severity := _severity(count / max(facts.episodes, 1), _CUT_OFF_SHARE):
         yield Advice(
             severity,
             "Episodes were cut off before their end",
@@ -197,8 +185,7 @@ def _cut_off(evaluation: Evaluation) -> Iterator[Advice]:
             "the terminated episodes alone, often the short and easy ones.",
             "Record with a longer time limit. If the task has no natural end, use --discount below 1.",
         )
-    severity = _severity(facts.given_up / max(facts.episodes, 1), _GIVEN_UP_SHARE)
-    if severity is not None:
+    if severity := _severity(facts.given_up / max(facts.episodes, 1), _GIVEN_UP_SHARE):
         yield Advice(
             severity,
             "Some last transitions were given up",
@@ -210,8 +197,7 @@ def _cut_off(evaluation: Evaluation) -> Iterator[Advice]:
 
 def _outside(evaluation: Evaluation) -> Iterator[Advice]:
     facts = evaluation.risk.provenance
-    severity = _severity(facts.outside / max(facts.transitions, 1), _OUTSIDE_SHARE)
-    if severity is not None:
+    if severity := _severity(facts.outside / max(facts.transitions, 1), _OUTSIDE_SHARE):
         yield Advice(
             severity,
             "States lie outside the features' box",
@@ -299,18 +285,6 @@ def _minor(evaluation: Evaluation) -> Iterator[Advice]:
             "at 0. It is small there, not nothing: do not read a std of 0 as certainty.",
             "To see what the data say without the demand, leave out --nonnegative; --direct rarely needs it.",
         )
-
-
-_CHECKS: tuple[Callable[[Evaluation], Iterator[Advice]], ...] = (
-    _disagreement,
-    _negative,
-    _few_episodes,
-    _cut_off,
-    _condition,
-    _unvisited,
-    _outside,
-    _minor,
-)
 
 
 def _all_well(evaluation: Evaluation) -> Advice:

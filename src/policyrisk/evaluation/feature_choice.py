@@ -76,32 +76,27 @@ def candidates(survey: Survey, transitions: int) -> list[Spelling]:
     >>> print(*candidates(survey, 70_000))
     tabular tiles:10 tiles:29 tiles:10,tilings=4 rbf:8 fourier:8 poly:1 poly:2 poly:3
     """
-    d = survey.dim
+    d, most = survey.dim, transitions / 20
 
-    def side(total: int, most: int) -> int:
-        return min(math.floor(math.pow(total, 1 / d) + 1e-9), most)
+    def side(total: int, longest: int) -> int:
+        return min(math.floor(math.pow(total, 1 / d) + 1e-9), longest)
 
-    found: list[tuple[Spelling, int]] = []
+    found: list[Spelling] = []
     finest = 40  # tiles along a coordinate
     if d == 1 and survey.whole[0] and survey.low[0] >= 0 and survey.reached[0] < 500:
         table = int(survey.reached[0]) + 1
-        found.append((Spelling("tabular"), table))
+        found += [Spelling("tabular")] if table <= most else []
         finest = min(finest, table - 1)  # as many tiles as states are the table again
     grids = sorted({side(100, min(10, finest)), side(400, finest), side(1600, finest)})
-    found += [(_square("tiles", tiles, d), tiles**d) for tiles in grids if tiles >= 2]
-    shifted = side(64, 10)
-    if shifted >= 2:
-        found.append((_square("tiles", shifted, d, tilings=4), 4 * shifted**d))
-    centres = side(64, 8)
-    if centres >= 2:
-        found.append((_square("rbf", centres, d), centres**d))
     orders = sorted({side(64, 9) - 1, side(256, 9) - 1})
-    found += [(Spelling("fourier", (order,)), (order + 1) ** d) for order in orders if order >= 2]
-    for degree in (1, 2, 3):
-        size = math.comb(d + degree, degree)
-        if size <= 200:
-            found.append((Spelling("poly", (degree,)), size))
-    return [spelling for spelling, size in found if size <= transitions / 20]
+    others = [
+        *(Spelling("tiles", (tiles,) * d) for tiles in grids if tiles >= 2),
+        *(Spelling("tiles", (shifted,) * d, tilings=4) for shifted in [side(64, 10)] if shifted >= 2),
+        *(Spelling("rbf", (centres,) * d) for centres in [side(64, 8)] if centres >= 2),
+        *(Spelling("fourier", (order,)) for order in orders if order >= 2),
+        *(Spelling("poly", (degree,)) for degree in (1, 2, 3) if math.comb(d + degree, degree) <= 200),
+    ]
+    return found + [spelling for spelling in others if spelling.count(d) <= most]
 
 
 def choose_features(
@@ -155,10 +150,6 @@ def _best(validation: CrossValidation, sizes: Mapping[str, int]) -> str:
         if c.floored is not None and math.isclose(c.floored, lowest, rel_tol=1e-9, abs_tol=1e-9)
     ]
     return min([first, *alike], key=lambda name: sizes[name])
-
-
-def _square(kind: str, side: int, d: int, tilings: int = 1) -> Spelling:
-    return Spelling(kind, (side,) * d, tilings=tilings)
 
 
 def _name(spelling: Spelling, variance: VarianceMethod) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats
 from policyrisk._core.output import write_figure
 from policyrisk.errors import PolicyRiskWarning
 from policyrisk.evaluation.record import Evaluation
@@ -16,62 +16,50 @@ from policyrisk.features import Tabular
 from policyrisk.plotting import plot_line, plot_map
 from policyrisk.risk import Quantity
 
-QUANTITIES: tuple[Quantity, ...] = ("mean", "std", "sharpe")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _LINE = 400  # states along a line
 _CELLS = 100  # of a map along each coordinate
 
 
 def write_maps(evaluation: Evaluation, folder: Path) -> None:
-    """Write ``map_mean.png``, ``map_std.png`` and ``map_sharpe.png``."""
-    for of in QUANTITIES:
-        _write_map(evaluation, of, folder / f"map_{of}.png")
+    """Write ``map_mean.png``, ``map_std.png`` and ``map_sharpe.png``.
+
+    Maps over the first two coordinates that matter, the others at their median; lines over one.
+    """
+    quantities: tuple[Quantity, ...] = ("mean", "std", "sharpe")
+    for of in quantities:
+        with warnings.catch_warnings():
+            # What is few or negative is in the advice.
+            warnings.simplefilter("ignore", PolicyRiskWarning)
+            axes = _draw(evaluation, of, _mapped(evaluation))
+        axes.set_title(evaluation.name.replace("$", r"\$"))  # no mathematics
+        write_figure(axes, folder / f"map_{of}.png")
 
 
-def _write_map(evaluation: Evaluation, of: Quantity, path: Path) -> None:
-    """A map over the first two coordinates that matter, the others at their median; a line over one."""
+def _draw(evaluation: Evaluation, of: Quantity, dims: tuple[int, ...]) -> Axes:
     survey, risk, names = evaluation.survey, evaluation.risk, evaluation.names
-    dims = _mapped(evaluation)
-    with warnings.catch_warnings():
-        # What is few or negative is in the advice.
-        warnings.simplefilter("ignore", PolicyRiskWarning)
-        if len(dims) == 1:
-            (d,) = dims
-            at = np.linspace(survey.low[d], survey.high[d], _LINE)
-            if survey.whole[d]:
-                at = np.unique(np.round(at))  # a table knows no others
-            line = np.tile(evaluation.middle, (len(at), 1))
-            line[:, d] = at
-            axes = plot_line(risk, line, of, level=evaluation.level, axis=d)
-            axes.set_xlabel(names[d])
-        else:
-            low, high, shape = _cells(evaluation, dims[0], dims[1])
-            axes = plot_map(
-                risk,
-                of,
-                low=low,
-                high=high,
-                dims=(dims[0], dims[1]),
-                at=evaluation.middle,
-                shape=shape,
-                names=names,
-            )
-    axes.set_title(evaluation.name.replace("$", r"\$"))  # no mathematics
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    write_figure(figure, path)
-
-
-def _cells(evaluation: Evaluation, across: int, up: int) -> tuple[Floats, Floats, tuple[int, int]]:
-    """The map's box and its numbers of cells: of whole numbers, a cell is centred on each."""
-    survey = evaluation.survey
+    if len(dims) == 1:
+        (d,) = dims
+        at = np.linspace(survey.low[d], survey.high[d], _LINE)
+        if survey.whole[d]:
+            at = np.unique(np.round(at))  # a table knows no others
+        line = np.tile(evaluation.middle, (len(at), 1))
+        line[:, d] = at
+        axes = plot_line(risk, line, of, level=evaluation.level, axis=d)
+        axes.set_xlabel(names[d])
+        return axes
+    across, up = dims
     low, high = (end.copy() for end in data_box(survey)[:2])
-    shape = []
-    for d in (across, up):
+    shape = {across: _CELLS, up: _CELLS}
+    for d in shape:
         count = survey.high[d] - survey.low[d] + 1
-        if survey.whole[d] and count <= _CELLS:
-            low[d], high[d] = survey.low[d] - 0.5, survey.high[d] + 0.5
-        shape.append(int(count) if survey.whole[d] and count <= _CELLS else _CELLS)
-    return low, high, (shape[0], shape[1])
+        if survey.whole[d] and count <= _CELLS:  # a cell is centred on each
+            low[d], high[d], shape[d] = survey.low[d] - 0.5, survey.high[d] + 0.5, int(count)
+    cells = (shape[across], shape[up])
+    at = evaluation.middle
+    return plot_map(risk, of, low=low, high=high, dims=(across, up), at=at, shape=cells, names=names)
 
 
 def _mapped(evaluation: Evaluation) -> tuple[int, ...]:

@@ -139,18 +139,16 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values, as ``summary.json`` holds it; notes that there are not are None."""
         survey, facts, notes = self.survey, self.risk.provenance, self.notes
-        # Counts of starts, and of episodes behind the average one, by names that say so.
-        renamed = {
-            "unvisited": "unvisited_starts",
-            "negative": "negative_starts",
-            "episodes": "episodes_behind",
-        }
+        summary = self.summary.to_dict()
+        for count in ("unvisited", "negative"):
+            summary[f"{count}_starts"] = summary.pop(count)
+        summary["episodes_behind"] = summary.pop("episodes")  # the average start
         return {
             "policyrisk": policyrisk.__version__,
             "name": self.name,
             "data": notes.get("data"),
             "coordinates": list(self.names),
-            **{renamed.get(key, key): value for key, value in self.summary.to_dict().items()},
+            **summary,
             "episodes": survey.episodes,
             "transitions": survey.transitions,
             "longest_episode": survey.longest,
@@ -190,15 +188,8 @@ class Evaluation:
         place = Path(folder)
         make_folder(place, "folder")
         self.risk.save(place / RISK)
-        values = {
-            "name": self.name,
-            "names": self.names,
-            "survey": self.survey,
-            "level": self.level,
-            "notes": self.notes,
-            "risk": _digest(place / RISK),
-        }
-        records.save(place / SURVEY, "Survey", values)
+        values = {of: getattr(self, of) for of in ("name", "names", "survey", "level", "notes")}
+        records.save(place / SURVEY, "Survey", {**values, "risk": _digest(place / RISK)})
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Evaluation:

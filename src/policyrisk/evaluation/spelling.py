@@ -29,19 +29,12 @@ from policyrisk.passes.survey import Survey
 
 EXAMPLES = ("tiles:20x20", "tiles:8x8,tilings=4", "rbf:7x7", "fourier:3", "poly:2", "tabular", "auto")
 
-_OPTIONS = {
-    "tiles": ("tilings", "dims"),
-    "rbf": ("width", "dims"),
-    "fourier": ("total", "dims"),
-    "poly": ("dims",),
-    "tabular": ("dims",),
-}
-_EXAMPLE = {
-    "tiles": "tiles:20x20,tilings=4",
-    "rbf": "rbf:7x7,width=0.2",
-    "fourier": "fourier:3",
-    "poly": "poly:2",
-    "tabular": "tabular:30",
+_KINDS = {  # the options of each, and an example
+    "tiles": (("tilings", "dims"), "tiles:20x20,tilings=4"),
+    "rbf": (("width", "dims"), "rbf:7x7,width=0.2"),
+    "fourier": (("total", "dims"), "fourier:3"),
+    "poly": (("dims",), "poly:2"),
+    "tabular": (("dims",), "tabular:30"),
 }
 _LARGEST = 10_000  # where one of the maps is dense: matrices of its square have to fit into memory
 _LARGEST_SPARSE = 1_000_000  # tiles and tables: beyond LSTD's bound for dense sums these stay sparse
@@ -75,17 +68,17 @@ class Spelling:
             raise _wrong(text, "there can be one second= only", "poly:1,second=poly:2")
         head, *options = first.split(",")
         kind, colon, size = head.partition(":")
-        if kind not in _OPTIONS:
+        if kind not in _KINDS:
             raise InvalidInputError(
-                f"features must be auto or one of {', '.join(_OPTIONS)}, got {kind!r} in {text!r}; "
+                f"features must be auto or one of {', '.join(_KINDS)}, got {kind!r} in {text!r}; "
                 f"write for example {', '.join(EXAMPLES[:-1])}"
             )
-        example = _EXAMPLE[kind]
+        allowed, example = _KINDS[kind]
         values: dict[str, Any] = {}
         for option in options:
             name, equals, value = option.partition("=")
-            if name not in _OPTIONS[kind] or not equals or not value or name in values:
-                known = ", ".join(f"{known}=" for known in _OPTIONS[kind])
+            if name not in allowed or not equals or not value or name in values:
+                known = ", ".join(f"{known}=" for known in allowed)
                 raise _wrong(text, f"after {kind} can stand each of {known} once, not {option!r}", example)
             values[name] = _value(name, value, text, example)
         sizes = _counts(size, text, example) if colon else ()
@@ -96,77 +89,51 @@ class Spelling:
         return cls(kind=kind, sizes=sizes, second=second, **values)
 
     def __str__(self) -> str:
+        options = {
+            "tilings": str(self.tilings) if self.tilings != 1 else "",
+            "width": "x".join(f"{part:g}" for part in self.width),
+            "total": "" if self.total is None else str(self.total),
+            "dims": "+".join(self.dims),
+            "second": "" if self.second is None else str(self.second),
+        }
         text = self.kind + (f":{'x'.join(map(str, self.sizes))}" if self.sizes else "")
-        if self.tilings != 1:
-            text += f",tilings={self.tilings}"
-        if self.width:
-            text += f",width={'x'.join(f'{part:g}' for part in self.width)}"
-        if self.total is not None:
-            text += f",total={self.total}"
-        if self.dims:
-            text += f",dims={'+'.join(self.dims)}"
-        return text + ("" if self.second is None else f",second={self.second}")
+        return text + "".join(f",{name}={value}" for name, value in options.items() if value)
 
-    def build(self, names: Sequence[str], survey: Survey, low: Floats, high: Floats) -> Features:
-        """The map over states with these coordinate names, in the box low to high (dim,) of them."""
-        return self._build(names, survey, low, high, self._largest)
-
-    def build_second(
-        self, names: Sequence[str], survey: Survey, low: Floats, high: Floats
-    ) -> Features | None:
-        """The second moment's map, None where it has none of its own."""
-        return None if self.second is None else self.second._build(names, survey, low, high, self._largest)
-
-    @property
-    def _largest(self) -> int:
-        """The most features: where one of the two maps is dense, so are the sums of both."""
-        kinds = {self.kind} if self.second is None else {self.kind, self.second.kind}
-        return _LARGEST_SPARSE if kinds <= {"tiles", "tabular"} else _LARGEST
-
-    def _build(
-        self, names: Sequence[str], survey: Survey, low: Floats, high: Floats, largest: int
+    def build(
+        self,
+        names: Sequence[str],
+        survey: Survey,
+        low: Floats,
+        high: Floats,
+        beside: Spelling | None = None,
     ) -> Features:
+        """The map over states with these coordinate names, in the box low to high (dim,) of them.
+
+        ``beside`` is the other of two maps: where one of them is dense, so are the sums of both.
+        """
+        kinds = {each.kind for each in (self, self.second, beside) if each is not None}
+        largest = _LARGEST_SPARSE if kinds <= {"tiles", "tabular"} else _LARGEST
         dims = self._dims(names)
-        count = len(names) if dims is None else len(dims)
-        if self.kind == "tabular":
-            size = self.sizes[0] if self.sizes else _table_size(survey, dims, names, largest)
-            self._check_size(size, largest)
-            return Tabular(size, dims)
+        looked_at = list(range(len(names)) if dims is None else dims)
+        count = len(looked_at)
         for what, given in (("sizes", self.sizes), ("widths", self.width)):
             if len(given) not in (0, 1, count):
-                looked_at = ", ".join(names if dims is None else [names[d] for d in dims])
                 raise InvalidInputError(
-                    f"features must have one of the {what} for each of the coordinates {looked_at}, or one "
-                    f"for all, got {len(given)} in {str(self)!r}; write for example "
-                    f"{self.kind}:{'x'.join(['8'] * count)}, or choose coordinates with dims="
+                    f"features must have one of the {what} for each of the coordinates "
+                    f"{', '.join(names[d] for d in looked_at)}, or one for all, got {len(given)} in "
+                    f"{str(self)!r}; write for example {self.kind}:{'x'.join(['8'] * count)}, or choose "
+                    "coordinates with dims="
                 )
-        chosen = list(range(len(names))) if dims is None else list(dims)
-        box: dict[str, Any] = {"low": low[chosen], "high": high[chosen], "dims": dims}
-        sizes = self.sizes if len(self.sizes) > 1 else self.sizes * count
-        self._check_size(self._size(sizes), largest)
-        return self._make(sizes, box)
-
-    def _check_size(self, size: int, largest: int) -> None:
+        size = self.count(count) if self.sizes else _table_size(survey, looked_at[0], names, largest)
         if size > largest:
             raise InvalidInputError(
                 f"features must be at most {largest}, got {size} from {str(self)!r}, whose "
                 "equations would not fit into memory; choose fewer, or fewer coordinates with dims="
             )
-
-    def _size(self, sizes: tuple[int, ...]) -> int:
-        """How many features there are, or of cosines with a total at most, without making them."""
-        if self.kind == "poly":
-            return math.comb(sizes[0] + len(sizes), len(sizes))
-        if self.kind == "fourier":
-            cosines = math.prod(size + 1 for size in sizes)
-            return (
-                cosines
-                if self.total is None
-                else min(cosines, math.comb(self.total + len(sizes), len(sizes)))
-            )
-        return self.tilings * math.prod(sizes)
-
-    def _make(self, sizes: tuple[int, ...], box: dict[str, Any]) -> Features:
+        box: dict[str, Any] = {"low": low[looked_at], "high": high[looked_at], "dims": dims}
+        sizes = self._sizes(count)
+        if self.kind == "tabular":
+            return Tabular(size, dims)
         if self.kind == "tiles":
             return TileCoding(bins=sizes, tilings=self.tilings, **box)
         if self.kind == "rbf":
@@ -175,6 +142,19 @@ class Spelling:
         if self.kind == "fourier":
             return Fourier(order=sizes[0], total=self.total, **box)
         return Polynomial(degree=sizes[0], **box)
+
+    def count(self, d: int) -> int:
+        """How many features there are of d coordinates, or of cosines with a total at most."""
+        sizes = self._sizes(d)
+        if self.kind == "poly":
+            return math.comb(sizes[0] + d, d)
+        if self.kind == "fourier":
+            cosines = math.prod(size + 1 for size in sizes)
+            return cosines if self.total is None else min(cosines, math.comb(self.total + d, d))
+        return self.tilings * math.prod(sizes)
+
+    def _sizes(self, d: int) -> tuple[int, ...]:
+        return self.sizes if len(self.sizes) > 1 else self.sizes * d
 
     def _dims(self, names: Sequence[str]) -> tuple[int, ...] | None:
         if not self.dims:
@@ -215,8 +195,7 @@ def data_box(survey: Survey) -> tuple[Floats, Floats, tuple[int, ...]]:
     return survey.low, high, tuple(np.flatnonzero(constant).tolist())
 
 
-def _table_size(survey: Survey, dims: tuple[int, ...] | None, names: Sequence[str], largest: int) -> int:
-    d = 0 if dims is None else dims[0]
+def _table_size(survey: Survey, d: int, names: Sequence[str], largest: int) -> int:
     if not survey.whole[d] or survey.low[d] < 0 or survey.reached[d] >= largest:
         rest = "" if survey.whole[d] else ", not all of them whole"
         raise InvalidInputError(

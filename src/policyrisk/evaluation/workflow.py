@@ -107,11 +107,8 @@ def evaluate(
     if variance is not None:
         check_choice(variance, "variance", get_args(VarianceMethod))
     number = _seed(seed, checkpoint, resume)
-    shared: dict[str, Any] = {
-        "lam": lam,
-        "discount": discount,
-        "ridge": ridge,
-    }  # by all estimators that are tried
+    # By all estimators that are tried.
+    shared: dict[str, Any] = {"lam": lam, "discount": discount, "ridge": ridge}
     settings = {
         "features": features,
         "box": AUTO if bounds is None else bounds.tolist(),
@@ -147,7 +144,8 @@ def evaluate(
                 say(str(choice))
         with _argument("features"):
             phi = spelling.build(names, survey, low, high)
-            second = spelling.build_second(names, survey, low, high)
+            other = spelling.second
+            second = None if other is None else other.build(names, survey, low, high, beside=spelling)
         demanded: Literal["visited"] | None = "visited" if nonnegative else None
         lstd = LSTD(phi, second, **shared, variance=variance or "second-moment", nonnegative_at=demanded)
         notes = {
@@ -242,26 +240,22 @@ def _fit(lstd: LSTD, fold: Fold) -> RiskFunction:
 def _coordinates(
     given: Sequence[str] | None, columns: str | Sequence[str] | None, dim: int
 ) -> tuple[str, ...]:
-    """The coordinates' names: those given, else the columns'."""
-    if given is None:
-        return coordinate_names([columns] if isinstance(columns, str) else columns, dim)
-    if isinstance(given, str) or len(given) != dim or len(set(given)) < dim:
-        raise InvalidInputError(
-            f"names must be different ones, one for each of the state's {plural(dim, 'coordinate')}, got "
-            f"{given!r}; name each once"
-        )
-    return tuple(map(str, given))
+    """The coordinates' names: those given, else the columns', numbered where a column is a list.
 
-
-def coordinate_names(columns: Sequence[str] | None, dim: int) -> tuple[str, ...]:
-    """The coordinates' names: the columns', numbered where a column is a list.
-
-    >>> coordinate_names(["x", "y"], 2), coordinate_names(["obs"], 2), coordinate_names(None, 1)
+    >>> _coordinates(None, ["x", "y"], 2), _coordinates(None, "obs", 2), _coordinates(None, None, 1)
     (('x', 'y'), ('obs_0', 'obs_1'), ('state',))
     """
-    if columns is not None and len(columns) == dim:
-        return tuple(columns)
-    stem = columns[0] if columns is not None and len(columns) == 1 else "state"
+    if given is not None:
+        if isinstance(given, str) or len(given) != dim or len(set(given)) < dim:
+            raise InvalidInputError(
+                f"names must be different ones, one for each of the state's {plural(dim, 'coordinate')}, got "
+                f"{given!r}; name each once"
+            )
+        return tuple(map(str, given))
+    named = [columns] if isinstance(columns, str) else columns or []
+    if len(named) == dim:
+        return tuple(named)
+    stem = named[0] if len(named) == 1 else "state"
     return (stem,) if dim == 1 else tuple(f"{stem}_{d}" for d in range(dim))
 
 

@@ -10,12 +10,14 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from policyrisk._core.optional import check_installed
 from policyrisk._core.output import plain
 from policyrisk._core.records import write_atomically
-from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
+from policyrisk.errors import PolicyRiskWarning
 from policyrisk.report.grid import MapGrid
-from policyrisk.report.numbers import DIGITS, Line, Maps, Sampled, ends
+from policyrisk.report.numbers import DIGITS, Maps, Sampled, line
 from policyrisk.report.page import build
+from policyrisk.risk.summary import Moments
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
@@ -48,34 +50,28 @@ def write_report(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
 def _data(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> dict[str, Any]:
     """What the page's script draws from."""
     summary = evaluation.summary
-    sample = summary.sample
-    maps = Maps.of(evaluation.risk, grid) if len(grid.axes) > 1 else None
+    axes = [{"name": a.name, "cells": a.cells, "levels": a.levels, "median": a.median} for a in grid.axes]
     return {
         "names": list(evaluation.names),
         "level": evaluation.level,
         "errors": evaluation.risk.error_bars is not None,
-        "axes": [
-            {
-                "name": axis.name,
-                "cells": plain(axis.cells, DIGITS),
-                "levels": plain(axis.levels, DIGITS),
-                "median": axis.median,
-            }
-            for axis in grid.axes
-        ],
-        "maps": None if maps is None else maps.to_dict(),
-        "line": Line.of(evaluation, grid).to_dict() if len(grid.axes) == 1 else None,
+        "axes": plain(axes, DIGITS),
+        "maps": Maps.of(evaluation.risk, grid).to_dict() if len(grid.axes) > 1 else None,
+        "line": line(evaluation, grid) if len(grid.axes) == 1 else None,
         "cloud": sampled.to_dict(),
-        "average": {"mean": ends(summary.mean), "std": ends(summary.std)},
-        "sample": None if sample is None else {"mean": ends(sample.mean), "std": ends(sample.std)},
+        "average": _ends(summary),
+        "sample": None if summary.sample is None else _ends(summary.sample),
     }
 
 
+def _ends(moments: Moments) -> dict[str, list[float | None]]:
+    """Value and ends of the interval, of the mean and of the std."""
+    estimates = {"mean": moments.mean, "std": moments.std}
+    return {of: plain([one.value, one.low, one.high], DIGITS) for of, one in estimates.items()}
+
+
 def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise PolicyRiskError(
-            "a report needs Plotly, which is not installed; pip install 'policyrisk[plot]'"
-        ) from error
+    check_installed("plotly", "a report")
+    from plotly.offline import get_plotlyjs
+
     return get_plotlyjs()

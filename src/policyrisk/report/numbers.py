@@ -17,8 +17,7 @@ from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.output import plain
 from policyrisk._core.progress import ProgressBar
 from policyrisk.report.grid import MapGrid
-from policyrisk.risk import RiskFunction
-from policyrisk.risk.estimate import Estimate
+from policyrisk.risk import Quantity, RiskFunction
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
@@ -88,35 +87,16 @@ class Maps:
         }
 
 
-@dataclass(frozen=True, eq=False)
-class Line:
-    """Estimates along the only coordinate that matters, with intervals."""
-
-    states: Floats  # (n, dim)
-    values: dict[str, Floats]  # mean, std, sharpe and episodes, (n,) each
-    intervals: dict[str, Floats]  # of mean, std and sharpe, (n, 2) each; empty without error bars
-
-    @classmethod
-    def of(cls, evaluation: Evaluation, grid: MapGrid) -> Line:
-        """Evaluate the line."""
-        risk, (axis,) = evaluation.risk, grid.axes
-        states = np.tile(grid.fixed, (axis.cells.size, 1))
-        states[:, axis.coordinate] = axis.cells
-        values = {"mean": risk.mean(states), "std": risk.std(states), "sharpe": risk.sharpe(states)}
-        intervals: dict[str, Floats] = {}
-        if risk.error_bars is not None:
-            level = evaluation.level
-            intervals["mean"] = risk.interval(states, of="mean", level=level)
-            intervals["std"] = risk.interval(states, of="std", level=level)
-            intervals["sharpe"] = risk.interval(states, of="sharpe", level=level)
-        return cls(states, values | {"episodes": risk.episodes(states)}, intervals)
-
-    def to_dict(self) -> dict[str, Any]:
-        """What the page's script draws from: each quantity with its interval's ends."""
-        return {
-            "values": plain(self.values, DIGITS),
-            "intervals": {name: plain(both.T, DIGITS) for name, both in self.intervals.items()},
-        }
+def line(evaluation: Evaluation, grid: MapGrid) -> dict[str, Any]:
+    """Estimates along the only coordinate that matters, and their intervals' ends, for the page's script."""
+    risk, (axis,) = evaluation.risk, grid.axes
+    states = np.tile(grid.fixed, (axis.cells.size, 1))
+    states[:, axis.coordinate] = axis.cells
+    quantities: tuple[Quantity, ...] = ("mean", "std", "sharpe")
+    values = {of: getattr(risk, of)(states) for of in (*quantities, "episodes")}
+    known = quantities if risk.error_bars is not None else ()
+    intervals = {of: risk.interval(states, of=of, level=evaluation.level).T for of in known}
+    return {"values": plain(values, DIGITS), "intervals": plain(intervals, DIGITS)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,23 +142,13 @@ class Sampled:
         """The cloud of the mean–std plane, as the page's script draws it."""
         shown = np.flatnonzero(np.isfinite(self.std) & np.isfinite(self.mean))
         shown = shown[:: max(-(-shown.size // CLOUD), 1)]
-        return {
-            "states": plain(self.states[shown], DIGITS),
-            "mean": plain(self.mean[shown], DIGITS),
-            "std": plain(self.std[shown], DIGITS),
-            "episodes": plain(self.episodes[shown], DIGITS),
-        }
+        kept = {name: getattr(self, name)[shown] for name in ("states", "mean", "std", "episodes")}
+        return {name: plain(values, DIGITS) for name, values in kept.items()}
 
 
 def packed(values: npt.NDArray[Any]) -> str:
     """Little-endian float32 in base64."""
     return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
-
-
-def ends(estimate: Estimate) -> list[float | None]:
-    """An estimate's value and the ends of its interval."""
-    ends: list[float | None] = plain([estimate.value, estimate.low, estimate.high], DIGITS)
-    return ends
 
 
 def _span(values: Floats) -> list[float]:

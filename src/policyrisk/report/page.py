@@ -58,7 +58,6 @@ def build(evaluation: Evaluation, grid: MapGrid, sampled: Sampled, data: dict[st
         maps=_maps_text(evaluation, grid),
         ranked=_ranked_text(evaluation, sampled),
         table=_table(evaluation, grid, sampled),
-        plane=_plane_text(),
         data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         plotly=plotly,
         script=script,
@@ -191,43 +190,28 @@ def _table(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> str:
     rows = sampled.riskiest(evaluation, grid)
     shown = [k for k in range(len(evaluation.names)) if k not in grid.idle]
     level = f"{100 * evaluation.level:g}%"
-    headings = [
-        *(evaluation.names[k] for k in shown),
-        "mean",
-        "std",
-        f"{level} low",
-        f"{level} high",
-        "episodes",
+    columns = [
+        ("rank", np.arange(1.0, len(rows) + 1)),
+        *((evaluation.names[k], sampled.states[rows, k]) for k in shown),
+        ("mean", sampled.mean[rows]),
+        ("std", sampled.std[rows]),
+        (f"{level} low", sampled.interval[rows, 0]),
+        (f"{level} high", sampled.interval[rows, 1]),
+        ("episodes", np.round(sampled.episodes[rows])),
     ]
     head = "".join(
         f'<th scope="col" aria-sort="none"><button type="button">{escape(heading)}</button></th>'
-        for heading in ["rank", *headings]
+        for heading, _ in columns
     )
-    columns = [
-        np.arange(1.0, len(rows) + 1),
-        *sampled.states[rows][:, shown].T,
-        sampled.mean[rows],
-        sampled.std[rows],
-        *sampled.interval[rows].T,
-        np.round(sampled.episodes[rows]),
-    ]
-    texts = [_column(column) for column in columns]
-    few = (columns[-1] < FEW_EPISODES).tolist()
+    texts = [_column(values) for _, values in columns]
+    few = (columns[-1][1] < FEW_EPISODES).tolist()
     texts[-1] = [text + _DAGGER if less else text for text, less in zip(texts[-1], few, strict=True)]
     cells = [
         [f'<td data-value="{value!r}">{text}</td>' for value, text in zip(column, shown_as, strict=True)]
-        for column, shown_as in zip((column.tolist() for column in columns), texts, strict=True)
+        for column, shown_as in zip((values.tolist() for _, values in columns), texts, strict=True)
     ]
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
     return f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-
-
-def _plane_text() -> str:
-    return escape(
-        "Each dot is a visited state: the mean and the standard deviation of what comes after it. The marked "
-        "point is the policy as a whole, over its start states; its standard deviation also holds the "
-        "differences between starts."
-    )
 
 
 def _number(value: float) -> str:
