@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from policyrisk._core.arrays import Floats, Seed, as_count
-from policyrisk._core.optional import check_installed
+from policyrisk._core.imports import check_installed
 from policyrisk._core.progress import ProgressBar
 from policyrisk.distributed import session
 from policyrisk.distributed.shards import Shard
