@@ -14,7 +14,7 @@ from conftest import listing
 
 import policyrisk as pr
 from policyrisk._core import records
-from policyrisk._core.folder import complete_folder
+from policyrisk._core.output import complete_folder
 from policyrisk.cli import run
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation import Evaluation

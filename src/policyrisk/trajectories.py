@@ -17,10 +17,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
-from policyrisk._core import returns as _kernels
 from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, as_number, name_some, readonly
 from policyrisk.errors import InvalidInputError, MismatchError
+
+COLUMNS = ("states", "rewards", "lengths", "terminated")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +67,11 @@ class Trajectories:
                 f"states must have sum(lengths) + episodes = {rewards.size + lengths.size} rows, got "
                 f"{len(states)}; include the state that each episode ended in"
             )
-        for name, array in (
-            ("states", states),
-            ("rewards", rewards),
-            ("lengths", lengths),
-            ("terminated", terminated),
-        ):
-            object.__setattr__(self, name, readonly(array.copy()))
+        self._set(states.copy(), rewards.copy(), lengths.copy(), terminated.copy())
+
+    def _set(self, *columns: npt.NDArray[Any]) -> None:
+        for name, array in zip(COLUMNS, columns, strict=True):
+            object.__setattr__(self, name, readonly(array))
 
     @classmethod
     def _view(
@@ -79,9 +79,7 @@ class Trajectories:
     ) -> Trajectories:
         """A record over parts of arrays that were validated already."""
         record = object.__new__(cls)
-        columns = {"states": states, "rewards": rewards, "lengths": lengths, "terminated": terminated}
-        for name, array in columns.items():
-            object.__setattr__(record, name, readonly(array))
+        record._set(states, rewards, lengths, terminated)
         return record
 
     @classmethod
@@ -100,12 +98,7 @@ class Trajectories:
                     f"parts must agree on the states' dimension, got {records[0].dim} and {part.dim}; "
                     "keep different tasks apart"
                 )
-        return cls._view(
-            np.concatenate([part.states for part in records]),
-            np.concatenate([part.rewards for part in records]),
-            np.concatenate([part.lengths for part in records]),
-            np.concatenate([part.terminated for part in records]),
-        )
+        return cls._view(*(np.concatenate([getattr(part, name) for part in records]) for name in COLUMNS))
 
     def __len__(self) -> int:
         return self.lengths.size
@@ -178,9 +171,8 @@ class Trajectories:
     def returns_to_go(self, discount: float = 1.0) -> Floats:
         """B_t = Σ_{s ≥ t} γ^{s−t} r_s within each episode, of shape (transitions,)."""
         out = np.empty(self.transitions)
-        _kernels.returns_to_go(
-            self.rewards, self.lengths, as_number(discount, "discount", 0.0, 1.0, open_low=True), out
-        )
+        gamma = as_number(discount, "discount", 0.0, 1.0, open_low=True)
+        _sum_backwards(self.rewards, self.lengths, gamma, out)
         return out
 
     def returns(self, discount: float = 1.0) -> Floats:
@@ -247,6 +239,18 @@ def check_reiterable(source: Source) -> None:
             f"data must be re-iterable for a second pass, got the one-shot iterator {type(source).__name__}; "
             "pass a list of Trajectories, or an object whose __iter__ starts anew"
         )
+
+
+@njit(cache=True)
+def _sum_backwards(rewards: Floats, lengths: Ints, discount: float, out: Floats) -> None:
+    """out_t = r_t + γ out_{t+1} within each episode, 0 after its last reward."""
+    end = 0
+    for k in range(lengths.size):
+        start, end = end, end + lengths[k]
+        total = 0.0
+        for t in range(end - 1, start - 1, -1):
+            total = rewards[t] + discount * total
+            out[t] = total
 
 
 def _ranges(first: Ints, lengths: Ints) -> Ints:

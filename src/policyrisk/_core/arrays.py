@@ -69,16 +69,13 @@ def as_states(value: object, name: str = "states") -> Floats:
 
 def as_count(value: Any, name: str, minimum: int = 0, maximum: int = 2**31 - 1) -> int:
     """A whole number from ``minimum`` to ``maximum``."""
+    rule = f"{name} must be a whole number of at least {minimum}, got {value!r}"
     try:
         number = operator.index(value)
     except TypeError as error:
-        raise InvalidInputError(
-            f"{name} must be a whole number of at least {minimum}, got {value!r}; pass an int"
-        ) from error
+        raise InvalidInputError(f"{rule}; pass an int") from error
     if isinstance(value, bool) or number < minimum:
-        raise InvalidInputError(
-            f"{name} must be a whole number of at least {minimum}, got {value!r}; pass a larger int"
-        )
+        raise InvalidInputError(f"{rule}; pass a larger int")
     if number > maximum:
         raise InvalidInputError(f"{name} must be at most {maximum}, got {value!r}; pass a smaller int")
     return number
@@ -94,15 +91,13 @@ def as_number(
     remedy: str = "pass a number in that range",
 ) -> float:
     """A finite number in [low, high], or in (low, high] with ``open_low``."""
-    rule = f"{'(' if open_low else '['}{low:g}, {high:g}{']' if np.isfinite(high) else ')'}"
     try:
-        if isinstance(value, str | bytes):
-            raise TypeError
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"{name} must be in {rule}, got {value!r}; {remedy}") from error
+        number = np.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError):
+        number = np.nan
     inside = (low < number if open_low else low <= number) and number <= high
     if not (inside and np.isfinite(number)):
+        rule = f"{'(' if open_low else '['}{low:g}, {high:g}{']' if np.isfinite(high) else ')'}"
         raise InvalidInputError(f"{name} must be in {rule}, got {value!r}; {remedy}")
     return number
 
@@ -146,7 +141,7 @@ def freeze(record: Any) -> None:
     """Make the arrays of a frozen dataclass read-only, as views: their owners' own stay as they are."""
     for name, value in vars(record).items():
         if isinstance(value, np.ndarray):
-            object.__setattr__(record, name, readonly(value.view()))
+            object.__setattr__(record, name, readonly(value))
 
 
 def is_symmetric(matrix: npt.NDArray[Any]) -> bool:

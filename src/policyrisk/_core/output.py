@@ -1,12 +1,23 @@
-"""What commands and experiments leave behind: a folder, JSON, pictures, and how long the parts took."""
+"""What commands and experiments leave behind: folders, JSON, pictures, and how long the parts took.
+
+A folder of results is complete or not there (:func:`complete_folder`). Files are written to a hidden folder
+beside it. Once all of them are there, that folder becomes the new one; where one exists already, each file
+replaces its namesake in it by a rename, the last one the file that says that the result is complete, and
+other files there stay. A run that fails leaves everything as it was; what one that was killed left is removed
+by the next.
+"""
 
 from __future__ import annotations
 
+import glob
 import json
 import math
+import os
+import secrets
+import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Clock", "make_folder", "plain", "write_figure", "write_json"]
+_REMEDY = "choose another --out"
 
 
 def make_folder(folder: Path, name: str = "out") -> None:
@@ -78,3 +89,60 @@ def plain(value: Any, digits: int = 17) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     return value
+
+
+def check_folder(folder: Path) -> None:
+    """Raise early where the folder could not be written later."""
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInputError(f"out must be a folder, got {folder}, which is a file; {_REMEDY}")
+    target = folder.absolute()
+    parent = next(place for place in (target, *target.parents) if place.exists())
+    if not parent.is_dir():
+        raise InvalidInputError(f"out must be a folder, got {folder} inside of {parent}, a file; {_REMEDY}")
+
+
+@contextmanager
+def complete_folder(folder: Path, last: str) -> Iterator[Path]:
+    """A place to write to, whose files are in ``folder`` after all went well, ``last`` being the last."""
+    check_folder(folder)
+    target = folder.absolute()
+    made = [parent for parent in target.parents if not parent.exists()]
+    part = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(6)}.part"
+    _remove_remains(target)
+    try:
+        part.mkdir(parents=True)
+        yield part
+        if target.exists():
+            files = sorted(part.iterdir(), key=lambda file: file.name == last)
+            for file in files:  # before the first of them is moved
+                if (target / file.name).is_dir():
+                    raise InvalidInputError(
+                        f"out must have no folder named {file.name}, got {target}; {_REMEDY}"
+                    )
+            for file in files:
+                file.replace(target / file.name)
+        else:
+            part.rename(target)
+            made = []
+    except OSError as error:
+        raise InvalidInputError(
+            f"out must be a folder that can be written, got {folder}: {error.strerror or error}; {_REMEDY}"
+        ) from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        with suppress(OSError):  # those that were made for it, if nothing is in them
+            for parent in made:
+                parent.rmdir()
+
+
+def _remove_remains(target: Path) -> None:
+    """Remove what runs that were killed left beside the folder."""
+    for remains in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+        pid = remains.name.removeprefix(f".{target.name}.").split(".")[0]
+        if pid.isdecimal():
+            try:
+                os.kill(int(pid), 0)
+            except ProcessLookupError:
+                shutil.rmtree(remains, ignore_errors=True)
+            except OSError:  # somebody else's, and alive
+                continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
+from contextlib import AbstractContextManager
 
 from rich.console import Console
 from rich.progress import Progress
@@ -11,7 +11,7 @@ from rich.progress import Progress
 _PATIENCE = 3.0  # seconds before the bar is shown
 
 
-class ProgressBar:
+class ProgressBar(AbstractContextManager["ProgressBar"]):
     """A bar on the terminal's error stream once the work has taken some seconds; silent elsewhere.
 
     A ``total`` of None is not known: the bar then only moves.
@@ -24,12 +24,7 @@ class ProgressBar:
         self._began = time.monotonic()
         self._shown = False
 
-    def __enter__(self) -> ProgressBar:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._shown:
             self._progress.stop()
 

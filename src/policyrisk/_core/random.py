@@ -30,8 +30,6 @@ from numba import njit
 from policyrisk._core.arrays import Seed
 from policyrisk.errors import InvalidInputError
 
-__all__ = ["below", "bits", "generator", "keys", "normal_pair", "stream", "uniform"]
-
 # Numba turns a uint64 that meets a signed integer into a float, so every constant is a uint64.
 _G = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
@@ -54,12 +52,11 @@ def keys(seed: Seed) -> tuple[np.uint64, np.uint64]:
     (True, False)
     """
     if isinstance(seed, np.random.Generator):
-        high, low = seed.integers(0, 2**64, size=2, dtype=np.uint64)
-        return np.uint64(high), np.uint64(low)
-    if not isinstance(seed, np.random.SeedSequence):
-        seed = np.random.SeedSequence(None if seed is None else _whole(seed))
-    first, second = seed.generate_state(2, np.uint64)
-    return np.uint64(first), np.uint64(second)
+        words: Any = seed.integers(0, 2**64, size=2, dtype=np.uint64)
+    else:
+        sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(_whole(seed))
+        words = sequence.generate_state(2, np.uint64)
+    return np.uint64(words[0]), np.uint64(words[1])
 
 
 def generator(seed: Seed) -> np.random.Generator:
@@ -68,12 +65,13 @@ def generator(seed: Seed) -> np.random.Generator:
     >>> float(generator(3).random()) == float(np.random.default_rng(3).random())
     True
     """
-    if isinstance(seed, np.random.Generator | np.random.SeedSequence) or seed is None:
-        return np.random.default_rng(seed)
-    return np.random.default_rng(_whole(seed))
+    known = isinstance(seed, np.random.Generator | np.random.SeedSequence)
+    return np.random.default_rng(seed if known else _whole(seed))
 
 
-def _whole(seed: Any) -> int:
+def _whole(seed: Any) -> int | None:
+    if seed is None:
+        return None
     try:
         number = -1 if isinstance(seed, bool) else operator.index(seed)
     except TypeError:

@@ -44,20 +44,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, for anybody or for
 _HEADER, _CHECKSUM = "header", "checksum"
 _PARTS = ("data", "indices", "indptr")  # of a sparse matrix
 # What NumPy, zipfile, zlib and the reader of an array's header raise on bytes that are not what they were.
-DAMAGE = (
-    OSError,
-    ValueError,
-    KeyError,
-    EOFError,
-    AttributeError,
-    TypeError,
-    SyntaxError,
-    RuntimeError,
-    MemoryError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+_OF_PYTHON = OSError, ValueError, KeyError, EOFError, AttributeError, TypeError, SyntaxError, RuntimeError
+DAMAGE = (*_OF_PYTHON, MemoryError, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 Header: TypeAlias = dict[str, Any]
@@ -84,8 +72,7 @@ def makes_features(function: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapp
 def save(path: str | os.PathLike[str], kind: str, value: Any) -> None:
     """Write a value to a file of the given kind; see :func:`load`."""
     arrays: Arrays = {}
-    described = pack(value, arrays)
-    text = json.dumps({"kind": kind, "format": FORMAT, "value": described}, allow_nan=True)
+    text = json.dumps({"kind": kind, "format": FORMAT, "value": pack(value, arrays)})
     columns = {_HEADER: np.frombuffer(text.encode(), dtype=np.uint8), **arrays}
     columns[_CHECKSUM] = np.frombuffer(_digest(columns), dtype=np.uint8)
     write_atomically(path, lambda file: np.savez_compressed(file, allow_pickle=False, **columns))
@@ -110,10 +97,8 @@ def load(
             f"{path}; {'update policyrisk' if newer else 'use the version of policyrisk that wrote it'}"
         )
     try:
-        if found == 1 and format_1 is not None:
-            value = format_1(header, arrays)
-        else:
-            value = unpack(header["value"], arrays)
+        older = format_1 if found == 1 else None
+        value = older(header, arrays) if older else unpack(header["value"], arrays)
         if not isinstance(value, cls):
             raise TypeError(f"{type(value).__name__} for {cls.__name__}")
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

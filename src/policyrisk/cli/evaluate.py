@@ -93,8 +93,7 @@ def evaluate(
 
     Example: policyrisk evaluate log.parquet --state x,y --features tiles:20x20 --out results/careful
     """
-    from policyrisk._core.folder import check_folder, complete_folder
-    from policyrisk._core.output import Clock, write_json
+    from policyrisk._core.output import Clock, check_folder, complete_folder, write_json
     from policyrisk.evaluation import evaluate as evaluation_of
     from policyrisk.evaluation.maps import write_maps
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from policyrisk._core.folder import check_folder
 from policyrisk.cli.shared import AsJson, Ray, RayAddress, SeedOption, as_json_text, cluster
 
 _SUFFIXES = (".parquet", ".npz")
@@ -63,6 +62,8 @@ def rollout(
             f"{str(out)!r} has no columns to name; write .parquet, or name them in `evaluate --state`",
             param_hint="--state",
         )
+    from policyrisk._core.output import check_folder, make_folder
+
     check_folder(out.parent)
     arguments = _env_arguments(env_args)
     if (here := str(Path.cwd())) not in sys.path:
@@ -71,7 +72,6 @@ def rollout(
     projection = None if project is None else _imported(project, "--project")
 
     from policyrisk import readers
-    from policyrisk._core.output import make_folder
     from policyrisk.simulation.rollouts import rollout as play
 
     options: dict[str, Any] = {

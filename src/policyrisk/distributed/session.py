@@ -14,7 +14,7 @@ from typing import Any
 import numba
 
 from policyrisk._core.arrays import as_count
-from policyrisk._core.optional import check_installed
+from policyrisk._core.imports import check_installed
 from policyrisk._core.threads import single_threaded
 from policyrisk.errors import InvalidInputError, PolicyRiskError, WorkerError
 

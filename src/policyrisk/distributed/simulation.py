@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from policyrisk._core.arrays import Floats, Seed, as_count
-from policyrisk._core.optional import check_installed
+from policyrisk._core.imports import check_installed
 from policyrisk._core.progress import ProgressBar
 from policyrisk.distributed import session
 from policyrisk.distributed.shards import Shard, evenly

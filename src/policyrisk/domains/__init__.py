@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from policyrisk._core.lazy import lazy
+from policyrisk._core.imports import lazy
 from policyrisk.simulation.registration import register_if_loaded
 
 if TYPE_CHECKING:

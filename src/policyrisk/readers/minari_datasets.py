@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policyrisk._core.arrays import as_count
-from policyrisk._core.optional import check_installed
+from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.stream import BATCH_ROWS, Piece, Stream
 from policyrisk.simulation.observations import Project, as_project, as_rows

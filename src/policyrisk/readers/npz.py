@@ -13,9 +13,7 @@ from policyrisk._core.records import DAMAGE, write_atomically
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.files import check_target
 from policyrisk.readers.stream import Piece, Stream
-from policyrisk.trajectories import Source, Trajectories, batches
-
-_NAMES = ("states", "rewards", "lengths", "terminated")
+from policyrisk.trajectories import COLUMNS, Source, Trajectories, batches
 
 
 def read_npz(path: str | os.PathLike[str]) -> Stream:
@@ -47,16 +45,16 @@ def _load(file: Path) -> Trajectories:
             pass
         with np.load(file, allow_pickle=False) as archive:
             there = archive.files
-            arrays = {name: archive[name] for name in _NAMES if name in there}
+            arrays = {name: archive[name] for name in COLUMNS if name in there}
     except DAMAGE as error:
         raise InvalidInputError(
             f"path must be an npz file of plain arrays, got {file}, which is none or is damaged ({error}); "
             "write it again with numpy.savez"
         ) from error
-    lacking = [name for name in _NAMES if name not in arrays]
+    lacking = [name for name in COLUMNS if name not in arrays]
     if lacking:
         raise InvalidInputError(
-            f"path must have the arrays {', '.join(_NAMES)}, got {', '.join(there) or 'none'} in {file}; "
+            f"path must have the arrays {', '.join(COLUMNS)}, got {', '.join(there) or 'none'} in {file}; "
             f"add {', '.join(lacking)}"
         )
     try:
@@ -69,5 +67,5 @@ def write_npz(data: Source, path: str | os.PathLike[str]) -> None:
     """Write Trajectories, or a stream of them, as an npz file that :func:`read_npz` reads back exactly."""
     check_target(path, "data.npz")
     all_of_it = Trajectories.concatenate(batches(data))
-    columns = {name: getattr(all_of_it, name) for name in _NAMES}
+    columns = {name: getattr(all_of_it, name) for name in COLUMNS}
     write_atomically(path, lambda file: np.savez_compressed(file, allow_pickle=False, **columns))

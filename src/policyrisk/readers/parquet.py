@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from policyrisk._core.optional import check_installed
+from policyrisk._core.imports import check_installed
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.readers.columns import (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from policyrisk._core.arrays import as_count
-from policyrisk._core.optional import check_installed
+from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError, PolicyRiskError
 from policyrisk.readers.columns import Converter, Layout, match
 from policyrisk.readers.files import PathOrPaths, describe, find_files

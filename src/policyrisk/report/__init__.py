@@ -10,7 +10,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from policyrisk._core.optional import check_installed
+from policyrisk._core.imports import check_installed
 from policyrisk._core.output import plain
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import PolicyRiskWarning

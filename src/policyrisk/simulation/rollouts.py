@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policyrisk._core.arrays import Seed, as_count
-from policyrisk._core.optional import check_installed
+from policyrisk._core.imports import check_installed
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError

@@ -1,10 +1,15 @@
-"""Public names that load on first use, so that ``import policyrisk`` and the command line start at once."""
+"""What is imported only when used: public names on first use, and packages that may be missing."""
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from policyrisk.errors import MissingPackageError
+
+# The extra of pyproject.toml that brings each package.
+_EXTRAS = {"gymnasium": "gym", "minari": "gym", "pyarrow": "parquet", "plotly": "plot", "ray": "ray"}
 
 
 def lazy(
@@ -27,3 +32,16 @@ def lazy(
         return sorted(homes)
 
     return get, names
+
+
+def check_installed(package: str, what: str) -> None:
+    """Raise unless ``package`` can be imported; ``what`` says what needs it.
+
+    >>> check_installed("numpy", "adding up")
+    """
+    if importlib.util.find_spec(package) is None:
+        extra = _EXTRAS.get(package, "all")
+        raise MissingPackageError(
+            f"{what} needs the package {package}, which is not installed; "
+            f"install it with `pip install 'policyrisk[{extra}]'`"
+        )
