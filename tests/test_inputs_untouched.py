@@ -473,6 +473,7 @@ def rolled_out(given: Given) -> Any:
     "domains.Maze",
     "domains.Maze.free",
     "domains.Maze.from_dict",
+    "domains.Maze.playable",
     "domains.Maze.reachable",
     "domains.Pinball",
     "domains.Pinball.as_actions",
@@ -510,7 +511,12 @@ def pinball(given: Given) -> Any:
     states = given.array([[0.1, 0.9, 0.1, 0.0], [0.7, 0.4, 0.0, 0.2]])
     actions = given.array([1, 3], np.int64)
     policy = pr.domains.UniformPolicy(4)
-    found: list[Any] = [maze.free(places), maze.reachable(places), *game.step(states, actions, seed=1)]
+    found: list[Any] = [
+        maze.free(places),
+        maze.reachable(places),
+        maze.playable(places),
+        *game.step(states, actions, seed=1),
+    ]
     found += [game.as_starts(places, "starts"), game.as_actions(actions, 2, "actions")]
     found.append(game.rollout(policy, states, seed=1, max_steps=20).states)
     found.append(game.rollout(lambda x: given.array(np.zeros(2), np.int64)[: len(x)], states, 1, 5).states)
