@@ -307,7 +307,7 @@ def test_substitution_needs_one_sweep() -> None:
     r = np.random.default_rng(0).random((P.shape[0], 2))
     order, _ = linear.component_order(sp.csr_array(A))
     ordered = linear.permuted(sp.csr_array(A), order)
-    solver = linear.Substitution(ordered, ordered.T.tocsr(), order)
+    solver = linear.substitution(ordered, order)
     for transpose in (False, True):
         d = solver.correct(r, 0.0, transpose=transpose).d
         np.testing.assert_allclose((A.T if transpose else A) @ d, r, rtol=1e-12)

@@ -50,6 +50,7 @@ class SarsaMemory(NamedTuple):
     counts: Ints  # (2,)
     u: Floats  # (1, d) room for a scaled state
     rows: Ints  # (2,) and for where its bases are stored
+    words: Words  # (2,) the random stream
 
 
 @njit(cache=True, error_model="numpy")
@@ -68,42 +69,30 @@ def _look(grid: GridBases, state: Any, memory: SarsaMemory, indices: Ints, value
 
 
 @njit(cache=True)
-def _pick(
-    memory: SarsaMemory,
-    indices: Ints,
-    values: Floats,
-    near: int,
-    epsilon: float,
-    s0: np.uint64,
-    s1: np.uint64,
-) -> tuple[Any, Any, np.uint64, np.uint64]:
+def _pick(memory: SarsaMemory, indices: Ints, values: Floats, near: int, epsilon: float) -> tuple[Any, Any]:
     """An ε-greedy action and its value Q(x, a)."""
-    q = memory.action_values
-    weights = memory.weights
+    q, weights, words = memory.action_values, memory.weights, memory.words
     q[:] = 0.0
     for i in range(near):
         for a in range(len(q)):
             q[a] += values[i] * weights[indices[i], a]
-    draw, s0, s1 = uniform(s0, s1)
+    draw, words[0], words[1] = uniform(words[0], words[1])
     if draw < epsilon:
-        action, s0, s1 = below(len(q), s0, s1)
+        action, words[0], words[1] = below(len(q), words[0], words[1])
     else:
         action = np.argmax(q)
-    return action, q[action], s0, s1
+    return action, q[action]
 
 
 @njit(cache=True)
-def begin(
-    grid: GridBases, memory: SarsaMemory, state: Any, epsilon: float, s0: np.uint64, s1: np.uint64
-) -> tuple[Any, np.uint64, np.uint64]:
+def begin(grid: GridBases, memory: SarsaMemory, rates: Rates, state: Any) -> Any:
     """Start an episode: forget the traces and choose the first action."""
     for i in range(memory.counts[1]):
         memory.trace[memory.traced[i]] = 0.0
     near = _look(grid, state, memory, memory.indices, memory.values)
-    action, _, s0, s1 = _pick(memory, memory.indices, memory.values, near, epsilon, s0, s1)
     memory.counts[0] = near
     memory.counts[1] = 0
-    return action, s0, s1
+    return _pick(memory, memory.indices, memory.values, near, rates.epsilon)[0]
 
 
 @njit(cache=True)
@@ -145,9 +134,7 @@ def learn(
     reward: float,
     state: Any,
     terminated: bool,
-    s0: np.uint64,
-    s1: np.uint64,
-) -> tuple[Any, np.uint64, np.uint64]:
+) -> Any:
     """Learn from one transition to ``state``; returns the next action."""
     weights, trace, traced, counts = memory.weights, memory.trace, memory.traced, memory.counts
     delta = reward
@@ -157,9 +144,7 @@ def learn(
     following = 0
     if not terminated:
         near = _look(grid, state, memory, memory.next_indices, memory.next_values)
-        following, q, s0, s1 = _pick(
-            memory, memory.next_indices, memory.next_values, near, rates.epsilon, s0, s1
-        )
+        following, q = _pick(memory, memory.next_indices, memory.next_values, near, rates.epsilon)
         delta += rates.discount * q
         counts[0] = near
         memory.indices[:near] = memory.next_indices[:near]
@@ -168,31 +153,6 @@ def learn(
     flat = weights.reshape(-1)
     for i in range(counts[1]):
         flat[traced[i]] += change * trace[traced[i]]
-    return following, s0, s1
-
-
-@njit(cache=True)
-def begin_outside(grid: GridBases, memory: SarsaMemory, state: Floats, epsilon: float, words: Words) -> Any:
-    """:func:`begin` for callers that are not compiled, which keep the stream in ``words`` (2,)."""
-    action, words[0], words[1] = begin(grid, memory, state, epsilon, words[0], words[1])
-    return action
-
-
-@njit(cache=True)
-def learn_outside(
-    grid: GridBases,
-    memory: SarsaMemory,
-    rates: Rates,
-    action: int,
-    reward: float,
-    state: Floats,
-    terminated: bool,
-    words: Words,
-) -> Any:
-    """:func:`learn` for the same callers."""
-    following, words[0], words[1] = learn(
-        grid, memory, rates, action, reward, state, terminated, words[0], words[1]
-    )
     return following
 
 
@@ -214,17 +174,18 @@ def _episodes(
     terminated: Bools,  # (n,) out
 ) -> None:
     """One episode after another; episode i draws from stream ``first + i``."""
+    words = memory.words
     for i in range(starts.shape[0]):
-        s0, s1 = stream(key0, key1, first + i)
+        words[0], words[1] = stream(key0, key1, first + i)
         state = read(domain, starts, i)
         rates = Rates(steps[i], epsilons[i], lam, discount)
-        action, s0, s1 = begin(grid, memory, state, rates.epsilon, s0, s1)
+        action = begin(grid, memory, rates, state)
         total = 0.0
         t = 0
         done = False
         while t < max_steps and not done:
-            state, reward, done, s0, s1 = step(domain, state, action, s0, s1)
-            action, s0, s1 = learn(grid, memory, rates, action, reward, state, done, s0, s1)
+            state, reward, done, words[0], words[1] = step(domain, state, action, words[0], words[1])
+            action = learn(grid, memory, rates, action, reward, state, done)
             total += reward
             t += 1
         returns[i], lengths[i], terminated[i] = total, t, done

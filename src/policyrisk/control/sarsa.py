@@ -207,6 +207,7 @@ class _Learner:
             counts=np.zeros(2, np.int64),
             u=np.empty((1, d)),
             rows=np.zeros(2, np.int64),
+            words=np.zeros(2, np.uint64),
         )
 
     def check_actions(self, actions: Any) -> None:
@@ -261,22 +262,21 @@ class _Learner:
         steps, epsilons = self.rates(np.arange(self.episodes))
         returns, lengths, terminated = self.outcomes
         env_seed: int | None = int(rng.integers(2**31))
-        words = np.empty((1, 2), np.uint64)
         with ProgressBar("training", self.episodes) as bar:
             for k in range(self.episodes):
-                start_streams(*self.key, k, words)
+                start_streams(*self.key, k, self.memory.words[None])
                 observation, _ = env.reset(seed=env_seed)
                 env_seed = None
                 rates = _kernels.Rates(float(steps[k]), float(epsilons[k]), lam, discount)
                 state = as_floats(observation, "observation", (None,))
                 self.settings.features.box.columns(len(state))  # raises where they do not fit
-                action = _kernels.begin_outside(self.grid, self.memory, state, rates.epsilon, words[0])
+                action = _kernels.begin(self.grid, self.memory, rates, state)
                 total, t, ended, cut = 0.0, 0, False, False
                 while t < most and not (ended or cut):
                     observation, reward, ended, cut, _ = env.step(origin + int(action))
                     state = as_floats(observation, "observation", (None,))
                     transition = (int(action), float(reward), state, bool(ended))
-                    action = _kernels.learn_outside(self.grid, self.memory, rates, *transition, words[0])
+                    action = _kernels.learn(self.grid, self.memory, rates, *transition)
                     total += float(reward)
                     t += 1
                 returns[k], lengths[k], terminated[k] = total, t, ended

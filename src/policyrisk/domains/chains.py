@@ -41,11 +41,7 @@ def boyan(discount: float = 1.0) -> MarkovChain:
     np.float64(-24.0)
     """
     n = 12
-    P = np.zeros((n, n))
-    for i in range(n - 1):
-        P[i, i + 1] = 0.5
-        if i + 2 < n:
-            P[i, i + 2] = 0.5
+    P = 0.5 * (np.eye(n, k=1) + np.eye(n, k=2))
     r = np.full(n, -3.0)
     r[-1] = -2.0
     return MarkovChain(P, r, discount)

@@ -136,22 +136,6 @@ def hashed_indices(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def tile_coordinates(
-    states: Floats, columns: Ints, low: Floats, high: Floats, bins: Ints, offsets: Floats, out: Ints
-) -> int:
-    """The tile's coordinates in every tiling, into out (n, tilings, d)."""
-    place = np.empty(len(columns))
-    for row in range(len(states)):
-        if not _finite(states, row):
-            return row
-        _places(states, row, columns, low, high, bins, place)
-        for k in range(len(offsets)):
-            for i in range(len(columns)):
-                out[row, k, i] = _tile(place[i], offsets[k, i], bins[i])
-    return -1
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def monomials(u: Floats, parent: Ints, coordinate: Ints, out: Floats) -> None:
     """φ_k = φ_{parent of k} · u_i, i = coordinate[k], from φ_0 = 1, into out (n, size)."""
     for row in range(len(u)):

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Bools, Floats, Ints, as_count, as_floats, as_states, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
+from policyrisk.features.protocol import Described
 
-_MOST = 2**31 - 1  # tiles or centres along one coordinate: far more than anyone has, and exact in a float
-_WIDEST = 1e298  # high - low, so that _MOST times it is still a finite number
+_WIDEST = 1e298  # high - low, so that it is still a finite number when multiplied by a count
 
 
 def unchecked_states(states: npt.ArrayLike) -> Floats:
@@ -79,12 +79,7 @@ def as_counts(value: Any, name: str, count: int) -> tuple[int, ...]:
             f"{name} must be one whole number or {count} of them, one per coordinate, got {len(given)}; "
             "pass as many as low and high have"
         )
-    numbers = tuple(as_count(number, name, 1) for number in given)
-    if max(numbers) > _MOST:
-        raise InvalidInputError(
-            f"{name} must be at most {_MOST} per coordinate, got {max(numbers)}; pass fewer"
-        )
-    return numbers
+    return tuple(as_count(number, name, 1) for number in given)
 
 
 @dataclass(frozen=True)
@@ -174,3 +169,13 @@ class Box:
             "high": list(self.high) if self.bounded else None,
             "dims": None if self.dims is None else list(self.dims),
         }
+
+
+class OnBox(Described):
+    """A map of states scaled to a box."""
+
+    box: Box
+
+    def outside(self, states: npt.ArrayLike) -> Bools:
+        """Which states lie outside the box, of shape (n,)."""
+        return self.box.outside(states)

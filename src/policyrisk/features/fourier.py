@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Ints, as_count
+from policyrisk._core.arrays import Ints, as_count
 from policyrisk.features import _kernels
 from policyrisk.features.box import Box
-from policyrisk.features.lattice import lattice, parents
-from policyrisk.features.protocol import Described
+from policyrisk.features.lattice import OnLattice, lattice
 
 
-class Fourier(Described):
+class Fourier(OnLattice):
     """φ_k(x) = cos(π k·u), where u = (x − low) / (high − low), for whole k with 0 ≤ k_i ≤ order.
 
     ``total`` bounds Σ_i k_i as well: without it there are (order + 1)^dim features, too many in high
@@ -31,6 +28,8 @@ class Fourier(Described):
     (256, 35)
     """
 
+    _fill = staticmethod(_kernels.cosines)
+
     def __init__(
         self,
         order: int,
@@ -43,31 +42,14 @@ class Fourier(Described):
         self.total = None if total is None else as_count(total, "total")
         self.box = Box.of(low, high, dims)
 
-    @cached_property
+    @property
     def frequencies(self) -> Ints:
         """The frequencies k, of shape (size, dim)."""
+        return self._vectors
+
+    def _lattice(self) -> Ints:
         total = self.order * self.box.dim if self.total is None else self.total
         return lattice(self.box.dim, largest=self.order, total=total)
-
-    @cached_property
-    def _parents(self) -> tuple[Ints, Ints]:
-        return parents(self.frequencies)
-
-    @property
-    def size(self) -> int:
-        """The number of cosines."""
-        return len(self.frequencies)
-
-    def __call__(self, states: npt.ArrayLike) -> Floats:
-        """φ(states), of shape (n, size)."""
-        u = self.box.scale(states)
-        phi = np.empty((len(u), self.size))
-        _kernels.cosines(u, *self._parents, phi)
-        return phi
-
-    def outside(self, states: npt.ArrayLike) -> Bools:
-        """Which states lie outside the box, of shape (n,)."""
-        return self.box.outside(states)
 
     def spec(self) -> dict[str, Any]:
         """This map in plain values."""

@@ -7,11 +7,16 @@ so a product over coordinates needs one multiplication per k: the parent's produ
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, ClassVar
+
 import numpy as np
+import numpy.typing as npt
 
-from policyrisk._core.arrays import Ints, readonly
-
-__all__ = ["lattice", "parents"]
+from policyrisk._core.arrays import Floats, Ints, readonly
+from policyrisk.features.box import OnBox
 
 
 def lattice(dim: int, largest: int, total: int) -> Ints:
@@ -46,3 +51,33 @@ def parents(k: Ints) -> tuple[Ints, Ints]:
         row[i] -= 1
         parent[j], coordinate[j] = number[tuple(row)], i
     return readonly(parent), readonly(coordinate)
+
+
+class OnLattice(OnBox):
+    """A feature for every vector of a lattice, each made from its parent's by the kernel ``_fill``."""
+
+    _fill: ClassVar[Callable[..., Any]]
+
+    @abstractmethod
+    def _lattice(self) -> Ints:
+        """The vectors, of shape (size, dim)."""
+
+    @cached_property
+    def _vectors(self) -> Ints:
+        return self._lattice()
+
+    @cached_property
+    def _parents(self) -> tuple[Ints, Ints]:
+        return parents(self._vectors)
+
+    @property
+    def size(self) -> int:
+        """The number of features."""
+        return len(self._vectors)
+
+    def __call__(self, states: npt.ArrayLike) -> Floats:
+        """φ(states), of shape (n, size)."""
+        u = self.box.scale(states)
+        phi = np.empty((len(u), self.size))
+        self._fill(u, *self._parents, phi)
+        return phi

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Ints, as_count
+from policyrisk._core.arrays import Ints, as_count
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
 from policyrisk.features.box import Box
-from policyrisk.features.lattice import lattice, parents
-from policyrisk.features.protocol import Described
+from policyrisk.features.lattice import OnLattice, lattice
 
 MOST = 1_000_000  # monomials
 
 
-class Polynomial(Described):
+class Polynomial(OnLattice):
     """φ_k(x) = Π_i u_i^{k_i} with Σ_i k_i ≤ degree, where u = (x − low) / (high − low).
 
     The exponents come in order of total degree, so that the first feature is the constant 1. States
@@ -33,12 +30,10 @@ class Polynomial(Described):
     [[0, 0], [1, 0], [0, 1], [2, 0], [1, 1], [0, 2]]
     """
 
+    _fill = staticmethod(_kernels.monomials)
+
     def __init__(
-        self,
-        degree: int,
-        low: npt.ArrayLike,
-        high: npt.ArrayLike,
-        dims: npt.ArrayLike | None = None,
+        self, degree: int, low: npt.ArrayLike, high: npt.ArrayLike, dims: npt.ArrayLike | None = None
     ) -> None:
         self.degree = as_count(degree, "degree")
         self.box = Box.of(low, high, dims)
@@ -49,30 +44,13 @@ class Polynomial(Described):
                 f"{self.box.dim} coordinates; choose a lower degree or fewer coordinates with dims="
             )
 
-    @cached_property
+    @property
     def exponents(self) -> Ints:
         """The exponents k, of shape (size, dim)."""
+        return self._vectors
+
+    def _lattice(self) -> Ints:
         return lattice(self.box.dim, largest=self.degree, total=self.degree)
-
-    @cached_property
-    def _parents(self) -> tuple[Ints, Ints]:
-        return parents(self.exponents)
-
-    @property
-    def size(self) -> int:
-        """The number of monomials."""
-        return len(self.exponents)
-
-    def __call__(self, states: npt.ArrayLike) -> Floats:
-        """φ(states), of shape (n, size)."""
-        u = self.box.scale(states)
-        phi = np.empty((len(u), self.size))
-        _kernels.monomials(u, *self._parents, phi)
-        return phi
-
-    def outside(self, states: npt.ArrayLike) -> Bools:
-        """Which states lie outside the box, of shape (n,)."""
-        return self.box.outside(states)
 
     def spec(self) -> dict[str, Any]:
         """This map in plain values."""

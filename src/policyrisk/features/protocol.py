@@ -24,11 +24,9 @@ class Features(Protocol):
     @property
     def size(self) -> int:
         """The number of features."""
-        ...
 
     def __call__(self, states: npt.ArrayLike) -> Matrix:
         """φ(states), of shape (n, size), dense or CSR."""
-        ...
 
 
 @runtime_checkable
@@ -37,7 +35,6 @@ class BinaryFeatures(Features, Protocol):
 
     def active(self, states: npt.ArrayLike) -> Ints:
         """The indices of the features that are 1, of shape (n, ones)."""
-        ...
 
 
 class Described(ABC):

@@ -22,28 +22,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import (
-    Bools,
-    Floats,
-    Ints,
-    Matrix,
-    as_floats,
-    as_number,
-    as_states,
-    name_some,
-    readonly,
-)
+from policyrisk._core.arrays import Floats, Ints, Matrix, as_floats, as_number, as_states, name_some, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _radial_kernels as kernels
-from policyrisk.features.box import Box, as_counts
-from policyrisk.features.protocol import Described
+from policyrisk.features.box import Box, OnBox, as_counts
 
 _ROWS = 1024  # states at a time, so that the exponentials of a dense grid stay in the cache
 
 _NARROWEST = 1e-100  # width, so that the square of 1 / width is a number
 
 
-class RadialBasis(Described):
+class RadialBasis(OnBox):
     """φ_c(x) = exp(−½ Σ_i ((u_i − c_i) / width_i)²) for every centre c, of shape (size, dim).
 
     Centres are given in the states' own units, widths (one, or one per coordinate) in those of u. With
@@ -87,7 +76,13 @@ class RadialBasis(Described):
                 f"centres must have {self.box.dim} coordinates, as many as low and high, got {dim}; "
                 "pass the coordinates that dims names"
             )
-        self.width = _as_width(width, dim)
+        widths = np.array(as_floats(np.full(dim, width) if np.ndim(width) == 0 else width, "width", (dim,)))
+        if not (widths >= _NARROWEST).all():
+            raise InvalidInputError(
+                f"width must be positive, at least {_NARROWEST:g}, got {widths.tolist()}; "
+                "it is a part of the box's length, such as 0.1"
+            )
+        self.width: Floats = readonly(widths)
         self.normalised = bool(normalised)
         self.truncate = None if truncate is None else as_number(truncate, "truncate", 0.0, open_low=True)
 
@@ -174,10 +169,6 @@ class RadialBasis(Described):
             values /= np.repeat(np.add.reduceat(values, starts[:-1]), counts)
         return sp.csr_array((values, indices, starts), shape=(len(u), self.size))
 
-    def outside(self, states: npt.ArrayLike) -> Bools:
-        """Which states lie outside the box, of shape (n,)."""
-        return self.box.outside(states)
-
     def _settings(self) -> dict[str, Any]:
         return {
             "width": self.width.tolist(),
@@ -254,17 +245,6 @@ class RadialGrid(RadialBasis):
     def spec(self) -> dict[str, Any]:
         """This map in plain values."""
         return {"kind": "RadialBasis.grid", "shape": list(self.shape), **self._settings()}
-
-
-def _as_width(width: npt.ArrayLike, dim: int) -> Floats:
-    given = np.full(dim, width) if np.ndim(width) == 0 else width
-    array = np.array(as_floats(given, "width", (dim,)))
-    if not (array >= _NARROWEST).all():
-        raise InvalidInputError(
-            f"width must be positive, at least {_NARROWEST:g}, got {array.tolist()}; "
-            "it is a part of the box's length, such as 0.1"
-        )
-    return readonly(array)
 
 
 def _row_storage(counts: Ints, size: int) -> tuple[Ints, npt.NDArray[Any], Floats]:

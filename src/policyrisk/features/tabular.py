@@ -61,11 +61,7 @@ class Tabular:
 
     def spec(self) -> dict[str, Any]:
         """This map in plain values."""
-        return {
-            "kind": "Tabular",
-            "size": self.size,
-            "dims": None if self.dims is None else list(self.dims),
-        }
+        return {"kind": "Tabular", "size": self.size, "dims": None if self.dims is None else list(self.dims)}
 
 
 def ones_at(active: Ints, size: int) -> sp.csr_array[Any, tuple[int, int]]:

@@ -36,17 +36,16 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Ints, as_count, as_states, readonly
+from policyrisk._core.arrays import Floats, Ints, as_count, as_states, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
-from policyrisk.features.box import Box, as_counts, unchecked_states
-from policyrisk.features.protocol import Described
+from policyrisk.features.box import Box, OnBox, as_counts, unchecked_states
 from policyrisk.features.tabular import ones_at
 
 _LARGEST = 2**62  # indices must fit in 64 bits
 
 
-class TileCoding(Described):
+class TileCoding(OnBox):
     """φ_j(x) = 1 where x lies in tile j, and 0 elsewhere: ``tilings`` ones in every state.
 
     ``bins`` is the number of tiles along each coordinate, or one number for all. States outside the
@@ -121,10 +120,6 @@ class TileCoding(Described):
         """φ(states), of shape (n, size), CSR."""
         return ones_at(self.active(states), self.size)
 
-    def outside(self, states: npt.ArrayLike) -> Bools:
-        """Which states lie outside the box, of shape (n,)."""
-        return self.box.outside(states)
-
     def centres(self) -> Floats:
         """The middle of every tile, in the order of the indices, of shape (size, dim): one tiling only.
 
@@ -151,13 +146,11 @@ class TileCoding(Described):
         >>> phi.collisions(np.linspace(0, 1, 1000)) >= 100 - 64
         True
         """
-        array = unchecked_states(states)
-        columns = self.box.columns(array.shape[1])
-        tiles = np.empty((len(array), self.tilings, self.box.dim), dtype=np.int64)
-        index = self.active(states)
-        _kernels.tile_coordinates(array, columns, *self.box.bounds, self._bins, self.offsets, tiles)
-        different = sum(len(np.unique(tiles[:, k], axis=0)) for k in range(self.tilings))
-        return different - len(np.unique(index))
+        low, high = self.box.bounds
+        t = ((self.box.coordinates(states) - low) * self._bins / (high - low)).clip(0.0, self._bins)
+        tiles = [np.minimum((t + offset).astype(np.int64), self._bins - 1) for offset in self.offsets]
+        different = sum(len(np.unique(tile, axis=0)) for tile in tiles)
+        return different - len(np.unique(self.active(states)))
 
     def spec(self) -> dict[str, Any]:
         """This map in plain values."""

@@ -169,59 +169,49 @@ def collapse(
 
 
 @njit(cache=True)
+def _product(a: float, b: float) -> tuple[float, float]:
+    """a·b and its rounding error, by Dekker's splitting."""
+    split = 134217729.0  # 2**27 + 1
+    a_high, b_high = split * a, split * b
+    a_high, b_high = a_high - (a_high - a), b_high - (b_high - b)
+    a_low, b_low = a - a_high, b - b_high
+    product = a * b
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+@njit(cache=True)
+def _sum(a: float, b: float) -> tuple[float, float]:
+    """a + b and its rounding error (two-sum)."""
+    total = a + b
+    gone = total - a
+    return total, (a - (total - gone)) + (b - gone)
+
+
+@njit(cache=True)
 def resolvent_residual(
-    indptr: Indices,
-    indices: Indices,
-    data: Floats,
-    factor: float,
-    b: Floats,
-    x: Floats,
-    out: Floats,
+    indptr: Indices, indices: Indices, data: Floats, factor: float, b: Floats, x: Floats, out: Floats
 ) -> None:
     """Write r = b − x + factor · P x, of shape (n, k), summed in twice the working precision.
 
-    Sums carry their rounding error along (two-sum), products theirs (Dekker's splitting), so that r
-    is right to about one rounding even where b, x and P x cancel. |x| must stay below 1e300.
+    Sums and products carry their rounding error along, so that r is right to about one rounding even where
+    b, x and P x cancel. |x| must stay below 1e300.
     """
     n, columns = b.shape
     high = np.empty(columns)
     low = np.empty(columns)
-    split = 134217729.0  # 2**27 + 1
     for i in range(n):
         for c in range(columns):
             high[c] = 0.0
             low[c] = 0.0
         for k in range(indptr[i], indptr[i + 1]):
-            p = data[k]
-            j = indices[k]
-            p_high = split * p
-            p_high = p_high - (p_high - p)
-            p_low = p - p_high
             for c in range(columns):
-                y = x[j, c]
-                y_high = split * y
-                y_high = y_high - (y_high - y)
-                y_low = y - y_high
-                product = p * y
-                rest = ((p_high * y_high - product) + p_high * y_low + p_low * y_high) + p_low * y_low
-                total = high[c] + product
-                gone = total - high[c]
-                low[c] += rest + ((high[c] - (total - gone)) + (product - gone))
-                high[c] = total
+                product, rest = _product(data[k], x[indices[k], c])
+                high[c], error = _sum(high[c], product)
+                low[c] += rest + error
         for c in range(columns):
-            f_high = split * factor
-            f_high = f_high - (f_high - factor)
-            f_low = factor - f_high
-            y = high[c]
-            y_high = split * y
-            y_high = y_high - (y_high - y)
-            y_low = y - y_high
-            product = factor * y
-            rest = ((f_high * y_high - product) + f_high * y_low + f_low * y_high) + f_low * y_low
+            total, rest = _product(factor, high[c])
             rest += factor * low[c]
             for term in (-x[i, c], b[i, c]):
-                total = product + term
-                gone = total - product
-                rest += (product - (total - gone)) + (term - gone)
-                product = total
-            out[i, c] = product + rest
+                total, error = _sum(total, term)
+                rest += error
+            out[i, c] = total + rest

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import (
@@ -73,13 +72,13 @@ class Branches:
 def from_matrix(P: Sparse, rewards: Floats | Sparse, terminal_rewards: object) -> Branches:
     """Branches of checked P (n, n) with rewards r(x) (n,) or r(x, y) (n, n); rows' rests terminate."""
     n = P.shape[0]
-    ends = _terminating(P)
-    leaving = np.flatnonzero(ends)
+    ends = 1.0 - np.asarray(P.sum(axis=1)).ravel()
+    leaving = np.flatnonzero(ends > ROW_ROUNDING)
     rows = np.repeat(np.arange(n), np.diff(P.indptr))
     if rewards.ndim == 1:
         earned, default = np.asarray(rewards)[rows], np.asarray(rewards)
     else:
-        earned, default = _entries(rewards, rows, P.indices), np.zeros(n)
+        earned, default = np.asarray(rewards[rows, P.indices]).ravel(), np.zeros(n)
     at_end = default if terminal_rewards is None else as_floats(terminal_rewards, "terminal_rewards", (n,))
     return _sorted(
         n,
@@ -92,23 +91,13 @@ def from_matrix(P: Sparse, rewards: Floats | Sparse, terminal_rewards: object) -
 
 def mix(parts: Sequence[Branches], policy: Floats) -> Branches:
     """The branches of a stochastic policy (n, actions): each action's, weighted with its probability."""
-    n = parts[0].n
-    rows, successors, probabilities, rewards = [], [], [], []
+    kept = []
     for action, part in enumerate(parts):
-        row = part.row
-        weight = policy[row, action]
-        chosen = weight > 0
-        rows.append(row[chosen])
-        successors.append(part.successor[chosen])
-        probabilities.append((weight * part.probability)[chosen])
-        rewards.append(part.reward[chosen])
-    return _sorted(
-        n,
-        np.concatenate(rows),
-        np.concatenate(successors),
-        np.concatenate(probabilities),
-        np.concatenate(rewards),
-    )
+        weight = policy[part.row, action]
+        columns = (part.row, part.successor, weight * part.probability, part.reward)
+        kept.append([column[weight > 0] for column in columns])
+    rows, successors, probabilities, rewards = (np.concatenate(column) for column in zip(*kept, strict=True))
+    return _sorted(parts[0].n, rows, successors, probabilities, rewards)
 
 
 def as_transition_matrix(value: Any, name: str) -> Sparse:
@@ -161,20 +150,6 @@ def _refuse_low_precision(dtype: np.dtype[Any], name: str) -> None:
             f"{name} must be float64, got {dtype}, whose rounding of a row's sum would count as terminating; "
             "convert it, and divide the rows that should sum to 1 by their sums"
         )
-
-
-def _terminating(P: Sparse) -> Floats:
-    """The probability of ending from each state, 0 where the row sums to 1 within rounding."""
-    rest = 1.0 - np.asarray(P.sum(axis=1)).ravel()
-    return np.where(rest > ROW_ROUNDING, rest, 0.0)
-
-
-def _entries(matrix: Floats | Sparse, rows: Ints, columns: npt.NDArray[Any]) -> Floats:
-    """The entries at (rows, columns), of shape (len(rows),)."""
-    if sp.issparse(matrix):
-        return np.asarray(sp.csr_array(matrix)[rows, columns]).ravel()
-    entries: Floats = np.asarray(matrix)[rows, columns]
-    return entries
 
 
 def _sorted(n: int, rows: Ints, successors: Ints, probabilities: Floats, rewards: Floats) -> Branches:

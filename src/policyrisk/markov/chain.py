@@ -22,6 +22,7 @@ import scipy.sparse as sp
 
 from policyrisk._core import random as _random
 from policyrisk._core.arrays import (
+    Bools,
     Floats,
     Seed,
     as_array,
@@ -59,12 +60,7 @@ class MarkovChain:
     """
 
     def __init__(
-        self,
-        P: object,
-        r: object,
-        discount: float = 1.0,
-        *,
-        terminal_rewards: npt.ArrayLike | None = None,
+        self, P: object, r: object, discount: float = 1.0, *, terminal_rewards: npt.ArrayLike | None = None
     ) -> None:
         matrix = as_transition_matrix(P, "P")
         rewards = as_rewards(r, matrix.shape[0])
@@ -216,11 +212,7 @@ class MarkovChain:
         return zeta
 
     def sample(
-        self,
-        start: npt.ArrayLike = 0,
-        episodes: int = 1000,
-        seed: Seed = None,
-        max_steps: int | None = None,
+        self, start: npt.ArrayLike = 0, episodes: int = 1000, seed: Seed = None, max_steps: int | None = None
     ) -> Trajectories:
         """Episodes of state indices, of shape (.., 1); the terminal state is index n.
 
@@ -279,33 +271,24 @@ class MarkovChain:
         return np.asarray(running - np.repeat(before, np.diff(self.branches.indptr)))
 
     @cached_property
-    def _reaches_end(self) -> npt.NDArray[np.bool_]:
+    def _reaches_end(self) -> Bools:
         """Which states can reach the end, of shape (n,)."""
         branches = self.branches
-        ending = np.zeros(self.n, dtype=np.bool_)
-        ending[branches.row[branches.successor == self.n]] = True
+        ending = np.bincount(branches.row[branches.successor == self.n], minlength=self.n) > 0
         return _closure(sp.csr_array(self.P.T), ending)
 
-    def _reachable(self, zeta: Floats) -> npt.NDArray[np.bool_]:
+    def _reachable(self, zeta: Floats) -> Bools:
         return _closure(self.P, zeta > 0)
 
     def __repr__(self) -> str:
         return f"MarkovChain({self.n} states, {self.P.nnz} transitions, discount={self.discount})"
 
 
-def _closure(graph: Sparse, sources: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _closure(graph: Sparse, sources: Bools) -> Bools:
     """The nodes that can be reached from the sources along the graph's edges, sources included."""
     n = graph.shape[0]
-    from_root = sp.csr_array(
-        (
-            np.ones(int(sources.sum())),
-            (np.zeros(int(sources.sum()), dtype=np.int64), np.flatnonzero(sources)),
-        ),
-        shape=(1, n),
-    )
-    rooted = sp.csr_array(
-        sp.vstack([sp.hstack([graph, sp.csr_array((n, 1))]), sp.hstack([from_root, sp.csr_array((1, 1))])])
-    )
+    root = sp.csr_array(sources[None].astype(np.float64))
+    rooted: Any = sp.block_array([[graph, None], [root, sp.csr_array((1, 1))]], format="csr")
     order = sp.csgraph.breadth_first_order(rooted, n, return_predecessors=False)
     reached = np.zeros(n + 1, dtype=np.bool_)
     reached[order] = True

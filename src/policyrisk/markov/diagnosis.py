@@ -38,10 +38,8 @@ from policyrisk.features.protocol import matrix_of
 from policyrisk.markov.chain import MarkovChain
 from policyrisk.markov.norms import Norm, contraction, operator_norm
 
-MOST_STATES = 2000
-"""A dense matrix of this many states takes 32 MB."""
-RAREST = 1e-250
-"""Fewer visits than this cannot be weighed: √q(x)/√q(y) must stay a good number."""
+MOST_STATES = 2000  # a dense matrix of this many states takes 32 MB
+RAREST = 1e-250  # fewer visits than this cannot be weighed: √q(x)/√q(y) must stay a good number
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,11 +194,7 @@ class Diagnosis:
 
 
 def diagnose(
-    chain: MarkovChain,
-    features: Any,
-    second_features: Any = None,
-    start: npt.ArrayLike = 0,
-    lam: float = 0.9,
+    chain: MarkovChain, features: Any, second_features: Any = None, start: npt.ArrayLike = 0, lam: float = 0.9
 ) -> Diagnosis:
     """The assumptions and constants of the theory for a chain seen through features.
 
@@ -238,71 +232,57 @@ def diagnose(
         return found
     q = chain.occupancy(zeta)
     found = replace(found, q=readonly(q), unvisited=np.flatnonzero(q <= RAREST))
-    return _Weighed(chain, q, phi_J, phi_M, lam).complete(found)
+    return _complete(found, chain, q, phi_J, phi_M)
 
 
-class _Weighed:
-    """The operators on the visited states in the units u = √q y, where ‖·‖_q is Euclidean.
+def _complete(found: Diagnosis, chain: MarkovChain, q: Floats, phi_J: Floats, phi_M: Floats) -> Diagnosis:
+    """The diagnosis with everything that rests on q.
 
-    There Π = UUᵀ with U orthonormal, and only the rows N = Uᵀ(…) of each operator are needed.
+    The operators are those on the visited states in the units u = √q y, where ‖·‖_q is Euclidean. There
+    Π = UUᵀ with U orthonormal, and only the rows N = Uᵀ(…) of each operator are needed.
     """
+    visited = np.flatnonzero(q > RAREST)
+    root_q = np.sqrt(q[visited])
+    lam, gamma, branches = found.lam, chain.discount, chain.branches
 
-    def __init__(self, chain: MarkovChain, q: Floats, phi_J: Floats, phi_M: Floats, lam: float) -> None:
-        self.visited = np.flatnonzero(q > RAREST)
-        self.root_q = np.sqrt(q[self.visited])
-        gamma, branches = chain.discount, chain.branches
-        P = self._in_units(chain.P)
-        G = 2.0 * gamma * self._in_units(branches.matrix(branches.reward))
-        self.U_J = _basis(self.root_q[:, None] * phi_J[self.visited])
-        self.U_M = self.U_J if phi_M is phi_J else _basis(self.root_q[:, None] * phi_M[self.visited])
-        self.same = phi_M is phi_J and gamma == 1.0  # then Π_J P_J is Π_M P_M
-        Z, Y = _traces(P, self.U_J, lam * gamma), _traces(P, self.U_M, lam * gamma**2)
-        self.N_J: Floats = (1.0 - lam) * gamma * Z.T @ P  # U_Jᵀ P_J
-        self.N_M: Floats = (1.0 - lam) * gamma**2 * Y.T @ P  # U_Mᵀ P_M
-        self.N_C: Floats = Y.T @ G  # U_Mᵀ (I − λγ²P)⁻¹ G
-        self.J = self.root_q * chain.mean()[self.visited]
-        self.M = self.root_q * chain.second_moment()[self.visited]
+    def in_units(matrix: Any) -> Floats:
+        return np.asarray(root_q[:, None] * matrix[visited][:, visited].toarray() / root_q)
 
-    def _in_units(self, matrix: Any) -> Floats:
-        dense = matrix[self.visited][:, self.visited].toarray()
-        return np.asarray(self.root_q[:, None] * dense / self.root_q)
-
-    def complete(self, found: Diagnosis) -> Diagnosis:
-        """The diagnosis with everything that rests on q."""
-        norm_J, beta_J = contraction(self.U_J, self.N_J, "Π_J P_J")
-        norm_M, beta_M = (norm_J, beta_J) if self.same else contraction(self.U_M, self.N_M, "Π_M P_M")
-        C = operator_norm(self.U_M, self.N_C, into=norm_M, out_of=norm_J)
-        larger = max(beta_J, beta_M)
-        epsilon = (1.0 - larger) / 2.0 if C > 0.0 else 0.0
-        alpha = C / (epsilon + C) if C > 0.0 else 0.5
-        rest_J = self.J - self.U_J @ (self.U_J.T @ self.J)
-        rest_M = self.M - self.U_M @ (self.U_M.T @ self.M)
-        error_J, error_M = self._errors(rest_J, rest_M)
-        projection_error = alpha * norm_J(rest_J) + (1.0 - alpha) * norm_M(rest_M)
-        units = (self.root_q, self.visited, found.n)
-        return replace(
-            found,
-            mean=replace(found.mean, dimension=len(self.N_J), norm=norm_J.of_states(*units), beta=beta_J),
-            second=replace(found.second, dimension=len(self.N_M), norm=norm_M.of_states(*units), beta=beta_M),
-            C=C,
-            epsilon=epsilon,
-            alpha=alpha,
-            beta=larger + epsilon,
-            projection_error=projection_error,
-            bound=projection_error / (1.0 - (larger + epsilon)),
-            error=alpha * norm_J(error_J) + (1.0 - alpha) * norm_M(error_M),
-        )
-
-    def _errors(self, rest_J: Floats, rest_M: Floats) -> tuple[Floats, Floats]:
-        """z_true − z*, which solves e = (z_true − Πz_true) + ΠL e, with L the linear part of T.
-
-        Solved for t = Uᵀe of size (l,): a small error is not the difference of two large vectors.
-        """
-        t_J = np.linalg.solve(np.eye(len(self.N_J)) - self.N_J @ self.U_J, self.N_J @ rest_J)
-        e_J = rest_J + self.U_J @ t_J
-        rhs = self.N_M @ rest_M + self.N_C @ e_J
-        t_M = np.linalg.solve(np.eye(len(self.N_M)) - self.N_M @ self.U_M, rhs)
-        return e_J, rest_M + self.U_M @ t_M
+    P, G = in_units(chain.P), 2.0 * gamma * in_units(branches.matrix(branches.reward))
+    U_J = _basis(root_q[:, None] * phi_J[visited])
+    U_M = U_J if phi_M is phi_J else _basis(root_q[:, None] * phi_M[visited])
+    Z, Y = _traces(P, U_J, lam * gamma), _traces(P, U_M, lam * gamma**2)
+    N_J = (1.0 - lam) * gamma * Z.T @ P  # U_Jᵀ P_J
+    N_M = (1.0 - lam) * gamma**2 * Y.T @ P  # U_Mᵀ P_M
+    N_C = Y.T @ G  # U_Mᵀ (I − λγ²P)⁻¹ G
+    norm_J, beta_J = contraction(U_J, N_J, "Π_J P_J")
+    same = phi_M is phi_J and gamma == 1.0  # then Π_J P_J is Π_M P_M
+    norm_M, beta_M = (norm_J, beta_J) if same else contraction(U_M, N_M, "Π_M P_M")
+    C = operator_norm(U_M, N_C, into=norm_M, out_of=norm_J)
+    larger = max(beta_J, beta_M)
+    epsilon = (1.0 - larger) / 2.0 if C > 0.0 else 0.0
+    alpha = C / (epsilon + C) if C > 0.0 else 0.5
+    J, M = root_q * chain.mean()[visited], root_q * chain.second_moment()[visited]
+    rest_J, rest_M = J - U_J @ (U_J.T @ J), M - U_M @ (U_M.T @ M)
+    projection_error = alpha * norm_J(rest_J) + (1.0 - alpha) * norm_M(rest_M)
+    # z_true − z* solves e = (z_true − Πz_true) + ΠL e, with L the linear part of T. It is solved for
+    # t = Uᵀe of size (l,): a small error is not the difference of two large vectors.
+    error_J = rest_J + U_J @ np.linalg.solve(np.eye(len(N_J)) - N_J @ U_J, N_J @ rest_J)
+    rhs = N_M @ rest_M + N_C @ error_J
+    error_M = rest_M + U_M @ np.linalg.solve(np.eye(len(N_M)) - N_M @ U_M, rhs)
+    units = (root_q, visited, found.n)
+    return replace(
+        found,
+        mean=replace(found.mean, dimension=len(N_J), norm=norm_J.of_states(*units), beta=beta_J),
+        second=replace(found.second, dimension=len(N_M), norm=norm_M.of_states(*units), beta=beta_M),
+        C=C,
+        epsilon=epsilon,
+        alpha=alpha,
+        beta=larger + epsilon,
+        projection_error=projection_error,
+        bound=projection_error / (1.0 - (larger + epsilon)),
+        error=alpha * norm_J(error_J) + (1.0 - alpha) * norm_M(error_M),
+    )
 
 
 def _traces(P: Floats, U: Floats, factor: float) -> Floats:

@@ -31,9 +31,10 @@ what rounding x to float64 costs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.linalg as la
@@ -47,18 +48,11 @@ from policyrisk.markov._multigrid_kernels import gauss_seidel, resolvent_residua
 from policyrisk.markov.branches import Sparse
 from policyrisk.markov.multigrid import SINGULAR, Correction, Multigrid
 
-__all__ = ["Resolvent", "SolveReport"]
-
-DENSE_SIZE = 1000
-"""Up to this many states: dense LU."""
-FILL_RATIO = 10
-"""Sparse LU if its envelope holds at most this many times the entries of A …"""
-FILL_SMALL = 2_000_000
-"""… or at most this many entries in all."""
-MAX_DEGREE = 1000
-"""Cuthill–McKee is not tried past this degree: SciPy's takes the square of it."""
-MAX_PASSES = 30
-"""Corrections allowed for one right-hand side; one of multigrid takes up to 30 iterations."""
+DENSE_SIZE = 1000  # up to this many states: dense LU
+FILL_RATIO = 10  # sparse LU if its envelope holds at most this many times the entries of A …
+FILL_SMALL = 2_000_000  # … or at most this many entries in all
+MAX_DEGREE = 1000  # Cuthill–McKee is not tried past this degree: SciPy's takes the square of it
+MAX_PASSES = 30  # corrections allowed for one right-hand side; one of multigrid takes up to 30 iterations
 TOLERANCE = 1e-12
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -85,19 +79,23 @@ class SolveReport:
         )
 
 
-class Corrector(Protocol):
-    """A factorisation or hierarchy of A."""
+@dataclass(frozen=True)
+class Corrector:
+    """A factorisation or hierarchy of A in the order of states that suits it."""
 
-    @property
-    def method(self) -> str:
-        """Its name in the report."""
-
-    @property
-    def entries(self) -> int:
-        """Stored entries."""
+    method: str  # its name in the report
+    entries: Callable[[], int]  # stored
+    order: Ints  # (n,)
+    # In that order: d with A d ≈ r (Aᵀ d ≈ r where transposed); reach is the solution's largest entry so far.
+    solve: Callable[[Floats, float, bool], Correction]
+    together: bool = True  # all right-hand sides at once: an iterative method has to go one by one
 
     def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
-        """d with A d ≈ r (Aᵀ d ≈ r); ``reach`` is the largest entry of the solution so far."""
+        """As ``solve``, in the order of the states."""
+        correction = self.solve(r[self.order], reach, transpose)
+        d = np.empty_like(r)
+        d[self.order] = correction.d
+        return replace(correction, d=d)
 
 
 class Resolvent:
@@ -121,34 +119,38 @@ class Resolvent:
                 "pass one row and one column per state"
             )
         self._P = P if P.has_canonical_format else as_csr(P, "P")
-        self._P_t: Sparse | None = None
         self._c = as_number(factor, "factor", 0.0, 1.0)
-        self._corrector: Corrector | None = None
+
+    @cached_property
+    def _corrector(self) -> Corrector:
+        return choose(self._P, self._c)
+
+    @cached_property
+    def _P_t(self) -> Sparse:
+        return self._P.T.tocsr()
 
     def solve(self, b: Floats, *, transpose: bool = False) -> tuple[Floats, SolveReport]:
         """x of b's shape, (n,) or (n, k), and the report."""
         n = self._P.shape[0]
         b = as_floats(b, "b", (n,) if np.ndim(b) == 1 else (n, None))
         columns = b.reshape(n, -1)
-        if self._corrector is None:
-            self._corrector = choose(self._P, self._c)
         corrector = self._corrector
         # A power of two, so that nothing is rounded and the size of b does not matter.
         scale = np.ldexp(1.0, np.frexp(np.abs(columns).max(axis=0, initial=0.0))[1])
         x = np.zeros_like(columns)
         iterations, residual = 0, 0.0
-        # A direct method corrects all right-hand sides together; an iterative one has to go one by one.
-        together = not isinstance(corrector, OrderedMultigrid)
-        for some in _groups(columns.shape[1], together=together):
+        step = max(columns.shape[1], 1) if corrector.together else 1
+        for first in range(0, columns.shape[1], step):
+            some = slice(first, first + step)
             x[:, some], steps, res = self._refine(corrector, columns[:, some] / scale[some], transpose)
             iterations, residual = max(iterations, steps), max(residual, res)
         x *= scale
-        report = SolveReport(corrector.method, iterations, residual, n, corrector.entries)
+        report = SolveReport(corrector.method, iterations, residual, n, corrector.entries())
         return x.reshape(b.shape), report
 
     def _refine(self, corrector: Corrector, b: Floats, transpose: bool) -> tuple[Floats, int, float]:
         """Correct x until it does not change any more: x (n, k), iterations, relative residual."""
-        P = self._transposed() if transpose else self._P
+        P = self._P_t if transpose else self._P
         x, r = np.zeros_like(b), b
         size_b = np.abs(b).max(axis=0)
         last = np.full(b.shape[1], np.inf)
@@ -186,96 +188,52 @@ class Resolvent:
         allowed = TOLERANCE * np.abs(b).max(axis=0) + 4.0 * EPSILON * rounding
         return float(np.max(np.abs(r).max(axis=0) / np.where(allowed > 0.0, allowed, 1.0)))
 
-    def _transposed(self) -> Sparse:
-        if self._P_t is None:
-            self._P_t = self._P.T.tocsr()
-        return self._P_t
+
+def direct(method: str, entries: int, order: Ints, solve: Callable[[Floats, bool], Floats]) -> Corrector:
+    """A corrector that solves its system at once."""
+    return Corrector(
+        method, lambda: entries, order, lambda r, reach, transpose: Correction(solve(r, transpose), 0, False)
+    )
 
 
-@dataclass(frozen=True)
-class DenseLU:
-    """LU of A as a dense matrix."""
-
-    lu: tuple[Floats, Any]
-    method: str = "dense LU"
-
-    @property
-    def entries(self) -> int:
-        """n²."""
-        return int(self.lu[0].size)
-
-    def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
-        """Two triangular solves."""
-        d = la.lu_solve(self.lu, r, trans=1 if transpose else 0, check_finite=False)
-        return Correction(d, 0, settled=False)
+def sparse_lu(A: Sparse, order: Ints) -> Corrector:
+    """SuperLU of A, already in the order given, with the diagonal as pivots."""
+    try:
+        lu: Any = splu(
+            A.tocsc(), permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
+        )
+    except RuntimeError as error:
+        raise SolverError(SINGULAR) from error
+    return direct("sparse LU", lu.nnz, order, lambda r, transpose: lu.solve(r, "T" if transpose else "N"))
 
 
-@dataclass(frozen=True)
-class SparseLU:
-    """SuperLU of A in an order with a small envelope, the diagonal taken as pivots."""
+def substitution(A: Sparse, order: Ints) -> Corrector:
+    """For A (n, n) that is upper triangular, already in the order given: one Gauss–Seidel sweep solves it."""
+    A_t = A.T.tocsr()
+    inverse_diagonal = 1.0 / A.diagonal()
 
-    lu: Any  # scipy.sparse.linalg.SuperLU of A[order][:, order]
-    order: Ints  # (n,)
-    method: str = "sparse LU"
-
-    @property
-    def entries(self) -> int:
-        """Entries of L and U."""
-        return int(self.lu.nnz)
-
-    def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
-        """Two triangular solves."""
-        d = np.empty_like(r)
-        d[self.order] = self.lu.solve(r[self.order], "T" if transpose else "N")
-        return Correction(d, 0, settled=False)
-
-
-@dataclass(frozen=True)
-class Substitution:
-    """A in an order that makes it upper triangular: one Gauss–Seidel sweep solves it."""
-
-    A: Sparse  # (n, n) in that order
-    A_t: Sparse  # its transpose
-    order: Ints  # (n,)
-    method: str = "substitution"
-
-    @property
-    def entries(self) -> int:
-        """Entries of A."""
-        return int(self.A.nnz)
-
-    def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
+    def solve(r: Floats, transpose: bool) -> Floats:
         """From the last state to the first, or from the first to the last for the transpose."""
         d = np.empty_like(r)
-        A = self.A_t if transpose else self.A
-        inverse_diagonal = 1.0 / self.A.diagonal()
+        M = A_t if transpose else A
         for k in range(r.shape[1]):
-            y = np.zeros(r.shape[0])
-            b = r[self.order, k]
-            gauss_seidel(A.indptr, A.indices, A.data, inverse_diagonal, b, y, not transpose)
-            d[self.order, k] = y
-        return Correction(d, 0, settled=False)
+            y, b = np.zeros(len(r)), np.ascontiguousarray(r[:, k])
+            gauss_seidel(M.indptr, M.indices, M.data, inverse_diagonal, b, y, not transpose)
+            d[:, k] = y
+        return d
+
+    return direct("substitution", A.nnz, order, solve)
 
 
-@dataclass(frozen=True)
-class OrderedMultigrid:
-    """Multigrid on A in the order of its strong components."""
+def by_multigrid(A: Sparse, order: Ints) -> Corrector:
+    """Multigrid on A, in the order given; its right-hand sides have one column."""
+    grid = Multigrid(A)
 
-    grid: Multigrid
-    order: Ints  # (n,)
-    method: str = "multigrid GCR"
+    def solve(r: Floats, reach: float, transpose: bool) -> Correction:
+        correction = grid.correct(r[:, 0], reach, transpose=transpose)
+        return replace(correction, d=correction.d[:, None])
 
-    @property
-    def entries(self) -> int:
-        """Entries of all levels."""
-        return self.grid.entries
-
-    def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
-        """Up to ``multigrid.DIRECTIONS`` iterations; r has one column."""
-        correction = self.grid.correct(r[self.order, 0], reach, transpose=transpose)
-        d = np.empty_like(r)
-        d[self.order, 0] = correction.d
-        return Correction(d, correction.iterations, correction.settled)
+    return Corrector("multigrid GCR", lambda: grid.entries, order, solve, together=False)
 
 
 def choose(P: Sparse, c: float) -> Corrector:
@@ -288,24 +246,18 @@ def choose(P: Sparse, c: float) -> Corrector:
         lu, pivots, info = la.lapack.dgetrf(A.toarray())
         if info:
             raise SolverError(SINGULAR)
-        return DenseLU((lu, pivots))
+
+        def solve(r: Floats, transpose: bool) -> Floats:
+            return la.lu_solve((lu, pivots), r, trans=1 if transpose else 0, check_finite=False)
+
+        return direct("dense LU", lu.size, np.arange(n), solve)
     order, components = component_order(A)
     if components == n:
-        A = permuted(A, order)
-        return Substitution(A, A.T.tocsr(), order)
-    for direct in direct_orders(A):
-        if envelope(A, direct) <= max(FILL_RATIO * A.nnz, FILL_SMALL):
-            try:
-                factors = splu(
-                    permuted(A, direct).tocsc(),
-                    permc_spec="NATURAL",
-                    diag_pivot_thresh=0.0,
-                    options={"SymmetricMode": True},
-                )
-            except RuntimeError as error:
-                raise SolverError(SINGULAR) from error
-            return SparseLU(factors, direct)
-    return OrderedMultigrid(Multigrid(permuted(A, order)), order)
+        return substitution(permuted(A, order), order)
+    for tried in direct_orders(A):
+        if envelope(A, tried) <= max(FILL_RATIO * A.nnz, FILL_SMALL):
+            return sparse_lu(permuted(A, tried), tried)
+    return by_multigrid(permuted(A, order), order)
 
 
 def component_order(A: Sparse) -> tuple[Ints, int]:
@@ -355,9 +307,3 @@ def permuted(A: Sparse, order: Ints) -> Sparse:
     A = sp.csr_array(A[order][:, order])
     A.sort_indices()
     return A
-
-
-def _groups(columns: int, *, together: bool) -> list[slice]:
-    if together:
-        return [slice(0, columns)] if columns else []
-    return [slice(k, k + 1) for k in range(columns)]

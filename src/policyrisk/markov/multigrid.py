@@ -31,6 +31,7 @@ Pairwise aggregation and K-cycles are due to Notay (2010, 2012).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -44,22 +45,15 @@ SINGULAR = (
     "I − factor·P is singular to rounding: some states all but never reach the end; "
     "check that every state does (with factor 1), or use a factor below 1"
 )
-COARSEST = 400
-"""Levels of at most this many unknowns are solved with a dense inverse."""
-DOMINANCE = 1.5
-"""a_ii > DOMINANCE · Σ couplings: sweeps alone reduce such an unknown's error quickly."""
-WEIGHT_ROUNDS = 30
-"""Rounds allowed towards the row weights."""
-IMBALANCE = 1e-4
-"""Negative column sums of B allowed, as a share of the sum of all entries."""
-WEAKEST = 0.3
-"""Strength (see ``match_pairs``) below which unknowns are not paired on a level."""
-ENOUGH = 0.25
-"""A coarse problem whose residual fell to this share of b gets no second step."""
+COARSEST = 400  # levels of at most this many unknowns are solved with a dense inverse
+DOMINANCE = 1.5  # a_ii > DOMINANCE · Σ couplings: sweeps alone reduce such an unknown's error quickly
+WEIGHT_ROUNDS = 30  # rounds allowed towards the row weights
+IMBALANCE = 1e-4  # negative column sums of B allowed, as a share of the sum of all entries
+WEAKEST = 0.3  # strength (see ``match_pairs``) below which unknowns are not paired on a level
+ENOUGH = 0.25  # a coarse problem whose residual fell to this share of b gets no second step
+# GCR directions kept, after which the residual is computed afresh: at first, and afterwards.
 FIRST_DIRECTIONS, DIRECTIONS = 12, 30
-"""GCR directions kept, after which the residual is computed afresh: at first, and afterwards."""
-REDUCTION = 1e-9
-"""GCR also stops, for a fresh residual, once it has reduced the residual so far."""
+REDUCTION = 1e-9  # GCR also stops, for a fresh residual, once it has reduced the residual so far
 
 
 @dataclass(frozen=True)
@@ -166,7 +160,8 @@ def visit_weights(A: Sparse) -> Floats:
     w = np.ones(n)
     for _ in range(WEIGHT_ROUNDS):
         columns = np.asarray(A_t @ w)
-        if _balanced(columns):
+        # The negative column sums may be small beside what terminates, the sum of all.
+        if -columns[columns < 0.0].sum() <= IMBALANCE * columns.sum():
             break
         if not columns.sum() > 0.0:
             raise SolverError(SINGULAR)
@@ -177,11 +172,6 @@ def visit_weights(A: Sparse) -> Floats:
         # It may overshoot where w is still far off; w has to stay positive.
         w = np.maximum(w + correction.d, 0.1 * w)
     return w
-
-
-def _balanced(columns: Floats) -> bool:
-    """Whether the negative column sums are small beside what terminates, the sum of all."""
-    return -float(columns[columns < 0.0].sum()) <= IMBALANCE * float(columns.sum())
 
 
 def _scaled(w: Floats, A: Sparse) -> Sparse:
@@ -259,21 +249,20 @@ class Multigrid:
     def __init__(self, A: Sparse) -> None:
         self._w = visit_weights(A)
         self._down = build(_scaled(self._w, A))
-        self._down_t: Hierarchy | None = None
+
+    @cached_property
+    def _down_t(self) -> Hierarchy:
+        return self._down.transposed()
 
     @property
     def entries(self) -> int:
         """Stored matrix entries over all levels, the transposed ones included once they exist."""
-        return self._down.entries + (0 if self._down_t is None else self._down_t.entries)
+        return self._down.entries * (2 if "_down_t" in vars(self) else 1)
 
     def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
         """At most DIRECTIONS iterations of GCR on A d = r (Aᵀ d = r) from d = 0."""
         w, one = self._w, np.ones_like(r)
-        if not transpose:
-            return gcr(self._down, w, one, r, reach)
-        if self._down_t is None:
-            self._down_t = self._down.transposed()
-        return gcr(self._down_t, one, w, r, reach)
+        return gcr(self._down_t, one, w, r, reach) if transpose else gcr(self._down, w, one, r, reach)
 
 
 def gcr(hierarchy: Hierarchy, u: Floats, w: Floats, r: Floats, reach: float) -> Correction:

@@ -27,12 +27,9 @@ import scipy.linalg as sla
 from policyrisk._core.arrays import Floats, Ints, as_floats, readonly
 from policyrisk.errors import SolverError
 
-ROUNDING = 1e-9
-"""A modulus this near to 1 cannot be told from 1."""
-SMALLEST_GAP = 1e-10
-"""No norm is built where 1 − ρ(K) is below this."""
-LARGEST_WEIGHT = 1e13
-"""The largest ‖W‖ of a norm that is built."""
+ROUNDING = 1e-9  # a modulus this near to 1 cannot be told from 1
+SMALLEST_GAP = 1e-10  # no norm is built where 1 − ρ(K) is below this
+LARGEST_WEIGHT = 1e13  # the largest ‖W‖ of a norm that is built
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,12 +62,9 @@ class ProjectedChain:
         weighted = _dense(phi) * self.q[:, None]
         return self.chain.resolvent(factor).solve(weighted, transpose=True)[0] if factor else weighted
 
+    @np.errstate(over="ignore", invalid="ignore")  # solving refuses what is not finite
     def equations(self) -> MomentEquations:
         """A, b, C, D and e, as the sums of one expected episode."""
-        with np.errstate(over="ignore", invalid="ignore"):  # solving refuses what is not finite
-            return self._equations()
-
-    def _equations(self) -> MomentEquations:
         chain, gamma = self.chain, self.discount
         branches = chain.branches
         A = _product(self.Z, self.phi_J - gamma * (chain.P @ self.phi_J))

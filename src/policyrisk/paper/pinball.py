@@ -18,7 +18,7 @@ look safe, so the tiles that decide are simulated anew.
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ class PinballResult:
     rest: MonteCarlo  # at the free tiles' centres
     fresh: TileReturns
     budget: Budget
-    numbers: dict[str, Any] = field(repr=False)  # what result.json holds
+    numbers: dict[str, Any] = field(default_factory=dict, repr=False)  # what result.json holds
 
     @property
     def truth(self) -> Truth:
@@ -155,17 +155,17 @@ def run(
         )
     with clock("as_visited"):
         fresh, reached, steps = _fresh(pinball, policy, grid, given.fresh, seeds[3])
-    truth = Truth(rest.mean, rest.std, rest.mean_se, rest.std_se)
     with clock("comparison"):
         repeats = max(LADDER[-1], given.trajectories // len(grid.states) + 1)
         returns = pinball.returns(policy, grid.states, repeats, seeds[4]).returns
+        truth = Truth(rest.mean, rest.std, rest.mean_se, rest.std_se)
         budget = Budget(truth, returns.reshape(-1, repeats))
-        numbers = _numbers(grid, data, risk, rest, fresh, budget)
-        numbers |= _claims(pinball, policy, grid, rest, risk, seeds[5])
+        result = PinballResult(given, pinball, policy, grid, data, risk, rest, fresh, budget)
+        numbers = _numbers(result) | _claims(result, seeds[5])
     numbers["fresh"] = {"trajectories": given.fresh, "reached_share": reached, "mean_steps": steps}
     numbers["value"] = _value_error(policy, grid, truth)
     numbers["seconds"] = clock.seconds
-    return PinballResult(given, pinball, policy, grid, data, risk, rest, fresh, budget, numbers)
+    return replace(result, numbers=numbers)
 
 
 def write(result: PinballResult, folder: Path) -> list[Path]:
@@ -198,16 +198,10 @@ def _fresh(
     return every_visit(sums), reached / episodes, steps / episodes
 
 
-def _numbers(
-    grid: TileGrid,
-    data: Trajectories,
-    risk: RiskFunction,
-    rest: MonteCarlo,
-    fresh: TileReturns,
-    budget: Budget,
-) -> dict[str, Any]:
+def _numbers(result: PinballResult) -> dict[str, Any]:
     """The sizes, and the errors against both truths."""
-    at_rest = budget.truth.error(*risk.mean_and_variance(grid.states))
+    grid, data, rest, budget = result.grid, result.data, result.rest, result.budget
+    at_rest = budget.truth.error(*result.risk.mean_and_variance(grid.states))
     rival = every_visit(visit_sums(data, grid))
     same, share = budget.same_budget(len(data))
     needed = budget.needed(at_rest.std_error)
@@ -232,20 +226,19 @@ def _numbers(
             "lstd": asdict(at_rest),
             "every_visit": asdict(budget.truth.error(rival.mean[grid.free], rival.variance[grid.free])),
         },
-        "as_visited": _against_visits(grid, risk, rival, fresh),
+        "as_visited": _against_visits(result, rival),
     }
 
 
-def _against_visits(
-    grid: TileGrid, risk: RiskFunction, rival: TileReturns, fresh: TileReturns
-) -> dict[str, Any]:
+def _against_visits(result: PinballResult, rival: TileReturns) -> dict[str, Any]:
     """Errors over all tiles that were visited often enough, free centres or not."""
+    grid, fresh = result.grid, result.fresh
     often = np.flatnonzero(fresh.visits >= _SEEN)
     if not often.size:
         return {"tiles": 0}
     positions, zero = grid_points(grid.tiles)[often], np.zeros(len(often))
     truth = Truth(fresh.mean[often], np.sqrt(fresh.variance[often]), zero, zero)
-    J, V = risk.mean_and_variance(np.column_stack([positions, zero, zero]))
+    J, V = result.risk.mean_and_variance(np.column_stack([positions, zero, zero]))
     return {
         "tiles": len(often),
         "mean_std": float(truth.std.mean()),
@@ -254,17 +247,16 @@ def _against_visits(
     }
 
 
-def _claims(
-    pinball: Pinball, policy: CompiledPolicy, grid: TileGrid, rest: MonteCarlo, risk: RiskFunction, seed: Seed
-) -> dict[str, Any]:
+def _claims(result: PinballResult, seed: Seed) -> dict[str, Any]:
     """Both claims of the paper, tested on the Monte-Carlo map."""
+    grid, rest = result.grid, result.rest
     d, side = grid.distances, 1 / grid.tiles
     of_mean = monotonicity(-rest.mean, rest.mean_se, d, grid.neighbours, side)
     of_std = monotonicity(rest.std, rest.std_se, d, grid.neighbours, side)
     riskiest, farthest = int(np.nanargmax(rest.std)), int(np.argmax(np.where(np.isinf(d), -1.0, d)))
     deciding = [riskiest, farthest, *of_std.drop_pair]
-    anew = monte_carlo(pinball, policy, grid.states[deciding], _CONFIRM, seed)
-    lstd_std = np.sqrt(np.maximum(risk.variance(grid.states), 0.0))
+    anew = monte_carlo(result.pinball, result.policy, grid.states[deciding], _CONFIRM, seed)
+    lstd_std = np.sqrt(np.maximum(result.risk.variance(grid.states), 0.0))
 
     def tile(i: int, again: int) -> dict[str, Any]:
         return {

@@ -21,7 +21,7 @@ class EpisodeRecorder:
     def __init__(self, episodes: int) -> None:
         self.terminated: Bools = np.zeros(episodes, dtype=np.bool_)
         self._visits: list[tuple[Ints, npt.NDArray[Any]]] = []
-        self._gains: list[tuple[Ints, Floats]] = []
+        self._gains: list[tuple[Ints, Floats]] = [(np.empty(0, dtype=np.int64), np.empty(0))]
 
     def visit(self, episodes: Ints, states: Callable[[], npt.NDArray[Any]]) -> None:
         """Episodes (n,) are in states() (n, dim): the first ones, or those after a step."""

@@ -222,11 +222,7 @@ def _settle(x: float, y: float, vx: float, vy: float) -> tuple[float, float, flo
 
 @njit(cache=True, error_model="numpy")
 def act(
-    table: PinballTable,
-    state: tuple[float, float, float, float],
-    action: int,
-    s0: np.uint64,
-    s1: np.uint64,
+    table: PinballTable, state: tuple[float, float, float, float], action: int, s0: np.uint64, s1: np.uint64
 ) -> tuple[tuple[float, float, float, float], float, bool, np.uint64, np.uint64]:
     """One action: the next state, its reward, whether the target was reached, the stream's state."""
     x, y, vx, vy = state

@@ -25,15 +25,8 @@ from policyrisk.domains.pinball import _kernels
 from policyrisk.domains.pinball._geometry import grid_points, inside_any, near_lists, nearest_distance
 from policyrisk.domains.pinball.maze import Maze
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.simulation.compiled import (
-    CompiledPolicy,
-    Episodes,
-    Returns,
-    Words,
-    run,
-    run_returns,
-    start_streams,
-)
+from policyrisk.simulation.compiled import CompiledPolicy, Returns, Words, run, run_returns, start_streams
+from policyrisk.simulation.recorder import EpisodeRecorder
 from policyrisk.trajectories import Trajectories
 
 Policy: TypeAlias = "CompiledPolicy | Callable[[Floats], Any]"
@@ -155,7 +148,7 @@ class Pinball:
                 "policy must be one of ours or a function from states (n, 4) to actions (n,), "
                 f"got {policy!r}; pass for example UniformPolicy({self.actions})"
             )
-        return Trajectories(*self._run_callable(policy, now, seed, most))
+        return self._run_callable(policy, now, seed, most)
 
     def returns(
         self,
@@ -217,31 +210,21 @@ class Pinball:
 
     def _run_callable(
         self, policy: Callable[[Floats], Any], starts: Floats, seed: Seed, most: int
-    ) -> Episodes:
-        n = len(starts)
-        words = np.empty((n, 2), np.uint64)
-        start_streams(*keys(seed), 0, words)
-        now = starts.copy()
-        live = np.arange(n)
-        lengths = np.zeros(n, np.int64)
-        ended = np.zeros(n, np.bool_)
-        visits: list[tuple[Ints, Floats, Floats]] = []
-        while live.size and len(visits) < most:
-            states, streams = now[live], words[live]
-            chosen = self.as_actions(policy(states.copy()), live.size, "policy(states)")
-            rewards, reached = self.act(states, chosen, streams)
-            now[live], words[live], ended[live] = states, streams, reached
-            visits.append((live, states, rewards))
-            lengths[live] += 1
-            live = live[~reached]
-        first = np.cumsum(lengths) - lengths
-        all_states = np.empty((int(lengths.sum()) + n, 4))
-        all_rewards = np.empty(int(lengths.sum()))
-        all_states[first + np.arange(n)] = starts
-        for t, (who, states, rewards) in enumerate(visits):
-            all_states[first[who] + who + t + 1] = states
-            all_rewards[first[who] + t] = rewards
-        return Episodes(all_states, all_rewards, lengths, ended)
+    ) -> Trajectories:
+        streams = np.empty((len(starts), 2), np.uint64)
+        start_streams(*keys(seed), 0, streams)
+        now, live, recorder = starts, np.arange(len(starts)), EpisodeRecorder(len(starts))
+        recorder.visit(live, starts.copy)
+        for _ in range(most):
+            if not live.size:
+                break
+            chosen = self.as_actions(policy(now.copy()), live.size, "policy(states)")
+            rewards, reached = self.act(now, chosen, streams)
+            recorder.earn(live, rewards)
+            recorder.visit(live, now.copy)
+            recorder.terminated[live] = reached
+            live, now, streams = live[~reached], now[~reached], streams[~reached]
+        return recorder.trajectories()
 
     def _as_table(self, policy: CompiledPolicy) -> Any:
         if policy.actions > self.actions:
