@@ -22,7 +22,8 @@ from policyrisk.distributed import session
 from policyrisk.distributed.shards import Shard, evenly
 from policyrisk.errors import InvalidInputError
 from policyrisk.montecarlo import MonteCarlo
-from policyrisk.montecarlo.estimator import Block, monte_carlo_by, run_here
+from policyrisk.montecarlo.estimator import Block, Key, run_here
+from policyrisk.montecarlo.estimator import monte_carlo as _monte_carlo
 from policyrisk.simulation.observations import Project, as_project
 from policyrisk.simulation.policies import as_policy
 from policyrisk.simulation.registration import register
@@ -201,8 +202,7 @@ def monte_carlo(
     without a cluster.
     """
     with session.cluster():
-        return monte_carlo_by(
-            _run_blocks,
+        return _monte_carlo(
             simulator,
             policy,
             states,
@@ -213,12 +213,11 @@ def monte_carlo(
             checkpoint=checkpoint,
             resume=resume,
             progress=progress,
+            run=_run_blocks,
         )
 
 
-def _run_blocks(
-    runner: Runner, blocks: Sequence[Block], key: tuple[int, int], discount: float
-) -> Iterator[Floats]:
+def _run_blocks(runner: Runner, blocks: Sequence[Block], key: Key) -> Iterator[Floats]:
     """The blocks' tables in order, some blocks to a task."""
     sent, run, task = session.put(runner, "simulator and policy"), uuid.uuid4().hex, session.task(_run_some)
     workers = session.workers()
@@ -227,13 +226,11 @@ def _run_blocks(
     running: deque[Any] = deque()
     while waiting or running:
         while waiting and len(running) < 4 * workers:
-            running.append(task.remote([sent], run, waiting.popleft(), key, discount))
+            running.append(task.remote([sent], run, waiting.popleft(), key))
         yield from session.get(running.popleft(), "a block of episodes")
 
 
-def _run_some(
-    sent: list[Any], run: str, blocks: Sequence[Block], key: tuple[int, int], discount: float
-) -> list[Floats]:
+def _run_some(sent: list[Any], run: str, blocks: Sequence[Block], key: Key) -> list[Floats]:
     """On a worker: the tables of some blocks."""
     runner = _kept.get(run, lambda stack: session.load().get(sent[0]))
-    return list(run_here(runner, blocks, key, discount))
+    return list(run_here(runner, blocks, key))

@@ -31,7 +31,7 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import percent, plural
 from policyrisk.errors import CutOffWarning, InvalidInputError
-from policyrisk.montecarlo.identity import identity, states_text
+from policyrisk.montecarlo.identity import digest, identity
 from policyrisk.montecarlo.record import MonteCarlo
 from policyrisk.montecarlo.sums import CUT_OFF, ROWS, STEPS, estimates, merge, tabulate
 from policyrisk.passes.checkpoint import Checkpoint, stored_checkpoint
@@ -47,9 +47,20 @@ class Block(NamedTuple):
     first: int
     episodes: int
 
-    def seed(self, key: tuple[int, int]) -> np.random.SeedSequence:
+    def seed(self, key: Key) -> np.random.SeedSequence:
         """The block's own randomness."""
         return np.random.SeedSequence(key, spawn_key=(self.rows.start, self.first))
+
+
+Key: TypeAlias = "tuple[int, int]"
+Progress: TypeAlias = "Callable[[int, int], None] | None"
+RunBlocks: TypeAlias = "Callable[[Runner, Sequence[Block], Key], Iterator[Floats]]"  # (7, states) of each
+
+
+def run_here(runner: Runner, blocks: Sequence[Block], key: Key) -> Iterator[Floats]:
+    """The tables of the blocks, one after the other, in this process."""
+    for block in blocks:
+        yield tabulate(runner.run(block.rows, block.episodes, block.seed(key)), runner.discount)
 
 
 def monte_carlo(
@@ -63,7 +74,8 @@ def monte_carlo(
     max_steps: int = 10_000,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = None,
+    run: RunBlocks = run_here,
 ) -> MonteCarlo:
     """Sample moments of the return from each of ``states`` (n, dim), by ``episodes`` episodes each.
 
@@ -78,7 +90,8 @@ def monte_carlo(
     (where there is no file yet, it begins). Ctrl-C saves as well, and says so.
 
     ``progress(done, total)`` is called with numbers of episodes; without it, a bar appears on a terminal
-    when the work takes more than a few seconds.
+    when the work takes more than a few seconds. ``run`` runs the blocks: :mod:`policyrisk.distributed` has
+    one of its own.
 
     >>> from policyrisk.domains import walk
     >>> chain = walk(30)
@@ -87,45 +100,6 @@ def monte_carlo(
     >>> bool((abs(z) < 3).all()), result.cut_off.tolist()
     (True, [0, 0])
     """
-    return monte_carlo_by(
-        run_here,
-        simulator,
-        policy,
-        states,
-        episodes,
-        seed,
-        discount=discount,
-        max_steps=max_steps,
-        checkpoint=checkpoint,
-        resume=resume,
-        progress=progress,
-    )
-
-
-Tables: TypeAlias = "Iterator[Floats]"  # (7, states) of each block, in order
-
-
-def run_here(runner: Runner, blocks: Sequence[Block], key: tuple[int, int], discount: float) -> Tables:
-    """The tables of the blocks, one after the other, in this process."""
-    for block in blocks:
-        yield tabulate(runner.run(block.rows, block.episodes, block.seed(key)), discount)
-
-
-def monte_carlo_by(
-    run: Callable[[Runner, Sequence[Block], tuple[int, int], float], Tables],
-    simulator: object,
-    policy: object,
-    states: object,
-    episodes: int,
-    seed: Seed,
-    *,
-    discount: float,
-    max_steps: int,
-    checkpoint: str | os.PathLike[str] | None,
-    resume: bool,
-    progress: Callable[[int, int], None] | None,
-) -> MonteCarlo:
-    """As :func:`monte_carlo`, with blocks run by ``run``, wherever that is."""
     rows = as_states(states)
     count = as_count(episodes, "episodes", 1)
     most = as_count(max_steps, "max_steps", 1)
@@ -141,7 +115,7 @@ def monte_carlo_by(
     problem = {
         "simulator": identity(simulator),
         "policy": identity(policy),
-        "states": states_text(rows),
+        "states": f"{plural(len(rows), 'state')} of dimension {rows.shape[1]}{digest([rows])}",
         "episodes": count,
         "discount": gamma,
         "max_steps": most,
@@ -150,8 +124,8 @@ def monte_carlo_by(
     }
     file = Checkpoint(_WORK, checkpoint, problem)
     table = file.load() if begun else np.zeros((ROWS, len(rows)))
-    _simulate(run, runner, table, count, key, gamma, file, progress)
-    _warn_of_cut_offs(table, most)
+    _simulate(run, runner, table, count, key, file, progress)
+    _warn_of_cut_offs(table, most, stacklevel=3 if run is run_here else 4)
     return MonteCarlo(
         rows.copy(),
         **estimates(table),
@@ -197,14 +171,7 @@ def _blocks(n: int, episodes: int, runner: Runner) -> Iterator[Block]:
 
 
 def _simulate(
-    run: Callable[[Runner, Sequence[Block], tuple[int, int], float], Tables],
-    runner: Runner,
-    table: Floats,
-    episodes: int,
-    key: tuple[int, int],
-    discount: float,
-    file: Checkpoint,
-    progress: Callable[[int, int], None] | None,
+    run: RunBlocks, runner: Runner, table: Floats, episodes: int, key: Key, file: Checkpoint, told: Progress
 ) -> None:
     """Add the blocks that are not in the table (7, n) yet."""
     n = table.shape[1]
@@ -217,15 +184,14 @@ def _simulate(
         with ProgressBar("Monte Carlo", len(blocks)) as bar:
 
             def tell() -> None:
-                if progress is None:
+                if told is None:
                     bar.advance()
                 else:
-                    progress(int(table[COUNT].sum()), total)
+                    told(int(table[COUNT].sum()), total)
 
             for _ in range(len(blocks) - len(todo)):
                 tell()
-            found = run(runner, todo, key, discount)
-            for block, batch in zip(todo, found, strict=True):
+            for block, batch in zip(todo, run(runner, todo, key), strict=True):
                 # One assignment: an interrupt comes before it or after it.
                 table[:, block.rows] = merge(table[:, block.rows], batch)
                 file.save_if_due(lambda: table)
@@ -233,7 +199,7 @@ def _simulate(
         file.save(table)
 
 
-def _warn_of_cut_offs(table: Floats, max_steps: int) -> None:
+def _warn_of_cut_offs(table: Floats, max_steps: int, stacklevel: int) -> None:
     cut, total = int(table[CUT_OFF].sum()), int(table[COUNT].sum())
     if cut:
         warnings.warn(
@@ -241,5 +207,5 @@ def _warn_of_cut_offs(table: Floats, max_steps: int) -> None:
             f"{name_some(np.flatnonzero(table[CUT_OFF]))}: the moments there are those of the return up to "
             f"the cut; raise max_steps={max_steps} (or the environment's own limit), or see `cut_off`",
             CutOffWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats
-from policyrisk._core.text import plural
 from policyrisk.markov import MarkovChain
 
 _ADDRESS = r" at 0x[0-9a-fA-F]+"  # differs from process to process
@@ -34,21 +32,17 @@ def identity(thing: object) -> str:
         text += " ".join(["", *(re.sub(_ADDRESS, "", repr(value)) for value in told)])
     if isinstance(thing, MarkovChain):
         branches = thing.branches
-        text += _digest([branches.indptr, branches.successor, branches.probability, branches.reward])
+        text += digest([branches.indptr, branches.successor, branches.probability, branches.reward])
     elif hasattr(thing, "compiled"):
-        text += _digest(thing.compiled())
+        text += digest(thing.compiled())
     return text
 
 
-def states_text(states: Floats) -> str:
-    """States as text: their number and a digest."""
-    return f"{plural(len(states), 'state')} of dimension {states.shape[1]}{_digest([states])}"
-
-
-def _digest(parts: Iterable[Any]) -> str:
-    digest = hashlib.sha256()
+def digest(parts: Iterable[Any]) -> str:
+    """Arrays as text."""
+    total = hashlib.sha256()
     for part in parts:
         array = np.ascontiguousarray(part)
-        digest.update(f"{array.dtype.str}{array.shape}".encode())
-        digest.update(array.tobytes())
-    return f" #{digest.hexdigest()[:16]}"
+        total.update(f"{array.dtype.str}{array.shape}".encode())
+        total.update(array.tobytes())
+    return f" #{total.hexdigest()[:16]}"

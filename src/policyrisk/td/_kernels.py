@@ -7,9 +7,7 @@ One kernel learns both moments, since each is TD for a target c and a discount g
 run for J first: it writes down the values J̃(x_{t+1}) that M's targets need.
 
 Features come as *rows*, one per state, in one of three layouts; ``entries``, ``column`` and ``value`` read
-them all alike. Episode k has its states in rows base[k], base[k] + 1, … and its rewards at offsets[k], …;
-only its first used[k] transitions count, and ``bootstraps[k]`` tells whether the last of them has a
-successor's row.
+them all alike.
 """
 
 from __future__ import annotations
@@ -45,6 +43,24 @@ class FullRows(NamedTuple):
 
 
 FeatureRows: TypeAlias = "ActiveRows | EntryRows | FullRows"
+
+
+class EpisodeSpans(NamedTuple):
+    """Where episodes lie: the first ``used`` transitions of each count."""
+
+    base: Ints  # (episodes,): the row of x_0, which those of x_1, … follow
+    offsets: Ints  # (episodes + 1,): where its rewards start
+    used: Ints  # (episodes,)
+    bootstraps: Bools  # (episodes,): whether the last of all its transitions has a successor's row
+
+
+class MapVisits(NamedTuple):
+    """The rows of one feature map, and what was visited of it."""
+
+    rows: FeatureRows
+    before: Floats  # (l,): visits of the passes before this one
+    visits: Floats  # (l,): in and out
+    episodes: Floats  # (l,): in and out
 
 
 def entries(rows: Any, i: int) -> int:
@@ -119,19 +135,15 @@ def _earlier_weight(k: int) -> float:
 @njit(cache=True, nogil=True, error_model="numpy")
 def by_episode(
     rows: Any,
-    base: Ints,  # (episodes,)
-    offsets: Ints,  # (episodes + 1,)
-    used: Ints,  # (episodes,)
-    bootstraps: Bools,  # (episodes,)
+    spans: EpisodeSpans,
     c: Floats,  # (transitions,): the targets' known part
     g: float,
     lam: float,
     xi: Floats,  # (updates,): one per episode
     first: int,  # the number of the first update
     limit: float,  # |δ| beyond this means divergence
-    averaged: bool,
     w: Floats,  # (l,): in and out
-    u: Floats,  # (l,): in and out, Σ_k (1 + … + k) Δ_k where averaged
+    u: Floats,  # (l,): in and out, Σ_k (1 + … + k) Δ_k; empty where nothing is averaged
     successor: Floats,  # (transitions,): out, φ(x_{t+1})ᵀ w as used
 ) -> int:
     """w += ξ_k Σ_t z_t δ_t after every episode; returns the episode that diverged, or −1.
@@ -140,17 +152,17 @@ def by_episode(
     Σ_t φ(x_t) G_t with G_t = δ_t + λg G_{t+1}: no trace is needed.
     """
     longest = 0
-    for k in range(len(used)):
-        longest = max(longest, used[k])
+    for k in range(len(spans.used)):
+        longest = max(longest, spans.used[k])
     delta = np.empty(longest)
-    for k in range(len(used)):
-        T, o, row = used[k], offsets[k], base[k]
+    for k in range(len(spans.used)):
+        T, o, row = spans.used[k], spans.offsets[k], spans.base[k]
         if T == 0:
             continue
         bounded = True
         here = _dot(rows, row, w)
         for t in range(T):
-            there = _dot(rows, row + t + 1, w) if t + 1 < T or bootstraps[k] else 0.0
+            there = _dot(rows, row + t + 1, w) if t + 1 < T or spans.bootstraps[k] else 0.0
             delta[t] = c[o + t] + g * there - here
             bounded &= abs(delta[t]) <= limit
             successor[o + t] = there
@@ -161,7 +173,7 @@ def by_episode(
         for t in range(T - 1, -1, -1):
             G = delta[t] + lam * g * G
             _add(rows, row + t, xi[k] * G, w)
-            if averaged:
+            if len(u) > 0:
                 _add(rows, row + t, xi[k] * G * _earlier_weight(first + k), u)
     return -1
 
@@ -169,17 +181,13 @@ def by_episode(
 @njit(cache=True, nogil=True, error_model="numpy")
 def by_step(
     rows: Any,
-    base: Ints,
-    offsets: Ints,
-    used: Ints,
-    bootstraps: Bools,
+    spans: EpisodeSpans,
     c: Floats,
     g: float,
     lam: float,
     xi: Floats,  # (updates,): one per used transition
     first: int,
     limit: float,
-    averaged: bool,
     w: Floats,
     u: Floats,
     successor: Floats,
@@ -188,17 +196,17 @@ def by_step(
 
     Arguments as in :func:`by_episode`. The trace's entries that are not 0 are kept as a list.
     """
-    traced = lam > 0.0
+    traced, averaged = lam > 0.0, len(u) > 0
     z = np.zeros(len(w) if traced else 0)
     listed = np.zeros(len(z), dtype=np.bool_)
     touched = np.empty(len(z), dtype=np.int64)
     k = 0
-    for episode in range(len(used)):
-        T, o, row = used[episode], offsets[episode], base[episode]
+    for episode in range(len(spans.used)):
+        T, o, row = spans.used[episode], spans.offsets[episode], spans.base[episode]
         length = 0
         for t in range(T):
             here = _dot(rows, row + t, w)
-            there = _dot(rows, row + t + 1, w) if t + 1 < T or bootstraps[episode] else 0.0
+            there = _dot(rows, row + t + 1, w) if t + 1 < T or spans.bootstraps[episode] else 0.0
             delta = c[o + t] + g * there - here
             if not abs(delta) <= limit:
                 return k
@@ -251,76 +259,60 @@ def _spread(scale: float, z: Floats, touched: Ints, length: int, w: Floats) -> N
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _mark(rows: Any, row: int, T: int, amount: float, visits: Floats) -> None:
+def _mark(of: MapVisits, row: int, T: int, amount: float) -> None:
     """Add to the visits of the features that are not 0 in rows row, …, row + T − 1."""
     for i in range(row, row + T):
-        for j in range(entries(rows, i)):
-            if value(rows, i, j) != 0.0:
-                visits[column(rows, i, j)] += amount
+        for j in range(entries(of.rows, i)):
+            if value(of.rows, i, j) != 0.0:
+                of.visits[column(of.rows, i, j)] += amount
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _known(rows: Any, i: int, visits: Floats, before: Floats) -> bool:
+def _known(of: MapVisits, i: int) -> bool:
     """Whether each feature of row i was visited, now or before."""
     known = True
-    for j in range(entries(rows, i)):
-        feature = column(rows, i, j)
-        known &= value(rows, i, j) == 0.0 or visits[feature] > 0.0 or before[feature] > 0.0
+    for j in range(entries(of.rows, i)):
+        feature = column(of.rows, i, j)
+        known &= value(of.rows, i, j) == 0.0 or of.visits[feature] > 0.0 or of.before[feature] > 0.0
     return known
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _count_episode(rows: Any, row: int, T: int, k: int, latest: Ints, feature_episodes: Floats) -> None:
+def _count_episode(of: MapVisits, row: int, T: int, k: int, latest: Ints) -> None:
     """Add 1 for each feature that rows row, …, row + T − 1 visit; latest holds its latest episode."""
     for i in range(row, row + T):
-        for j in range(entries(rows, i)):
-            feature = column(rows, i, j)
-            if value(rows, i, j) != 0.0 and latest[feature] != k:
+        for j in range(entries(of.rows, i)):
+            feature = column(of.rows, i, j)
+            if value(of.rows, i, j) != 0.0 and latest[feature] != k:
                 latest[feature] = k
-                feature_episodes[feature] += 1.0
+                of.episodes[feature] += 1.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def count(
-    mean_rows: Any,
-    second_rows: Any,  # not looked at where shared
-    shared: bool,
-    base: Ints,
-    lengths: Ints,  # (episodes,)
-    bootstraps: Bools,
-    mean_before: Floats,  # (l_J,): visits of the passes before this one
-    second_before: Floats,  # (l_M,)
-    mean_visits: Floats,  # (l_J,): in and out
-    second_visits: Floats,  # (l_M,): in and out
-    mean_episodes: Floats,  # (l_J,): in and out
-    second_episodes: Floats,  # (l_M,): in and out
-    used: Ints,  # (episodes,): out
-) -> None:
-    """Which transitions of each episode can be used, and what they visit.
+def count(mean: MapVisits, second: MapVisits, shared: bool, spans: EpisodeSpans) -> None:
+    """Which transitions of each episode can be used, and what they visit; ``second`` counts unless shared.
 
     A cut-off episode gives up its last transitions for as long as the state they lead to has a feature
     that no used transition ever started with: its value would be the 0 that the weights started from.
+    ``spans.used`` holds the lengths and is brought down.
     """
-    mean_latest = np.full(len(mean_visits), -1, dtype=np.int64)
-    second_latest = np.full(len(second_visits), -1, dtype=np.int64)
-    for k in range(len(lengths)):
-        T, row = lengths[k], base[k]
-        _mark(mean_rows, row, T, 1.0, mean_visits)
+    mean_latest = np.full(len(mean.visits), -1, dtype=np.int64)
+    second_latest = np.full(len(second.visits), -1, dtype=np.int64)
+    for k in range(len(spans.used)):
+        T, row = spans.used[k], spans.base[k]
+        _mark(mean, row, T, 1.0)
         if not shared:
-            _mark(second_rows, row, T, 1.0, second_visits)
+            _mark(second, row, T, 1.0)
         while (
-            bootstraps[k]
+            spans.bootstraps[k]
             and T > 0
-            and not (
-                _known(mean_rows, row + T, mean_visits, mean_before)
-                and (shared or _known(second_rows, row + T, second_visits, second_before))
-            )
+            and not (_known(mean, row + T) and (shared or _known(second, row + T)))
         ):
             T -= 1
-            _mark(mean_rows, row + T, 1, -1.0, mean_visits)
+            _mark(mean, row + T, 1, -1.0)
             if not shared:
-                _mark(second_rows, row + T, 1, -1.0, second_visits)
-        used[k] = T
-        _count_episode(mean_rows, row, T, k, mean_latest, mean_episodes)
+                _mark(second, row + T, 1, -1.0)
+        spans.used[k] = T
+        _count_episode(mean, row, T, k, mean_latest)
         if not shared:
-            _count_episode(second_rows, row, T, k, second_latest, second_episodes)
+            _count_episode(second, row, T, k, second_latest)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Ints, readonly
+from policyrisk._core.arrays import Floats, Ints, readonly
 from policyrisk.features import Features
 from policyrisk.features.protocol import active_of, is_binary, matrix_of
-from policyrisk.td._kernels import ActiveRows, EntryRows, FeatureRows, FullRows
+from policyrisk.td._kernels import ActiveRows, EntryRows, EpisodeSpans, FeatureRows, FullRows
 from policyrisk.trajectories import Trajectories, pieces
 
 _TRANSITIONS = 1 << 15  # at a time: the features of their states then stay in the cache
@@ -24,11 +24,8 @@ class EpisodeRows:
     """Consecutive episodes, the terminal states left out: nobody computes their features."""
 
     states: npt.NDArray[Any]  # (n, dim): every x_t with t < T, and x_T where the episode was cut off
-    base: Ints  # (episodes,): the row of each episode's x_0
-    offsets: Ints  # (episodes + 1,): where its rewards start
-    lengths: Ints  # (episodes,)
-    bootstraps: Bools  # (episodes,): True where it was cut off
     rewards: Floats  # (transitions,)
+    spans: EpisodeSpans  # all transitions are used, until it is known which cannot be
 
     @classmethod
     def of(cls, data: Trajectories) -> EpisodeRows:
@@ -37,13 +34,13 @@ class EpisodeRows:
         kept = np.ones(len(states), dtype=np.bool_)
         kept[data.final_rows[data.terminated]] = False
         base = data.offsets[:-1] + np.cumsum(cut_off) - cut_off
-        return cls(
-            states.take(np.flatnonzero(kept), axis=0), base, data.offsets, data.lengths, cut_off, data.rewards
-        )
+        spans = EpisodeSpans(base, data.offsets, data.lengths.copy(), cut_off)
+        return cls(states.take(np.flatnonzero(kept), axis=0), data.rewards, spans)
 
-    def started(self, used: Ints) -> Ints:
+    def started(self) -> Ints:
         """The rows that hold x_t with t < used, of shape (Σ used,)."""
-        first = np.repeat(self.base - (np.cumsum(used) - used), used)
+        used = self.spans.used
+        first = np.repeat(self.spans.base - (np.cumsum(used) - used), used)
         rows: Ints = first + np.arange(len(first))
         return rows
 
@@ -54,12 +51,12 @@ def episode_rows(batch: Trajectories, width: int | None) -> Iterator[EpisodeRows
     return map(EpisodeRows.of, pieces(batch, most))
 
 
-def feature_rows(features: Features, states: npt.NDArray[Any]) -> tuple[FeatureRows, int]:
-    """The features of the states, and how many features there are."""
+def feature_rows(features: Features, states: npt.NDArray[Any]) -> FeatureRows:
+    """The features of the states."""
     if is_binary(features):
-        return ActiveRows(readonly(active_of(features, states))), features.size
+        return ActiveRows(readonly(active_of(features, states)))
     phi = matrix_of(features, states)
     if isinstance(phi, np.ndarray):
-        return FullRows(readonly(phi)), features.size
+        return FullRows(readonly(phi))
     starts, columns = (readonly(part.astype(np.int64)) for part in (phi.indptr, phi.indices))
-    return EntryRows(starts, columns, readonly(phi.data)), features.size
+    return EntryRows(starts, columns, readonly(phi.data))

@@ -19,11 +19,12 @@ that fall slowly, power in (½, 1). δ_J and δ_M always use the iterate itself.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, Ints, as_count, as_number, check_choice, readonly
+from policyrisk._core.arrays import Bools, Floats, as_count, as_number, check_choice, readonly
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, SolverError
 from policyrisk.features import Features, as_features
 from policyrisk.features.protocol import outside
@@ -118,7 +119,7 @@ class TD:
         """
         for batch in batches(more):
             if len(batch):
-                learned = self._start(batch) if self._learned is None else self._learned.copy()
+                learned = self._start(batch) if self._learned is None else deepcopy(self._learned)
                 self._learn(learned, batch)
                 self._learned = learned
         return self.risk
@@ -129,15 +130,15 @@ class TD:
         learned = self._learned
         if learned is None:
             raise InvalidInputError("TD must have seen at least one episode, got none; call fit(data) first")
-        support = learned.counts.support(learned.episodes)
+        supports = [counts.support(learned.episodes) for counts in learned.counts]
         return RiskFunction(
             features=self.features,
             second_features=self.second_features,
             w_mean=learned.mean.weights(learned.updates),
             w_second=learned.second.weights(learned.updates),
             variance_method="second-moment",
-            support=support,
-            second_support=support if learned.shared else learned.second_counts.support(learned.episodes),
+            support=supports[0],
+            second_support=supports[-1],
             provenance=Provenance(
                 estimator="TD",
                 lam=self.lam,
@@ -153,76 +154,43 @@ class TD:
 
     def _start(self, batch: Trajectories) -> Learned:
         """Weights 0; the first state shows how many features there are, and of which kind."""
-        rows, size = feature_rows(self.features, batch.states[:1])
-        counts = VisitCounts.nothing(rows, size)
-        second_counts, second_size = counts, size
-        if self.second_features != self.features:
-            rows, second_size = feature_rows(self.second_features, batch.states[:1])
-            second_counts = VisitCounts.nothing(rows, second_size)
+        another = self.second_features != self.features
+        maps = (self.features, self.second_features) if another else (self.features,)
+        rows = [feature_rows(features, batch.states[:1]) for features in maps]
+        sizes = [features.size for features in maps]
         return Learned(
-            mean=Iterate.zero(size, averaged=self.average),
-            second=Iterate.zero(second_size, averaged=self.average),
-            counts=counts,
-            second_counts=second_counts,
+            mean=Iterate.zero(sizes[0], averaged=self.average),
+            second=Iterate.zero(sizes[-1], averaged=self.average),
+            counts=tuple(map(VisitCounts.nothing, rows, sizes)),
         )
 
     def _learn(self, learned: Learned, batch: Trajectories) -> None:
         """Learn from a batch, in place."""
         gamma = self.discount
-        for episodes in episode_rows(batch, _dense_width(learned)):
-            rows, _ = feature_rows(self.features, episodes.states)
-            second_rows = rows if learned.shared else feature_rows(self.second_features, episodes.states)[0]
-            used = self._count(learned, episodes, rows, second_rows)
+        maps = (self.features, self.second_features)[: len(learned.counts)]
+        dense = (len(counts.visits) for counts in learned.counts if counts.gram is not None)
+        for episodes in episode_rows(batch, max(dense, default=None)):
+            rows = [feature_rows(features, episodes.states) for features in maps]
+            _count(learned, episodes, rows, outside(maps, episodes.states))
             first, r = learned.updates, episodes.rewards
-            xi = self.step(np.arange(first, first + self._updates(used)))
+            xi = self.step(np.arange(first, first + self._updates(episodes)))
             successor = np.zeros(len(r))  # J̃(x_{t+1}) with the weights of its update
-            failed = self._follow(learned.mean, rows, episodes, used, r, gamma, xi, first, successor)
+            failed = self._follow(learned.mean, rows[0], episodes, r, gamma, xi, first, successor)
             if failed < 0:
                 with np.errstate(over="ignore", invalid="ignore"):
                     target = r**2 + 2.0 * gamma * r * successor
                 failed = self._follow(
-                    learned.second, second_rows, episodes, used, target, gamma**2, xi, first, successor
+                    learned.second, rows[-1], episodes, target, gamma**2, xi, first, successor
                 )
             if failed >= 0:
-                raise self._divergence(first + failed, episodes, used, (rows, second_rows), learned)
+                raise self._divergence(first + failed, episodes, rows, learned)
             learned.updates += len(xi)
         learned.episodes += len(batch)
         learned.terminated += int(batch.terminated.sum())
         learned.returns += SampleReturns.of(batch.returns(gamma)[batch.terminated])
 
-    def _count(
-        self, learned: Learned, episodes: EpisodeRows, rows: FeatureRows, second_rows: FeatureRows
-    ) -> Ints:
-        """How many transitions of each episode are used, of shape (episodes,); what they visit is counted."""
-        counts, second_counts = learned.counts, learned.second_counts
-        used = np.empty_like(episodes.lengths)
-        _kernels.count(
-            rows,
-            second_rows,
-            learned.shared,
-            episodes.base,
-            episodes.lengths,
-            episodes.bootstraps,
-            counts.before,
-            second_counts.before,
-            counts.visits,
-            second_counts.visits,
-            counts.feature_episodes,
-            second_counts.feature_episodes,
-            used,
-        )
-        started = episodes.started(used)
-        counts.add_gram(rows, started)
-        if not learned.shared:
-            second_counts.add_gram(second_rows, started)
-        learned.transitions += len(started)
-        learned.given_up += len(episodes.rewards) - len(started)
-        maps = (self.features,) if learned.shared else (self.features, self.second_features)
-        beyond = outside(maps, episodes.states)
-        learned.outside += int(np.count_nonzero(beyond[started])) if beyond.any() else 0
-        return used
-
-    def _updates(self, used: Ints) -> int:
+    def _updates(self, episodes: EpisodeRows) -> int:
+        used = episodes.spans.used
         return len(used) if self.update == "episode" else int(used.sum())
 
     def _follow(
@@ -230,7 +198,6 @@ class TD:
         iterate: Iterate,
         rows: FeatureRows,
         episodes: EpisodeRows,
-        used: Ints,  # (episodes,): how many transitions of each count
         c: Floats,  # (transitions,): the targets' known part
         g: float,
         xi: Floats,  # (updates,)
@@ -242,17 +209,13 @@ class TD:
         run = _kernels.by_episode if self.update == "episode" else _kernels.by_step
         failed: int = run(
             rows,
-            episodes.base,
-            episodes.offsets,
-            used,
-            episodes.bootstraps,
+            episodes.spans,
             readonly(c),
             g,
             self.lam,
             xi,
             first,
             _EXPLODED * iterate.largest,
-            iterate.u.size > 0,
             iterate.w,
             iterate.u,
             successor,
@@ -262,27 +225,24 @@ class TD:
         return failed
 
     def _divergence(
-        self,
-        k: int,
-        episodes: EpisodeRows,
-        used: Ints,
-        both_rows: tuple[FeatureRows, FeatureRows],  # φ_J and φ_M of the episodes' states
-        learned: Learned,
-    ) -> SolverError | InvalidInputError:
+        self, k: int, episodes: EpisodeRows, rows: list[FeatureRows], learned: Learned
+    ) -> SolverError:
         """The error that says so, with the largest step that is stable on these episodes."""
-        limit, scale, updates = np.inf, self.step.scale, self._updates(used)
+        limit, scale, updates = np.inf, self.step.scale, self._updates(episodes)
         zero, ignored = np.zeros((2, len(episodes.rewards)))
-        sizes = len(learned.mean.w), len(learned.second.w)
-        for rows, size, g in zip(both_rows, sizes, (self.discount, self.discount**2), strict=True):
-            check_finite(rows)
+        for phi, moment, g in (
+            (rows[0], learned.mean, self.discount),
+            (rows[-1], learned.second, self.discount**2),
+        ):
+            check_finite(phi)
 
-            def run(step: float, w: Floats, rows: FeatureRows = rows, g: float = g) -> None:
+            def run(step: float, w: Floats, phi: FeatureRows = phi, g: float = g) -> None:
                 unbounded = Iterate(w, np.empty(0), largest=np.inf)
-                self._follow(unbounded, rows, episodes, used, zero, g, np.full(updates, step), 0, ignored)
+                self._follow(unbounded, phi, episodes, zero, g, np.full(updates, step), 0, ignored)
 
-            limit = min(limit, largest_stable_step(run, size, updates, scale))
+            limit = min(limit, largest_stable_step(run, len(moment.w), updates, scale))
         remedy = f"pass step=StepSize({limit / 2:.2g}, ...) or less"
-        if limit == 0.0 and episodes.bootstraps.any():
+        if limit == 0.0 and episodes.spans.bootstraps.any():
             remedy = (
                 "cut-off episodes make the equations unstable at any step, so use episodes that terminate, "
                 "a discount further below 1, or a larger lam"
@@ -296,9 +256,16 @@ class TD:
         )
 
 
-def _dense_width(learned: Learned) -> int | None:
-    """The entries in a row of the dense features, None where there are none."""
-    widths = [
-        len(counts.visits) for counts in (learned.counts, learned.second_counts) if counts.gram is not None
+def _count(learned: Learned, episodes: EpisodeRows, rows: list[FeatureRows], beyond: Bools) -> None:
+    """Find out which transitions are used, and count what they visit; ``beyond`` tells states outside."""
+    visits = [
+        _kernels.MapVisits(phi, counts.before, counts.visits, counts.feature_episodes)
+        for phi, counts in zip(rows, learned.counts, strict=True)
     ]
-    return max(widths, default=None)
+    _kernels.count(visits[0], visits[-1], len(visits) == 1, episodes.spans)
+    started = episodes.started()
+    for phi, counts in zip(rows, learned.counts, strict=True):
+        counts.add_gram(phi, started)
+    learned.transitions += len(started)
+    learned.given_up += len(episodes.rewards) - len(started)
+    learned.outside += int(np.count_nonzero(beyond[started])) if beyond.any() else 0

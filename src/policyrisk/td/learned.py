@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -25,10 +25,6 @@ class Iterate:
         """No update made."""
         return cls(np.zeros(size), np.zeros(size if averaged else 0))
 
-    def copy(self) -> Iterate:
-        """The same, in arrays of its own."""
-        return Iterate(self.w.copy(), self.u.copy(), self.largest)
-
     def weights(self, updates: int) -> Floats:
         """w_K, or the average Σ k w_k / Σ k over k = 1, …, K; read-only, of shape (l,).
 
@@ -46,17 +42,13 @@ class VisitCounts:
     visits: Floats  # (l,)
     feature_episodes: Floats  # (l,)
     before: Floats  # (l,): the visits of the pass before, 0 in the first one
-    gram: Floats | None  # (l, l): Σ φ φᵀ, never changed in place; None for sparse features
+    gram: Floats | None  # (l, l): Σ φ φᵀ; None for sparse features
 
     @classmethod
     def nothing(cls, rows: FeatureRows, size: int) -> VisitCounts:
         """No state visited."""
         gram = np.zeros((size, size)) if isinstance(rows, FullRows) else None
         return cls(np.zeros(size), np.zeros(size), np.zeros(size), gram)
-
-    def copy(self) -> VisitCounts:
-        """The same, in arrays of its own."""
-        return VisitCounts(self.visits.copy(), self.feature_episodes.copy(), self.before, self.gram)
 
     def next_pass(self) -> VisitCounts:
         """As at the start of another pass over the same data."""
@@ -86,8 +78,7 @@ class Learned:
 
     mean: Iterate
     second: Iterate
-    counts: VisitCounts  # of φ_J
-    second_counts: VisitCounts  # of φ_M, the same object where φ_M = φ_J
+    counts: tuple[VisitCounts, ...]  # of φ_J, and of φ_M where that is another
     updates: int = 0
     episodes: int = 0
     terminated: int = 0
@@ -96,21 +87,7 @@ class Learned:
     given_up: int = 0
     returns: SampleReturns = field(default_factory=lambda: SampleReturns.of([]))  # of those that terminated
 
-    @property
-    def shared(self) -> bool:
-        """Whether φ_M is φ_J."""
-        return self.second_counts is self.counts
-
-    def copy(self) -> Learned:
-        """The same, in arrays of its own: learning on leaves the original as it is."""
-        counts = self.counts.copy()
-        second_counts = counts if self.shared else self.second_counts.copy()
-        return replace(
-            self, mean=self.mean.copy(), second=self.second.copy(), counts=counts, second_counts=second_counts
-        )
-
     def next_pass(self) -> Learned:
         """The same weights at the start of another pass, so that no episode is counted twice."""
-        counts = self.counts.next_pass()
-        second_counts = counts if self.shared else self.second_counts.next_pass()
-        return Learned(self.mean, self.second, counts, second_counts, self.updates)
+        counts = tuple(each.next_pass() for each in self.counts)
+        return Learned(self.mean, self.second, counts, self.updates)
