@@ -48,6 +48,7 @@ check: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python tools/tree.py
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

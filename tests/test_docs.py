@@ -332,3 +332,10 @@ def test_names_break_in_tables_only():
     assert hook.on_page_content(html) == (
         "<code>a.b</code><td><code>a.<wbr>b</code> <code>t.<wbr>py::<wbr>x_<wbr>y</code></td>"
     )
+
+
+def test_contributing_has_a_line_for_every_file():
+    spec = importlib.util.spec_from_file_location("tree", ROOT / "tools" / "tree.py")
+    tree = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tree)
+    assert tree.written() == tree.PAGE.read_text(), "make format writes it"
