@@ -21,8 +21,7 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, as_number, is_sparse
 from policyrisk._core.records import record
-from policyrisk.equations.dense_system import DenseSystem
-from policyrisk.equations.sparse_system import SparseSystem
+from policyrisk.equations.systems import DenseSystem, SparseSystem
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, MismatchError
 from policyrisk.features import Features
 
