@@ -59,9 +59,8 @@ class DenseSystem:
     condition: float
     residual = 0.0  # that of an iterative solve: none here
 
-    def __init__(self, A: Floats, gram: Floats, visits: npt.NDArray[Any], *, ridge: float, name: str) -> None:
-        self.name = name
-        self.size = len(A)
+    def __init__(self, A: Floats, gram: Floats, visits: npt.NDArray[Any], ridge: float, name: str) -> None:
+        self.name, self.size = name, len(A)
         self.kept, self._scale = visited_features(A, gram, visits, name)
         kept = np.ix_(self.kept, self.kept)
         scaled = (A[kept] + ridge * np.eye(self.kept.size)) * np.outer(self._scale, self._scale)
@@ -100,8 +99,7 @@ class DenseSystem:
         y is used up, and where it is stored column by column, the answer takes its place. Refinement takes
         twice as long as all the rest: error bars do without.
         """
-        scale = self._scale if y.ndim == 1 else self._scale[:, None]
-        y *= scale
+        y *= self._scale if y.ndim == 1 else self._scale[:, None]
         if self._basis is not None:
             outside = y - self._basis @ (self._basis.T @ y)
             if np.linalg.norm(outside) > ROUNDING * np.linalg.norm(y):
@@ -185,10 +183,9 @@ class SparseSystem:
     redundant = 0  # not counted
     condition = float("nan")  # not known
 
-    def __init__(self, A: Any, gram: Any, visits: npt.NDArray[Any], *, ridge: float, name: str) -> None:
-        self.name, self.size, self.ridge = name, A.shape[0], ridge
+    def __init__(self, A: Any, gram: Any, visits: npt.NDArray[Any], ridge: float, name: str) -> None:
+        self.name, self.size, self.ridge, self._A = name, A.shape[0], ridge, A
         self.kept, self._scale = visited_features(A, gram, visits, name)
-        self._A = A
         self.residual = 0.0
 
     def solve(self, rhs: Floats) -> Floats:
