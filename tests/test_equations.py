@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import policyrisk as pr
 from policyrisk.equations import MomentEquations
-from policyrisk.equations.dense_system import DenseSystem
+from policyrisk.equations.systems import DenseSystem
 from policyrisk.errors import (
     ImproperPolicyError,
     InvalidInputError,

@@ -19,7 +19,7 @@ from test_accumulate import MAPS, episodes, reference
 
 import policyrisk as pr
 from policyrisk._core import threads as threads_module
-from policyrisk.equations import MomentEquations, Weights, sparse_system
+from policyrisk.equations import MomentEquations, Weights, systems
 from policyrisk.equations import moment_equations as equations_module
 from policyrisk.errors import (
     ImproperPolicyError,
@@ -243,7 +243,7 @@ def test_estimates_are_those_of_the_dense_solution(
     large.setattr(equations_module, "DENSE_MOST", 8000)
     dense = lstd.fit(data, error_bars=False)
     assert dense.provenance.redundant > 0
-    assert 0 < found.provenance.residual <= sparse_system.GOAL
+    assert 0 < found.provenance.residual <= systems.GOAL
     x = data.states[data.visited_rows]
     for of in ("mean", "variance"):
         truth = getattr(dense, of)(x)
@@ -369,8 +369,8 @@ def test_bootstrapping_from_unvisited_features_is_refused_by_name(large: pytest.
 
 def test_a_solution_that_is_not_reached_is_an_error(large: pytest.MonkeyPatch) -> None:
     equations = accumulate(walks(300), PHI, lam=0.0, discount=1.0)
-    large.setattr(sparse_system, "RESTART", 3)
-    large.setattr(sparse_system, "CYCLES", 2)
+    large.setattr(systems, "RESTART", 3)
+    large.setattr(systems, "CYCLES", 2)
     with pytest.raises(SolverError, match=r"relative residual of 1e-05, got .* ridge.* TD"):
         equations.solve()
 

@@ -92,11 +92,10 @@ class MeanMinusStd:
     def assess(self, summary: Moments) -> Assessment:
         """The penalised mean; there is no constraint."""
         root = summary.std.value
-        value = summary.mean_value - self.c * root
-        known = root > 0
-        return _assessment(
-            summary, summary.delta(value, 1.0, -0.5 * self.c / root) if known else Estimate(value)
-        )
+        value = Estimate(summary.mean_value - self.c * root)
+        if root > 0:
+            value = summary.delta(value.value, 1.0, -0.5 * self.c / root)
+        return _assessment(summary, value)
 
     def __str__(self) -> str:
         return f"mean − {self.c:g}·std, the larger the better"

@@ -7,13 +7,14 @@ Each function draws on the ``axes`` it is given, or on those of a new figure, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, as_count, as_floats, as_states, check_choice
-from policyrisk.errors import InvalidInputError, PolicyRiskError
+from policyrisk._core.arrays import Floats, as_count, as_floats, as_states, check_choice, check_named
+from policyrisk._core.imports import check_installed
+from policyrisk.errors import InvalidInputError
 from policyrisk.risk import Quantity, RiskFunction
 from policyrisk.risk.summary import PolicySummary
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_line", "plot_map", "plot_mean_std"]
 
-Shown: TypeAlias = Literal["mean", "second_moment", "variance", "std", "sharpe", "episodes"]
+Shown: TypeAlias = Quantity | Literal["episodes"]
 
 LABELS = {
     "mean": "mean J(x)",
@@ -124,7 +125,12 @@ def plot_map(
             f"{box_high.tolist()}; widen the box"
         )
     states = _cells(box_low, box_high, dims, at, shape)
-    values = _values(risk, of, error, states).reshape(shape[1], shape[0])
+    if of == "episodes":
+        behind = risk.episodes(states)
+        values = np.where(behind > 0, behind, np.nan)
+    else:
+        values = risk.standard_error(states, of=of) if error else getattr(risk, of)(states)
+    values = values.reshape(shape[1], shape[0])
     axes = _new_axes(6, 4.8) if axes is None else axes
     extent = (box_low[across], box_high[across], box_low[up], box_high[up])
     axes.set_facecolor(BLANK)
@@ -146,7 +152,9 @@ def plot_map(
         cmap="cividis" if error or of == "episodes" else "viridis",
         zorder=1,
     )
-    _draw_obstacles(axes, obstacles)
+    for k, vertices in enumerate(obstacles):
+        x, y = as_floats(vertices, f"obstacles[{k}]", (None, 2)).T
+        axes.fill(x, y, facecolor="0.35", edgecolor="0.35", linewidth=0.5, zorder=2)
     axes.set(xlim=extent[:2], ylim=extent[2:])
     labels = [f"coordinate {i}" for i in range(box_low.size)] if names is None else names
     axes.set_xlabel(_literal(labels[across]))
@@ -168,11 +176,7 @@ def plot_mean_std(summaries: Mapping[str, PolicySummary], *, axes: Axes | None =
     >>> [text.get_text() for text in axes.get_legend().get_texts()]
     ['p = 0.6', 'p = 0.8']
     """
-    if not isinstance(summaries, Mapping) or not summaries:
-        raise InvalidInputError(
-            "summaries must be a dictionary of at least one name and its summary, got "
-            f'{type(summaries).__name__}; pass {{"a": risk.summary(starts)}}'
-        )
+    check_named(summaries, "summaries", "summary", "risk.summary(starts)")
     axes = _new_axes(6, 4.4) if axes is None else axes
     left_out = [name for name, summary in summaries.items() if np.isnan(summary.std)]
     markers = "osD^vP*X"
@@ -203,12 +207,9 @@ def plot_mean_std(summaries: Mapping[str, PolicySummary], *, axes: Axes | None =
 
 
 def _new_axes(width: float, height: float) -> Axes:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise PolicyRiskError(
-            "pictures need Matplotlib, which is not installed; pip install 'policyrisk[plot]'"
-        ) from error
+    check_installed("matplotlib", "a picture")
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), layout="constrained").subplots()
 
 
@@ -223,7 +224,7 @@ def _literal(name: str) -> str:
 
 
 def _check_map(of: str, error: bool, dims: Sequence[int], names: Sequence[str] | None, dim: int) -> None:
-    check_choice(of, "of", get_args(Shown))
+    check_choice(of, "of", tuple(LABELS))
     if error and of == "episodes":
         raise InvalidInputError(
             'of="episodes" is a count and has no standard error, got error=True; leave it out'
@@ -243,30 +244,9 @@ def _cells(
     """The states at the cells' centres, row by row upwards, of shape (shape[1] · shape[0], dim)."""
     if len(shape) != 2:
         raise InvalidInputError(f"shape must be two numbers of cells, got {shape}; pass (across, up)")
-    lines = [
-        low[i] + (np.arange(as_count(n, "shape", 1)) + 0.5) / n * (high[i] - low[i])
-        for i, n in zip(dims, shape, strict=True)
-    ]
+    centres = [(np.arange(as_count(n, "shape", 1)) + 0.5) / n for n in shape]
     middle = (low + high) / 2 if at is None else as_floats(at, "at", (low.size,))
     states = np.tile(middle, (shape[0] * shape[1], 1))
-    across, up = np.meshgrid(*lines)
-    states[:, dims[0]], states[:, dims[1]] = across.ravel(), up.ravel()
+    for i, share in zip(dims, np.meshgrid(*centres), strict=True):
+        states[:, i] = low[i] + share.ravel() * (high[i] - low[i])
     return states
-
-
-def _values(risk: RiskFunction, of: Shown, error: bool, states: Floats) -> Floats:
-    if of == "episodes":
-        episodes = risk.episodes(states)
-        return np.where(episodes > 0, episodes, np.nan)
-    values: Floats = risk.standard_error(states, of=of) if error else getattr(risk, of)(states)
-    return values
-
-
-def _draw_obstacles(axes: Axes, obstacles: Sequence[npt.ArrayLike]) -> None:
-    from matplotlib.patches import Polygon
-
-    for k, vertices in enumerate(obstacles):
-        corners = as_floats(vertices, f"obstacles[{k}]", (None, 2))
-        axes.add_patch(
-            Polygon(corners, closed=True, facecolor="0.35", edgecolor="0.35", linewidth=0.5, zorder=2)
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -100,6 +101,15 @@ def as_number(
         rule = f"{'(' if open_low else '['}{low:g}, {high:g}{']' if np.isfinite(high) else ')'}"
         raise InvalidInputError(f"{name} must be in {rule}, got {value!r}; {remedy}")
     return number
+
+
+def check_named(value: object, name: str, what: str, example: str) -> None:
+    """Raise unless ``value`` is a mapping from at least one name to ``what``."""
+    if not isinstance(value, Mapping) or not value:
+        raise InvalidInputError(
+            f"{name} must be a dictionary of at least one name and its {what}, got {type(value).__name__}; "
+            f'pass {{"a": {example}}}'
+        )
 
 
 def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:

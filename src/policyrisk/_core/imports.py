@@ -9,7 +9,8 @@ from typing import Any
 from policyrisk.errors import MissingPackageError
 
 # The extra of pyproject.toml that brings each package.
-_EXTRAS = {"gymnasium": "gym", "minari": "gym", "pyarrow": "parquet", "plotly": "plot", "ray": "ray"}
+_EXTRAS = {"gymnasium": "gym", "minari": "gym", "pyarrow": "parquet", "ray": "ray"}
+_EXTRAS |= {"matplotlib": "plot", "plotly": "plot"}
 
 
 def lazy(

@@ -89,11 +89,14 @@ def _rotl(x: np.uint64, k: np.uint64) -> np.uint64:
     return (x << k) | (x >> (_U64 - k))
 
 
-@njit(cache=True)
-def _mix(x: np.uint64) -> np.uint64:
+def mix(x: Any) -> Any:
+    """The finaliser of splitmix64 of a uint64, or of each one of an array."""
     x = (x ^ (x >> _U30)) * _MIX_A
     x = (x ^ (x >> _U27)) * _MIX_B
     return x ^ (x >> _U31)
+
+
+_mix = njit(cache=True)(mix)
 
 
 @njit(cache=True)

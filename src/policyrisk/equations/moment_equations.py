@@ -21,8 +21,7 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, as_number, is_sparse
 from policyrisk._core.records import record
-from policyrisk.equations.dense_system import DenseSystem
-from policyrisk.equations.sparse_system import SparseSystem
+from policyrisk.equations.systems import DenseSystem, SparseSystem
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, MismatchError
 from policyrisk.features import Features
 
@@ -86,8 +85,7 @@ class MomentEquations:
         l_J, l_M = features.size, second.size
         shared = second == features
         zeros: Any = sp.csr_array if too_many_for_dense(features, second) else np.zeros
-        mean_gram = zeros((l_J, l_J))
-        A = zeros((l_J, l_J))
+        A, mean_gram = zeros((l_J, l_J)), zeros((l_J, l_J))
         return cls(
             A=A,
             b=np.zeros(l_J),
@@ -176,12 +174,10 @@ class MomentEquations:
             )
         total = ridge * self.episodes
         system: Any = SparseSystem if self.sparse else DenseSystem
-        mean = system(self.A, self.mean_gram, self.visits, ridge=total, name="A (the mean's equations)")
+        mean = system(self.A, self.mean_gram, self.visits, total, "A (the mean's equations)")
         second = mean
         if not self.shared:
-            second = system(
-                self.C, self.gram, self.second_visits, ridge=total, name="C (the second moment's equations)"
-            )
+            second = system(self.C, self.gram, self.second_visits, total, "C (the second moment's equations)")
         w_mean = mean.solve(self.b)
         w_second = second.solve(self.second_rhs(w_mean))
         return Weights(w_mean, w_second, mean, second)

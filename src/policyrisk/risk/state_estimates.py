@@ -2,10 +2,8 @@
 
     mean J̃,   second moment M̃ = Ṽ + J̃²,   variance Ṽ,   std √Ṽ,   Sharpe ratio J̃/√Ṽ
 
-A negative Ṽ has neither std nor ratio: they are nan. In the weights, J̃ = φ_Jᵀ w_J, and φ_Mᵀ w_second is M̃ for
-variance="second-moment" (Ṽ = M̃ − J̃²) and Ṽ for variance="direct". A quantity has the gradient (a_J φ_J,
-a_M φ_M) in them, a_J and a_M being its derivatives by J̃ and by φ_Mᵀ w_second, and so the squared standard
-error
+A negative Ṽ has neither std nor ratio: they are nan. A quantity has the gradient (a_J φ_J, a_M φ_M) in the
+weights, a_J and a_M being its derivatives by J̃ and by φ_Mᵀ w_second, and so the squared standard error
 
     a_J² s_JJ + 2 a_J a_M s_JM + a_M² s_MM            (s: see :mod:`policyrisk.risk.error_bars`)
 """

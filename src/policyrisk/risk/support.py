@@ -47,18 +47,13 @@ class Support:
             counts[rows.row[active]] = float(self.episodes)
             np.minimum.at(counts, rows.row[active], self.feature_episodes[rows.col[active]])
             return counts
-        leverage, inside = self._leverage(np.asarray(phi))
-        in_range = inside & (leverage <= self.limit * (1 + 1e-9)) & np.any(phi != 0, axis=1)
-        smallest = max(1.0 / max(self.episodes, 1), np.finfo(np.float64).tiny)
-        return np.where(in_range, 1.0 / np.maximum(leverage, smallest), 0.0)
-
-    def _leverage(self, phi: Floats) -> tuple[Floats, Bools]:
-        """h of shape (n,), and whether φ lies in the range of gram, of shape (n,)."""
         scale, whitener, null = self._factors
-        scaled = phi * scale
+        scaled = np.asarray(phi) * scale
         outside = np.linalg.norm(scaled @ null, axis=1) > 1e-6 * np.linalg.norm(scaled, axis=1)
         leverage: Floats = np.square(scaled @ whitener).sum(axis=1)
-        return leverage, ~outside
+        in_range = ~outside & (leverage <= self.limit * (1 + 1e-9)) & np.any(phi != 0, axis=1)
+        smallest = max(1.0 / max(self.episodes, 1), np.finfo(np.float64).tiny)
+        return np.where(in_range, 1.0 / np.maximum(leverage, smallest), 0.0)
 
     @cached_property
     def _factors(self) -> tuple[Floats, Floats, Floats]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from policyrisk._core.arrays import check_named
 from policyrisk._core.text import number, percent, plural, table
 from policyrisk.criteria import Assessment, Criterion, Sharpe
 from policyrisk.errors import InvalidInputError, MismatchError
@@ -174,11 +175,7 @@ def _notes(ranking: tuple[Ranked, ...], criterion: Criterion) -> list[str]:
 
 
 def _check(policies: Mapping[str, RiskFunction], criterion: Criterion) -> None:
-    if not isinstance(policies, Mapping) or not policies:
-        raise InvalidInputError(
-            "policies must be a dictionary of at least one name and its RiskFunction, got "
-            f'{type(policies).__name__}; pass {{"a": risk_a, "b": risk_b}}'
-        )
+    check_named(policies, "policies", "RiskFunction", "LSTD(...).fit(data)")
     for name, risk in policies.items():
         if not isinstance(risk, RiskFunction):
             raise InvalidInputError(

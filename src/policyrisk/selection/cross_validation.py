@@ -30,11 +30,10 @@ from itertools import combinations
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Ints, Seed, as_count
+from policyrisk._core.arrays import Floats, Ints, Seed, as_count, check_named
 from policyrisk._core.progress import ProgressBar
-from policyrisk._core.random import keys
+from policyrisk._core.random import keys, mix
 from policyrisk._core.text import NONE, number, percent, plural, table
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
 from policyrisk.risk import RiskFunction, SampleReturns
@@ -240,17 +239,9 @@ def fold_of_episodes(first: int, count: int, folds: int, key: int) -> Ints:
     block = first // folds
     blocks = -(-(first + count) // folds) - block
     index = (np.arange(blocks * folds, dtype=np.uint64) + np.uint64(block * folds)).reshape(blocks, folds)
-    permutations = np.argsort(_hash(index, key), axis=1, kind="stable").ravel()
+    hashed = mix(index * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key))
+    permutations = np.argsort(hashed, axis=1, kind="stable").ravel()
     return permutations[first - block * folds :][:count].astype(np.int64)
-
-
-def _hash(index: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint64]:
-    """splitmix64 of an array of uint64, from a key."""
-    x = index * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: npt.NDArray[np.uint64] = x ^ (x >> np.uint64(31))
-    return mixed
 
 
 class FoldReturns(NamedTuple):
@@ -370,11 +361,7 @@ class _Tally:
 
 
 def _check(estimators: Mapping[str, Estimator]) -> None:
-    if not isinstance(estimators, Mapping) or not estimators:
-        raise InvalidInputError(
-            "estimators must be a dictionary of at least one name and its estimator, got "
-            f'{type(estimators).__name__}; pass {{"a": LSTD(...), "b": LSTD(...)}}'
-        )
+    check_named(estimators, "estimators", "estimator", "LSTD(...)")
     for name, estimator in estimators.items():
         if isinstance(estimator, type) or not callable(getattr(estimator, "fit", None)):
             raise InvalidInputError(

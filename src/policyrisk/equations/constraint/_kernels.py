@@ -32,7 +32,6 @@ class _Basis(NamedTuple):
 
     inverse: Floats  # (l+2, l+2) of B
     R: Ints  # (l+2,)
-    H_R: Floats  # (l+2, l)
     A: Ints  # (l+2,); A[a] belongs to column a + 1 of B
     Y_A: Floats  # (l+2, l), row a is C⁻¹ h_a
     z: Floats  # (l+2,) θ, then μ_A
@@ -83,7 +82,7 @@ def _refresh(basis: _Basis, n: int, H: Floats, q: Floats, p: Floats) -> None:
     for a in range(n):
         B[a, 0] = p[basis.R[a]]
         for b in range(1, n):
-            B[a, b] = _dot(basis.H_R[a], basis.Y_A[b - 1])
+            B[a, b] = _dot(H[basis.R[a]], basis.Y_A[b - 1])
     inverse = np.linalg.inv(B)
     for a in range(n):
         _copy(inverse[a], basis.inverse[a])
@@ -184,7 +183,6 @@ def _shrink(basis: _Basis, n: int, at: int, a: int) -> None:
         for b in range(last):
             basis.inverse[b, at] = basis.inverse[b, last]
         basis.R[at] = basis.R[last]
-        _copy(basis.H_R[last], basis.H_R[at])
 
 
 def lemke(
@@ -201,7 +199,6 @@ def lemke(
     basis = _Basis(
         np.zeros((room, room)),
         np.zeros(room, dtype=np.int64),
-        np.zeros((room, features)),
         np.zeros(room, dtype=np.int64),
         np.zeros((room, features)),
         np.zeros(room),
@@ -217,7 +214,6 @@ def lemke(
         s[i] = 0.0 if i == r else q[i] + p[i] * z[0]
     basis.held[r] = True
     basis.R[0] = r
-    _copy(H[r], basis.H_R[0])
     basis.inverse[0, 0] = 1.0 / p[r]
     n = 1
     at = 0  # R[at] is r
@@ -234,7 +230,7 @@ def lemke(
             for j in range(features):
                 y[j] = _dot(C_inverse[j], H[r])
             for b in range(n):
-                column[b] = _dot(basis.H_R[b], y)
+                column[b] = _dot(H[basis.R[b]], y)
             for a in range(n):
                 dz[a] = -_dot(basis.inverse[a, :n], column[:n])
             _copy(y, v)
@@ -296,7 +292,6 @@ def lemke(
         enters_multiplier = i >= 0
         if enters_multiplier:
             basis.R[at] = i
-            _copy(H[i], basis.H_R[at])
             basis.held[i] = True
             s[i] = 0.0
             r = i

@@ -24,13 +24,10 @@ def apply(problem: Problem) -> bool:
     if np.count_nonzero(H[0]) != 1 or (np.count_nonzero(H, axis=1) != 1).any() or H.max() > 0:
         return False
     diagonal = np.diag(C)
-    if (diagonal <= 0).any():
-        return False
     # Sums of traces leave rounding of either sign where an entry is zero.
     rounding = 1e3 * np.finfo(float).eps * diagonal.max()
-    if (C - np.diag(diagonal)).max() > rounding:
-        return False
-    return bool((problem.potential > 0).all())
+    signs = (diagonal > 0).all() and (C - np.diag(diagonal)).max() <= rounding
+    return bool(signs and (problem.potential > 0).all())
 
 
 def solve(problem: Problem, tol: float) -> tuple[Floats, Floats, int]:

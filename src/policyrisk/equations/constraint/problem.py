@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, Matrix, as_csr, as_floats, check_shape, is_sparse, name_some
+from policyrisk._core.arrays import Floats, Ints, as_csr, as_floats, check_shape, is_sparse, name_some
 from policyrisk.errors import InfeasibleConstraintError, InvalidInputError, SingularSystemError
 
 
@@ -81,7 +80,7 @@ def equilibrate(C: object, d: object, H: object, g: object, gram: object) -> Pro
     features = d_given.size
     C_given = as_floats(C, "C", (features, features))
     g_given = as_floats(g, "g", (None,))
-    H_given: Any = as_csr(H, "H") if sp.issparse(H) else as_floats(H, "H", (None, None))
+    H_given: Any = as_csr(H, "H") if is_sparse(H) else as_floats(H, "H", (None, None))
     check_shape(H_given, "H", (g_given.size, features))
     gram_given = as_floats(gram, "gram", (features, features))
     diagonal = np.diag(gram_given)
@@ -132,7 +131,7 @@ def equilibrate(C: object, d: object, H: object, g: object, gram: object) -> Pro
     )
 
 
-def _tightest_of_repeated(H: Matrix, g: Floats) -> Ints:
+def _tightest_of_repeated(H: Any, g: Floats) -> Ints:
     """Indices, increasing, of one row for each different row of H: the one with the smallest g.
 
     States that share their features give the same row. Candidates are found by sorting a random

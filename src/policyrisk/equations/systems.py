@@ -1,15 +1,23 @@
-"""One square system of a projected equation, factored once and solved many times.
+"""One square system of a projected equation, solved many times: dense and factored, or sparse by iteration.
 
 The matrix A = Σ z_t (φ(x_t) − γφ(x_{t+1}))ᵀ (or its expectation) comes with the Gram matrix
 G = Σ φ(x_t) φ(x_t)ᵀ of the same features, and that tells apart what a bare matrix cannot:
 
 - a feature that was never active has no equation (Assumption 4) and is left out;
 - a direction n with G n = 0 changes no estimate at any visited state: the features are redundant, as
-  several tilings always are. It is taken out, and the weights of minimum norm are returned;
+  several tilings always are. Then A n = 0 and nᵀA = 0 alike, and right-hand sides are orthogonal to n;
 - what is singular beyond that (Assumption 3) is an error, since the answer would not be unique.
 
 Everything is done on A scaled by S = diag(G)^(−1/2) on both sides, so that a feature's unit of
 measurement does not matter.
+
+:class:`DenseSystem` takes redundant directions out and returns the weights of minimum norm.
+:class:`SparseSystem`, for features by the ten thousand, solves S A S u = S b, w = S u by GMRES from u = 0
+with long restarts. Neither A nor its factors are copied; the Krylov vectors take 8 · visited · RESTART bytes.
+Of a singular but consistent system GMRES finds one solution, not that of minimum norm, and nothing counts the
+redundant directions. What it cannot see: a cut-off episode that ends where each feature was visited, but
+never in that combination, may leave a direction undetermined. The dense solve refuses that, this one returns
+one of the solutions.
 """
 
 from __future__ import annotations
@@ -20,15 +28,22 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg as sla
 import scipy.sparse as sp
+import scipy.sparse.linalg as ssl
 
 from policyrisk._core.arrays import Floats, Ints, Matrix, name_some
-from policyrisk.errors import SingularSystemError, UnvisitedError
+from policyrisk.errors import SingularSystemError, SolverError, UnvisitedError
 
 # The 1-norm condition number past which double precision leaves fewer than three digits.
 CONDITION_LIMIT = 1e13
 # What counts as zero beside 1 where exact arithmetic would give zero: in a right-hand side, and in A.
 ROUNDING = 1e-9
 UNSEEN = 1e-12
+# ‖S(b − A w)‖ / ‖S b‖: what is aimed at, and what is still accepted where that would take too long. Estimates
+# have come out a few times to some hundred times less exact, beside their own spread.
+GOAL, ACCEPTED = 1e-8, 1e-5
+RESTART, CYCLES = 300, 5  # Krylov vectors kept at a time, and how often GMRES begins anew
+# A cycle that leaves more than SLOW of an accepted residual, or more than STUCK of any, was the last one.
+SLOW, STUCK = 0.1, 0.9
 
 
 class DenseSystem:
@@ -44,9 +59,8 @@ class DenseSystem:
     condition: float
     residual = 0.0  # that of an iterative solve: none here
 
-    def __init__(self, A: Floats, gram: Floats, visits: npt.NDArray[Any], *, ridge: float, name: str) -> None:
-        self.name = name
-        self.size = len(A)
+    def __init__(self, A: Floats, gram: Floats, visits: npt.NDArray[Any], ridge: float, name: str) -> None:
+        self.name, self.size = name, len(A)
         self.kept, self._scale = visited_features(A, gram, visits, name)
         kept = np.ix_(self.kept, self.kept)
         scaled = (A[kept] + ridge * np.eye(self.kept.size)) * np.outer(self._scale, self._scale)
@@ -85,8 +99,7 @@ class DenseSystem:
         y is used up, and where it is stored column by column, the answer takes its place. Refinement takes
         twice as long as all the rest: error bars do without.
         """
-        scale = self._scale if y.ndim == 1 else self._scale[:, None]
-        y *= scale
+        y *= self._scale if y.ndim == 1 else self._scale[:, None]
         if self._basis is not None:
             outside = y - self._basis @ (self._basis.T @ y)
             if np.linalg.norm(outside) > ROUNDING * np.linalg.norm(y):
@@ -158,6 +171,59 @@ class DenseSystem:
         self._basis = basis
         self._null = np.linalg.qr(null * self._scale[:, None])[0]
         self._factor(basis.T @ scaled @ basis)
+
+
+class SparseSystem:
+    """A of shape (l, l) in CSR, ready to be solved.
+
+    ``kept`` are the visited features; ``residual`` is that of the worst solve so far.
+    """
+
+    kept: Ints
+    redundant = 0  # not counted
+    condition = float("nan")  # not known
+
+    def __init__(self, A: Any, gram: Any, visits: npt.NDArray[Any], ridge: float, name: str) -> None:
+        self.name, self.size, self.ridge, self._A = name, A.shape[0], ridge, A
+        self.kept, self._scale = visited_features(A, gram, visits, name)
+        self.residual = 0.0
+
+    def solve(self, rhs: Floats) -> Floats:
+        """w with A w = rhs, of shape (l,); 0 at unvisited features."""
+        kept, S = self.kept, self._scale
+        b = S * rhs[kept]
+        size = float(np.linalg.norm(b))
+        w = np.zeros(self.size)
+        if size == 0.0:
+            return w
+
+        def product(u: Floats) -> Floats:
+            w[kept] = S * u
+            Aw: Floats = self._A @ w
+            return S * (Aw + self.ridge * w)[kept]
+
+        operator = ssl.LinearOperator((kept.size, kept.size), matvec=product, dtype=np.float64)
+        restart = min(RESTART, kept.size)
+        count: list[float] = []
+        u, residual = np.zeros(kept.size), 1.0
+        for _ in range(CYCLES):
+            before = residual
+            u, _ = ssl.gmres(
+                operator, b, u, rtol=GOAL, restart=restart, maxiter=1, callback=count.append,
+                callback_type="pr_norm",
+            )  # fmt: skip
+            residual = float(np.linalg.norm(b - product(u))) / size
+            if residual <= GOAL or residual > (SLOW if residual <= ACCEPTED else STUCK) * before:
+                break
+        if not residual <= ACCEPTED:
+            raise SolverError(
+                f"{self.name} must be solved to a relative residual of {ACCEPTED:g}, got {residual:.1e} "
+                f"after {len(count)} iterations with {kept.size} visited features; use a small ridge, "
+                "fewer or larger tiles, more episodes that terminate, or TD, which solves nothing"
+            )
+        self.residual = max(self.residual, residual)
+        w[kept] = S * u
+        return w
 
 
 def visited_features(A: Matrix, gram: Matrix, visits: npt.NDArray[Any], name: str) -> tuple[Ints, Floats]:
