@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -513,3 +514,14 @@ def test_resolvent_residual_twin() -> None:
     kernels.resolvent_residual(*csr(P), 0.99, b, x, out)
     expected = np.column_stack([exact_residual(P, 0.99, b[:, c], x[:, c]) for c in range(2)])
     np.testing.assert_allclose(out, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["dense LU", "sparse LU"])
+def test_a_solved_system_can_be_pickled(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    force(method, monkeypatch)
+    resolvent = Resolvent(CHAINS["walk"](), 0.9)
+    b = np.arange(resolvent._P.shape[0], dtype=np.float64)
+    x, _ = resolvent.solve(b)
+    again, report = pickle.loads(pickle.dumps(resolvent)).solve(b)
+    np.testing.assert_array_equal(again, x)
+    assert report.method == method

@@ -121,6 +121,9 @@ class Resolvent:
         self._P = P if P.has_canonical_format else as_csr(P, "P")
         self._c = as_number(factor, "factor", 0.0, 1.0)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_P": self._P, "_c": self._c}  # factors cannot be pickled; they can be made again
+
     @cached_property
     def _corrector(self) -> Corrector:
         return choose(self._P, self._c)
