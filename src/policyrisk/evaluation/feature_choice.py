@@ -56,7 +56,7 @@ class FeatureChoice:
     @property
     def name(self) -> str:
         """The chosen candidate's name."""
-        return _name(self.spelling, self.variance)
+        return f"{self.spelling} {self.variance}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""
@@ -125,7 +125,7 @@ def choose_features(
             f"{plural(data.transitions, 'transition')}; gather more, or name the features, as in poly:1"
         )
     methods = _METHODS if variance is None else (variance,)
-    entries = {_name(s, m): (s, m) for s in spellings for m in methods}
+    entries = {f"{s} {m}": (s, m) for s in spellings for m in methods}
     estimators = {
         name: LSTD(s.build(names, survey, low, high), lam=lam, discount=discount, ridge=ridge, variance=m)
         for name, (s, m) in entries.items()
@@ -135,8 +135,8 @@ def choose_features(
         warnings.simplefilter("ignore", PolicyRiskWarning)
         validation = cross_validate(estimators, data, folds=folds, seed=seed)
     sizes = {name: estimator.features.size for name, estimator in estimators.items()}
-    spelling, method = entries[_best(validation, sizes)]
-    return FeatureChoice(spelling, method, validation, sampled=len(data), episodes=survey.episodes)
+    best = entries[_best(validation, sizes)]
+    return FeatureChoice(*best, validation, sampled=len(data), episodes=survey.episodes)
 
 
 def _best(validation: CrossValidation, sizes: Mapping[str, int]) -> str:
@@ -150,7 +150,3 @@ def _best(validation: CrossValidation, sizes: Mapping[str, int]) -> str:
         if c.floored is not None and math.isclose(c.floored, lowest, rel_tol=1e-9, abs_tol=1e-9)
     ]
     return min([first, *alike], key=lambda name: sizes[name])
-
-
-def _name(spelling: Spelling, variance: VarianceMethod) -> str:
-    return f"{spelling} {variance}"
