@@ -85,14 +85,14 @@ def candidates(survey: Survey, transitions: int) -> list[Spelling]:
     finest = 40  # tiles along a coordinate
     if d == 1 and survey.whole[0] and survey.low[0] >= 0 and survey.reached[0] < 500:
         table = int(survey.reached[0]) + 1
-        found += [Spelling("tabular")] if table <= most else []
+        if table <= most:
+            found.append(Spelling("tabular"))
         finest = min(finest, table - 1)  # as many tiles as states are the table again
     grids = sorted({side(100, min(10, finest)), side(400, finest), side(1600, finest)})
     orders = sorted({side(64, 9) - 1, side(256, 9) - 1})
+    squares = [*(("tiles", tiles, 1) for tiles in grids), ("tiles", side(64, 10), 4), ("rbf", side(64, 8), 1)]
     others = [
-        *(Spelling("tiles", (tiles,) * d) for tiles in grids if tiles >= 2),
-        *(Spelling("tiles", (shifted,) * d, tilings=4) for shifted in [side(64, 10)] if shifted >= 2),
-        *(Spelling("rbf", (centres,) * d) for centres in [side(64, 8)] if centres >= 2),
+        *(Spelling(kind, (n,) * d, tilings=tilings) for kind, n, tilings in squares if n >= 2),
         *(Spelling("fourier", (order,)) for order in orders if order >= 2),
         *(Spelling("poly", (degree,)) for degree in (1, 2, 3) if math.comb(d + degree, degree) <= 200),
     ]
