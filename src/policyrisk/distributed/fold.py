@@ -21,9 +21,9 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from policyrisk._core.arrays import Seed
+from policyrisk._core.arrays import Seed, check_choice
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import plural
 from policyrisk.distributed import session
@@ -93,8 +93,7 @@ class ShardFold:
     """Takes passes over shards; a :class:`policyrisk.passes.fold.Fold`."""
 
     def __init__(self, shards: Sequence[Shard], on_error: OnError) -> None:
-        if on_error not in ("stop", "skip"):
-            raise InvalidInputError(f'on_error must be "stop" or "skip", got {on_error!r}; choose one')
+        check_choice(on_error, "on_error", get_args(OnError))
         bounds = evenly(len(shards), max(PARTS, 2 * session.workers()))
         self.shards = list(shards)
         self.parts = [dict(enumerate(self.shards[a:b], start=a)) for a, b in bounds]

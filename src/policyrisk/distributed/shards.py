@@ -57,10 +57,11 @@ def shards(path: PathOrPaths, **options: Any) -> list[Shard]:
     ['0.parquet', '1.parquet']
     >>> folder.cleanup()
     """
-    if _is_minari(path):
+    one = Path(path) if isinstance(path, str | os.PathLike) else None
+    if str(path).startswith("minari:") or (one is not None and minari_folder(one) is not None):
         return [Shard(str(path), partial(read, str(path), **options))]
     files = find_files(path, "")
-    if isinstance(path, str | os.PathLike) and Path(path).is_dir():
+    if one is not None and one.is_dir():
         files = [file for file in files if file.suffix.lower() in _SUFFIXES]
     kinds = {file.suffix.lower() for file in files}
     if len(kinds) != 1 or not kinds <= set(_SUFFIXES):
@@ -84,12 +85,6 @@ def _pieces(file: Path, most: int, options: Mapping[str, Any]) -> list[Shard]:
         Shard(f"{file}, row groups {a} to {b - 1}", partial(read, path, **options, row_groups=(a, b)))
         for a, b in evenly(groups, most)
     ]
-
-
-def _is_minari(path: PathOrPaths) -> bool:
-    if isinstance(path, str) and path.startswith("minari:"):
-        return True
-    return isinstance(path, str | os.PathLike) and minari_folder(Path(path)) is not None
 
 
 def as_shards(given: Any) -> list[Shard]:

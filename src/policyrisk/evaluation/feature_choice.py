@@ -56,7 +56,7 @@ class FeatureChoice:
     @property
     def name(self) -> str:
         """The chosen candidate's name."""
-        return _name(self.spelling, self.variance)
+        return f"{self.spelling} {self.variance}"
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""
@@ -85,14 +85,14 @@ def candidates(survey: Survey, transitions: int) -> list[Spelling]:
     finest = 40  # tiles along a coordinate
     if d == 1 and survey.whole[0] and survey.low[0] >= 0 and survey.reached[0] < 500:
         table = int(survey.reached[0]) + 1
-        found += [Spelling("tabular")] if table <= most else []
+        if table <= most:
+            found.append(Spelling("tabular"))
         finest = min(finest, table - 1)  # as many tiles as states are the table again
     grids = sorted({side(100, min(10, finest)), side(400, finest), side(1600, finest)})
     orders = sorted({side(64, 9) - 1, side(256, 9) - 1})
+    squares = [*(("tiles", tiles, 1) for tiles in grids), ("tiles", side(64, 10), 4), ("rbf", side(64, 8), 1)]
     others = [
-        *(Spelling("tiles", (tiles,) * d) for tiles in grids if tiles >= 2),
-        *(Spelling("tiles", (shifted,) * d, tilings=4) for shifted in [side(64, 10)] if shifted >= 2),
-        *(Spelling("rbf", (centres,) * d) for centres in [side(64, 8)] if centres >= 2),
+        *(Spelling(kind, (n,) * d, tilings=tilings) for kind, n, tilings in squares if n >= 2),
         *(Spelling("fourier", (order,)) for order in orders if order >= 2),
         *(Spelling("poly", (degree,)) for degree in (1, 2, 3) if math.comb(d + degree, degree) <= 200),
     ]
@@ -125,7 +125,7 @@ def choose_features(
             f"{plural(data.transitions, 'transition')}; gather more, or name the features, as in poly:1"
         )
     methods = _METHODS if variance is None else (variance,)
-    entries = {_name(s, m): (s, m) for s in spellings for m in methods}
+    entries = {f"{s} {m}": (s, m) for s in spellings for m in methods}
     estimators = {
         name: LSTD(s.build(names, survey, low, high), lam=lam, discount=discount, ridge=ridge, variance=m)
         for name, (s, m) in entries.items()
@@ -135,8 +135,8 @@ def choose_features(
         warnings.simplefilter("ignore", PolicyRiskWarning)
         validation = cross_validate(estimators, data, folds=folds, seed=seed)
     sizes = {name: estimator.features.size for name, estimator in estimators.items()}
-    spelling, method = entries[_best(validation, sizes)]
-    return FeatureChoice(spelling, method, validation, sampled=len(data), episodes=survey.episodes)
+    best = entries[_best(validation, sizes)]
+    return FeatureChoice(*best, validation, sampled=len(data), episodes=survey.episodes)
 
 
 def _best(validation: CrossValidation, sizes: Mapping[str, int]) -> str:
@@ -150,7 +150,3 @@ def _best(validation: CrossValidation, sizes: Mapping[str, int]) -> str:
         if c.floored is not None and math.isclose(c.floored, lowest, rel_tol=1e-9, abs_tol=1e-9)
     ]
     return min([first, *alike], key=lambda name: sizes[name])
-
-
-def _name(spelling: Spelling, variance: VarianceMethod) -> str:
-    return f"{spelling} {variance}"

@@ -90,19 +90,13 @@ def evaluate(
     >>> result.risk.std([[9]]).round(3)
     array([3.459])
     """
-    with _argument("lam"):
+    with _naming_arguments():
         lam = as_number(lam, "lam", 0.0, 1.0)
-    with _argument("discount"):
         discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
-    with _argument("ridge"):
         ridge = as_number(ridge, "ridge", 0.0)
-    with _argument("level"):
         level = as_level(level)
-    with _argument("features"):
         spelling = _spelled(features)
-    with _argument("box"):
         bounds = _bounds(box)
-    with _argument("resume"):
         _check_checkpoint(checkpoint, resume, on_cluster)
     if variance is not None:
         check_choice(variance, "variance", get_args(VarianceMethod))
@@ -127,12 +121,16 @@ def evaluate(
             found = here(Watched("survey", data))(work) if shards is None else shards(work)
             survey = found.survey()
         losses = shards if shards is not None else data if isinstance(data, Stream) else None
-        with _argument("names"):
-            names = _coordinates(names, columns.get("state"), survey.dim)
         low, high, constant = data_box(survey)
+        with _naming_arguments():
+            names = _coordinates(names, columns.get("state"), survey.dim)
+            if bounds is not None and len(bounds) != len(names):
+                raise InvalidInputError(
+                    f"box must have low and high of each of {', '.join(names)}, got "
+                    f"{plural(len(bounds), 'pair')}; pass one for each coordinate"
+                )
         if bounds is not None:
-            with _argument("box"):
-                low, high = _ends(bounds, names)
+            low, high = bounds.T.copy()
         choice: FeatureChoice | None = None
         if spelling is None:
             with clock("choice"):
@@ -142,7 +140,7 @@ def evaluate(
             spelling, variance = choice.spelling, choice.variance
             if say is not None:
                 say(str(choice))
-        with _argument("features"):
+        with _naming_arguments("features"):
             phi = spelling.build(names, survey, low, high)
             other = spelling.second
             second = None if other is None else other.build(names, survey, low, high, beside=spelling)
@@ -179,12 +177,15 @@ def evaluate(
 
 
 @contextmanager
-def _argument(name: str) -> Iterator[None]:
-    """Whatever is wrong inside is wrong with this argument, whose name the command line spells otherwise."""
+def _naming_arguments(name: str | None = None) -> Iterator[None]:
+    """Let an error say which argument is wrong, this one or that which its text begins with.
+
+    The command line has other names for them.
+    """
     try:
         yield
     except InvalidInputError as error:
-        error.argument = name
+        error.argument = name or str(error).split()[0]
         raise
 
 
@@ -201,7 +202,7 @@ def _spelled(features: object) -> Spelling | None:
 def _check_checkpoint(checkpoint: object, resume: bool, on_cluster: bool) -> None:
     if on_cluster and (resume or checkpoint is not None):
         raise InvalidInputError(
-            "checkpoint and resume must be left out on a cluster, got one of them; there is no checkpoint of "
+            "resume and checkpoint must be left out on a cluster, got one of them; there is no checkpoint of "
             "a run on Ray to go on with"
         )
     if resume and checkpoint is None:
@@ -270,13 +271,3 @@ def _bounds(box: object) -> Floats | None:
                 f'box must go from low to high, got {low:g} to {high:g}; widen it, or pass "auto"'
             )
     return bounds
-
-
-def _ends(bounds: Floats, names: Sequence[str]) -> tuple[Floats, Floats]:
-    """Low and high (dim,) each."""
-    if len(bounds) != len(names):
-        raise InvalidInputError(
-            f"box must have low and high of each of {', '.join(names)}, got {plural(len(bounds), 'pair')}; "
-            "pass one for each coordinate"
-        )
-    return bounds[:, 0].copy(), bounds[:, 1].copy()

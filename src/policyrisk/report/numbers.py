@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.output import plain
@@ -77,14 +76,12 @@ class Maps:
 
     def to_dict(self) -> dict[str, Any]:
         """What the page's script draws from."""
-        return {
-            "free": self.grid.free,
-            "ranges": self.ranges(),
-            "pairs": [
-                {"axes": pair, "slices": self.grid.slices(pair), "data": packed(values)}
-                for pair, values in zip(self.grid.pairs, self.pairs, strict=True)
-            ],
-        }
+        packed = (base64.b64encode(values.astype("<f4").tobytes()).decode() for values in self.pairs)
+        pairs = [
+            {"axes": pair, "slices": self.grid.slices(pair), "data": data}
+            for pair, data in zip(self.grid.pairs, packed, strict=True)
+        ]
+        return {"free": self.grid.free, "ranges": self.ranges(), "pairs": pairs}
 
 
 def line(evaluation: Evaluation, grid: MapGrid) -> dict[str, Any]:
@@ -144,11 +141,6 @@ class Sampled:
         shown = shown[:: max(-(-shown.size // CLOUD), 1)]
         kept = {name: getattr(self, name)[shown] for name in ("states", "mean", "std", "episodes")}
         return {name: plain(values, DIGITS) for name, values in kept.items()}
-
-
-def packed(values: npt.NDArray[Any]) -> str:
-    """Little-endian float32 in base64."""
-    return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
 
 
 def _span(values: Floats) -> list[float]:
