@@ -64,7 +64,7 @@ class Checkpoint:
         began = time.monotonic()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            records.save(self.path, _kind(self.work), {"problem": self.problem, "state": state})
+            records.save(self.path, f"Checkpoint of {self.work}", {"problem": self.problem, "state": state})
         except (OSError, InvalidInputError) as error:
             raise InvalidInputError(
                 f"checkpoint must be a file that can be written, got {self.path} ({error}); make room or "
@@ -95,17 +95,13 @@ class Checkpoint:
 
 def stored_checkpoint(path: str | os.PathLike[str], work: str) -> tuple[dict[str, Any], Any]:
     """The problem and the state in a checkpoint."""
-    values = records.load(path, _kind(work), dict)
+    values = records.load(path, f"Checkpoint of {work}", dict)
     return values["problem"], values["state"]
 
 
 def stored_problem(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The problem in a checkpoint of a DurableFold."""
     return stored_checkpoint(path, PASSES)[0]
-
-
-def _kind(work: str) -> str:
-    return f"Checkpoint of {work}"
 
 
 def _short(value: object) -> str:

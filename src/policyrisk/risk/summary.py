@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
 from typing import Any
@@ -67,10 +67,13 @@ class SampleReturns:
         count, *others = sums.tolist()
         return cls(int(count), *others)
 
+    def _sums(self) -> Floats:
+        return np.array([*vars(self).values()])
+
     def __add__(self, other: object) -> SampleReturns:
         if not isinstance(other, SampleReturns):
             return NotImplemented
-        return self._of_sums(add_samples(np.array(astuple(self)), np.array(astuple(other))))
+        return self._of_sums(add_samples(self._sums(), other._sums()))
 
     def __radd__(self, other: object) -> SampleReturns:
         return self if other == 0 else NotImplemented
@@ -78,11 +81,11 @@ class SampleReturns:
     @property
     def variance(self) -> float:
         """The unbiased sample variance; nan for fewer than two returns."""
-        return float(sample_moments(np.array(astuple(self)))[0])
+        return float(sample_moments(self._sums())[0])
 
     def covariance(self) -> Floats:
         """The covariance (2, 2) of the sample mean and the sample variance."""
-        return sample_moments(np.array(astuple(self)))[1]
+        return sample_moments(self._sums())[1]
 
 
 @record

@@ -7,7 +7,7 @@ One kernel learns both moments, since each is TD for a target c and a discount g
 run for J first: it writes down the values J̃(x_{t+1}) that M's targets need.
 
 Features come as *rows*, one per state, in one of three layouts; ``entries``, ``column`` and ``value`` read
-them all alike.
+them all alike. Other arrays are passed one by one: Numba looks through tuples of them slowly.
 """
 
 from __future__ import annotations
@@ -78,36 +78,25 @@ def value(rows: Any, i: int, j: int) -> float:
     raise NotImplementedError
 
 
-_ENTRIES: dict[type, Callable[..., Any]] = {
-    ActiveRows: lambda rows, i: rows.active.shape[1],
-    EntryRows: lambda rows, i: rows.starts[i + 1] - rows.starts[i],
-    FullRows: lambda rows, i: rows.phi.shape[1],
+_BY_LAYOUT: dict[Callable[..., Any], dict[type, Callable[..., Any]]] = {
+    entries: {
+        ActiveRows: lambda rows, i: rows.active.shape[1],
+        EntryRows: lambda rows, i: rows.starts[i + 1] - rows.starts[i],
+        FullRows: lambda rows, i: rows.phi.shape[1],
+    },
+    column: {
+        ActiveRows: lambda rows, i, j: rows.active[i, j],
+        EntryRows: lambda rows, i, j: rows.columns[rows.starts[i] + j],
+        FullRows: lambda rows, i, j: j,
+    },
+    value: {
+        ActiveRows: lambda rows, i, j: 1.0,
+        EntryRows: lambda rows, i, j: rows.values[rows.starts[i] + j],
+        FullRows: lambda rows, i, j: rows.phi[i, j],
+    },
 }
-_COLUMN: dict[type, Callable[..., Any]] = {
-    ActiveRows: lambda rows, i, j: rows.active[i, j],
-    EntryRows: lambda rows, i, j: rows.columns[rows.starts[i] + j],
-    FullRows: lambda rows, i, j: j,
-}
-_VALUE: dict[type, Callable[..., Any]] = {
-    ActiveRows: lambda rows, i, j: 1.0,
-    EntryRows: lambda rows, i, j: rows.values[rows.starts[i] + j],
-    FullRows: lambda rows, i, j: rows.phi[i, j],
-}
-
-
-@overload(entries, strict=False)
-def _entries(rows: Any, i: Any) -> Any:
-    return _ENTRIES[rows.instance_class]
-
-
-@overload(column, strict=False)
-def _column(rows: Any, i: Any, j: Any) -> Any:
-    return _COLUMN[rows.instance_class]
-
-
-@overload(value, strict=False)
-def _value(rows: Any, i: Any, j: Any) -> Any:
-    return _VALUE[rows.instance_class]
+for _function, _layouts in _BY_LAYOUT.items():
+    overload(_function, strict=False)(lambda rows, *at, _layouts=_layouts: _layouts[rows.instance_class])
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -135,7 +124,10 @@ def _earlier_weight(k: int) -> float:
 @njit(cache=True, nogil=True, error_model="numpy")
 def by_episode(
     rows: Any,
-    spans: EpisodeSpans,
+    base: Ints,  # as in EpisodeSpans
+    offsets: Ints,
+    used: Ints,
+    bootstraps: Bools,
     c: Floats,  # (transitions,): the targets' known part
     g: float,
     lam: float,
@@ -152,17 +144,17 @@ def by_episode(
     Σ_t φ(x_t) G_t with G_t = δ_t + λg G_{t+1}: no trace is needed.
     """
     longest = 0
-    for k in range(len(spans.used)):
-        longest = max(longest, spans.used[k])
+    for k in range(len(used)):
+        longest = max(longest, used[k])
     delta = np.empty(longest)
-    for k in range(len(spans.used)):
-        T, o, row = spans.used[k], spans.offsets[k], spans.base[k]
+    for k in range(len(used)):
+        T, o, row = used[k], offsets[k], base[k]
         if T == 0:
             continue
         bounded = True
         here = _dot(rows, row, w)
         for t in range(T):
-            there = _dot(rows, row + t + 1, w) if t + 1 < T or spans.bootstraps[k] else 0.0
+            there = _dot(rows, row + t + 1, w) if t + 1 < T or bootstraps[k] else 0.0
             delta[t] = c[o + t] + g * there - here
             bounded &= abs(delta[t]) <= limit
             successor[o + t] = there
@@ -181,7 +173,10 @@ def by_episode(
 @njit(cache=True, nogil=True, error_model="numpy")
 def by_step(
     rows: Any,
-    spans: EpisodeSpans,
+    base: Ints,
+    offsets: Ints,
+    used: Ints,
+    bootstraps: Bools,
     c: Floats,
     g: float,
     lam: float,
@@ -201,12 +196,12 @@ def by_step(
     listed = np.zeros(len(z), dtype=np.bool_)
     touched = np.empty(len(z), dtype=np.int64)
     k = 0
-    for episode in range(len(spans.used)):
-        T, o, row = spans.used[episode], spans.offsets[episode], spans.base[episode]
+    for episode in range(len(used)):
+        T, o, row = used[episode], offsets[episode], base[episode]
         length = 0
         for t in range(T):
             here = _dot(rows, row + t, w)
-            there = _dot(rows, row + t + 1, w) if t + 1 < T or spans.bootstraps[episode] else 0.0
+            there = _dot(rows, row + t + 1, w) if t + 1 < T or bootstraps[episode] else 0.0
             delta = c[o + t] + g * there - here
             if not abs(delta) <= limit:
                 return k
@@ -289,30 +284,41 @@ def _count_episode(of: MapVisits, row: int, T: int, k: int, latest: Ints) -> Non
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def count(mean: MapVisits, second: MapVisits, shared: bool, spans: EpisodeSpans) -> None:
-    """Which transitions of each episode can be used, and what they visit; ``second`` counts unless shared.
+def count(
+    shared: bool,
+    mean_rows: Any,  # as in MapVisits
+    mean_before: Floats,
+    mean_visits: Floats,
+    mean_episodes: Floats,
+    second_rows: Any,  # likewise; not looked at where shared
+    second_before: Floats,
+    second_visits: Floats,
+    second_episodes: Floats,
+    base: Ints,  # as in EpisodeSpans
+    offsets: Ints,
+    used: Ints,  # the lengths; brought down
+    bootstraps: Bools,
+) -> None:
+    """Which transitions of each episode can be used, and what they visit.
 
     A cut-off episode gives up its last transitions for as long as the state they lead to has a feature
     that no used transition ever started with: its value would be the 0 that the weights started from.
-    ``spans.used`` holds the lengths and is brought down.
     """
+    mean = MapVisits(mean_rows, mean_before, mean_visits, mean_episodes)
+    second = MapVisits(second_rows, second_before, second_visits, second_episodes)
     mean_latest = np.full(len(mean.visits), -1, dtype=np.int64)
     second_latest = np.full(len(second.visits), -1, dtype=np.int64)
-    for k in range(len(spans.used)):
-        T, row = spans.used[k], spans.base[k]
+    for k in range(len(used)):
+        T, row = used[k], base[k]
         _mark(mean, row, T, 1.0)
         if not shared:
             _mark(second, row, T, 1.0)
-        while (
-            spans.bootstraps[k]
-            and T > 0
-            and not (_known(mean, row + T) and (shared or _known(second, row + T)))
-        ):
+        while bootstraps[k] and T > 0 and not (_known(mean, row + T) and (shared or _known(second, row + T))):
             T -= 1
             _mark(mean, row + T, 1, -1.0)
             if not shared:
                 _mark(second, row + T, 1, -1.0)
-        spans.used[k] = T
+        used[k] = T
         _count_episode(mean, row, T, k, mean_latest)
         if not shared:
             _count_episode(second, row, T, k, second_latest)

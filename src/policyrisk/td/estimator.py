@@ -19,7 +19,6 @@ that fall slowly, power in (½, 1). δ_J and δ_M always use the iterate itself.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -119,7 +118,7 @@ class TD:
         """
         for batch in batches(more):
             if len(batch):
-                learned = self._start(batch) if self._learned is None else deepcopy(self._learned)
+                learned = self._start(batch) if self._learned is None else self._learned.copy()
                 self._learn(learned, batch)
                 self._learned = learned
         return self.risk
@@ -209,7 +208,7 @@ class TD:
         run = _kernels.by_episode if self.update == "episode" else _kernels.by_step
         failed: int = run(
             rows,
-            episodes.spans,
+            *episodes.spans,
             readonly(c),
             g,
             self.lam,
@@ -262,7 +261,7 @@ def _count(learned: Learned, episodes: EpisodeRows, rows: list[FeatureRows], bey
         _kernels.MapVisits(phi, counts.before, counts.visits, counts.feature_episodes)
         for phi, counts in zip(rows, learned.counts, strict=True)
     ]
-    _kernels.count(visits[0], visits[-1], len(visits) == 1, episodes.spans)
+    _kernels.count(len(visits) == 1, *visits[0], *visits[-1], *episodes.spans)
     started = episodes.started()
     for phi, counts in zip(rows, learned.counts, strict=True):
         counts.add_gram(phi, started)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,6 +25,10 @@ class Iterate:
         """No update made."""
         return cls(np.zeros(size), np.zeros(size if averaged else 0))
 
+    def copy(self) -> Iterate:
+        """The same, in arrays of its own."""
+        return Iterate(self.w.copy(), self.u.copy(), self.largest)
+
     def weights(self, updates: int) -> Floats:
         """w_K, or the average Σ k w_k / Σ k over k = 1, …, K; read-only, of shape (l,).
 
@@ -42,13 +46,17 @@ class VisitCounts:
     visits: Floats  # (l,)
     feature_episodes: Floats  # (l,)
     before: Floats  # (l,): the visits of the pass before, 0 in the first one
-    gram: Floats | None  # (l, l): Σ φ φᵀ; None for sparse features
+    gram: Floats | None  # (l, l): Σ φ φᵀ, never changed in place; None for sparse features
 
     @classmethod
     def nothing(cls, rows: FeatureRows, size: int) -> VisitCounts:
         """No state visited."""
         gram = np.zeros((size, size)) if isinstance(rows, FullRows) else None
         return cls(np.zeros(size), np.zeros(size), np.zeros(size), gram)
+
+    def copy(self) -> VisitCounts:
+        """The same, in arrays of its own."""
+        return VisitCounts(self.visits.copy(), self.feature_episodes.copy(), self.before, self.gram)
 
     def next_pass(self) -> VisitCounts:
         """As at the start of another pass over the same data."""
@@ -86,6 +94,11 @@ class Learned:
     outside: int = 0
     given_up: int = 0
     returns: SampleReturns = field(default_factory=lambda: SampleReturns.of([]))  # of those that terminated
+
+    def copy(self) -> Learned:
+        """The same, in arrays of its own: learning on leaves the original as it is."""
+        counts = tuple(each.copy() for each in self.counts)
+        return replace(self, mean=self.mean.copy(), second=self.second.copy(), counts=counts)
 
     def next_pass(self) -> Learned:
         """The same weights at the start of another pass, so that no episode is counted twice."""
