@@ -105,7 +105,8 @@ class EpisodeScores:
         meat = np.zeros((n, n)) if self.meat is None else self.meat
         for part in self.waiting:
             if sp.issparse(part):
-                _kernels.outer_sparse(part.indptr, part.indices, part.data, meat)
+                none_ends = np.zeros(part.shape[0], dtype=np.bool_)
+                _kernels.gram_sparse(none_ends, part.indptr, part.indices, part.data, meat)
             else:
                 meat += part.T @ part
         return replace(self, waiting=(), meat=meat)
