@@ -163,14 +163,6 @@ def tally_dense(ends: Bools, phi: Floats, seen: Floats, visits: Floats, episodes
 
 
 @njit(cache=True, nogil=True)
-def weighted_sum(ptr: Ints, idx: Ints, val: Floats, weight: Floats, out: Floats) -> None:
-    """out += Σ_i weight_i φ_i, of shape (l,)."""
-    for i in range(weight.size):
-        for p in range(ptr[i], ptr[i + 1]):
-            out[idx[p]] += weight[i] * val[p]
-
-
-@njit(cache=True, nogil=True)
 def row_values(ptr: Ints, idx: Ints, val: Floats, w: Floats, out: Floats) -> None:
     """out_i = φ_iᵀ w, of shape (rows,)."""
     for i in range(out.size):

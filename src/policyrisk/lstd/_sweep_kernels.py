@@ -87,20 +87,6 @@ def append_runs(
     return n
 
 
-@njit(cache=True, nogil=True)
-def append_rows(
-    ends: Bools, g: Floats, h: Floats, decay: float, n: int, step: Floats, visit: Floats, ahead: Ints
-) -> int:
-    """As append_runs, every row being a position; its entries are kept elsewhere."""
-    for i in range(ends.size):
-        step[n, 0], step[n, 2], visit[n, 0], visit[n, 2] = decay, 0.0, 1.0, 0.0
-        for c in range(g.shape[1]):
-            step[n, 1 + c], visit[n, 1 + c] = g[i, c], h[i, c]
-        ahead[n] = END if ends[i] else 0
-        n += 1
-    return n
-
-
 @njit(cache=True)
 def _reach(size: Floats, d: Floats, ahead: Ints) -> None:
     """Raise ``ahead`` to where what a visit adds becomes NEGLIGIBLE; the arrays are those of an episode.
@@ -157,38 +143,28 @@ def reach(n: int, step: Floats, ahead: Ints, runs: bool, col_ptr: Ints, col_val:
 
 
 @njit(cache=True, nogil=True)
-def index_runs(n: int, column: Ints, ahead: Ints, size: int) -> tuple[Ints, Ints]:
-    """The visited positions of every feature in turn, and where each one's begin (size + 1,)."""
-    begin = np.zeros(size + 1, np.int64)
-    for s in range(n):
-        if ahead[s] != END:
-            begin[column[s] + 1] += 1
-    begin = np.cumsum(begin)
-    put, where = begin.copy(), np.empty(begin[-1], np.int64)
-    for s in range(n):
-        if ahead[s] != END:
-            where[put[column[s]]] = s
-            put[column[s]] += 1
-    return begin, where
-
-
-@njit(cache=True, nogil=True)
-def index_rows(
-    n: int, ptr: Ints, idx: Ints, val: Floats, ahead: Ints, size: int
+def index_visits(
+    n: int, runs: bool, ptr: Ints, idx: Ints, val: Floats, ahead: Ints, size: int
 ) -> tuple[Ints, Ints, Floats]:
-    """As index_runs, with the values, for rows with any number of entries."""
+    """Where each feature's visits begin (size + 1,), and their positions and values, feature by feature.
+
+    Runs have one feature each, idx, and no values.
+    """
     begin = np.zeros(size + 1, np.int64)
     for s in range(n):
         if ahead[s] != END:
-            for p in range(ptr[s], ptr[s + 1]):
+            for p in range(s if runs else ptr[s], s + 1 if runs else ptr[s + 1]):
                 begin[idx[p] + 1] += 1
     begin = np.cumsum(begin)
-    put, where, value = begin.copy(), np.empty(begin[-1], np.int64), np.empty(begin[-1])
+    put, where = begin.copy(), np.empty(begin[-1], np.int64)
+    value = np.empty(0 if runs else begin[-1])
     for s in range(n):
         if ahead[s] != END:
-            for p in range(ptr[s], ptr[s + 1]):
+            for p in range(s if runs else ptr[s], s + 1 if runs else ptr[s + 1]):
                 at = put[idx[p]]
-                where[at], value[at] = s, val[p]
+                where[at] = s
+                if not runs:
+                    value[at] = val[p]
                 put[idx[p]] += 1
     return begin, where, value
 

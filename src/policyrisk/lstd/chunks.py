@@ -172,11 +172,9 @@ class Plan:
 
     def totals(self) -> list[Total | SparseTotal]:
         """An empty sum for each of the products."""
-        sizes, found = (self.mean.features.size, self.second.features.size), list[Total | SparseTotal]()
-        for left, right, channels in self.products:
-            shape = channels, sizes[left], sizes[right]
-            if self.sparse_sums:
-                found.append(SparseTotal(*shape, steps_of(self.decays[left], self.trace_cut)))
-            else:
-                found.append(Total(*shape))
-        return found
+        sizes = self.mean.features.size, self.second.features.size
+        shapes = [(channels, sizes[left], sizes[right]) for left, right, channels in self.products]
+        if not self.sparse_sums:
+            return [Total(*shape) for shape in shapes]
+        steps = [steps_of(self.decays[left], self.trace_cut) for left, _, _ in self.products]
+        return [SparseTotal(*shape, K) for shape, K in zip(shapes, steps, strict=True)]

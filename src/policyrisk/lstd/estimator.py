@@ -153,7 +153,12 @@ class LSTD:
         if equations.sparse:
             self._refuse_where_sparse(bootstrap)
             if error_bars:
-                _warn_no_error_bars(equations)
+                warnings.warn(
+                    f"no error bars: with {len(equations.b)} sparse features their covariance would not fit; "
+                    f"pass error_bars=False to say that this is meant, or use at most {DENSE_MOST} features",
+                    NoErrorBarsWarning,
+                    stacklevel=3,
+                )
             error_bars = False
         if equations.terminated < equations.episodes:
             seen = [(self.features, equations.visits), (self.second_features, equations.second_visits)]
@@ -258,7 +263,7 @@ class LSTD:
         returns: SampleReturns | None = None,
         given_up: int = 0,
     ) -> tuple[RiskFunction, Face | None]:
-        """The second equation solved, and everything put into one record; and the constraint's active face."""
+        """The second equation solved, all of it in one record, and the active face of the constraint."""
         systems, supports = (weights.mean_system, weights.second_system), _supports(equations)
         direct, w_second, constrained = self.variance == "direct", weights.second, None
         if self.nonnegative_at is not None:
@@ -300,33 +305,18 @@ class LSTD:
         return risk, None if constrained is None else constrained.face
 
 
-def _warn_no_error_bars(equations: MomentEquations) -> None:
-    warnings.warn(
-        f"no error bars: with {len(equations.b)} sparse features their covariance would not fit; pass "
-        f"error_bars=False to say that this is meant, or use at most {DENSE_MOST} features",
-        NoErrorBarsWarning,
-        stacklevel=4,
-    )
-
-
 def _supports(equations: MomentEquations) -> tuple[Support, Support]:
     """What the equations say about φ_J and about φ_M."""
+    e = equations
 
     def support(features: Features, visits: Floats, episodes: Floats, gram: Matrix) -> Support:
-        return Support(
-            visits=visits,
-            feature_episodes=episodes,
-            episodes=equations.episodes,
-            gram=None if isinstance(features, BinaryFeatures) or sp.issparse(gram) else gram,
-            limit=np.inf if equations.exact else 1.0,
-        )
+        kept = None if isinstance(features, BinaryFeatures) or sp.issparse(gram) else gram
+        return Support(visits, episodes, e.episodes, gram=kept, limit=np.inf if e.exact else 1.0)
 
-    first = support(equations.features, equations.visits, equations.feature_episodes, equations.mean_gram)
-    if equations.second_features == equations.features:
+    first = support(e.features, e.visits, e.feature_episodes, e.mean_gram)
+    if e.second_features == e.features:
         return first, first
-    return first, support(
-        equations.second_features, equations.second_visits, equations.second_feature_episodes, equations.gram
-    )
+    return first, support(e.second_features, e.second_visits, e.second_feature_episodes, e.gram)
 
 
 def _as_demand(value: Any) -> Floats | Literal["visited"] | None:

@@ -98,14 +98,9 @@ class TraceProduct:
         self.g, self.h, self.decay = g, h, decay  # g and h: (rows, channels)
         self.sparse: list[tuple[slice, SparseRows, SparseRows]] = []  # the first one in time last
         self.dense: Any = None  # (row_size, channels · col_size), not added up yet
-        self._shape = (g.shape[1], col_size)
+        self._carry = np.zeros((g.shape[1], col_size))  # the trace of the block that comes after, in time
         self._memory = memory
         self.positions: _Positions | None = None  # of the sparse rows, once all of them are there
-
-    @cached_property
-    def _carry(self) -> Floats:
-        """The trace of the block that comes after, in time, of dense columns."""
-        return np.zeros(self._shape)
 
     def block(self, at: slice, rows: Rows, columns: Rows) -> None:
         """Put in the rows ``at``: ρ and σ."""
@@ -134,11 +129,17 @@ class TraceProduct:
             return
         x = _Positions(sum(len(rho.ends) for _, rho, _ in self.sparse), self._memory)
         for at, rho, _ in reversed(self.sparse):
-            weights = self.g[at], self.h[at], self.decay, x.count, x.step, x.visit
+            g, h = self.g[at], self.h[at]
             if self.runs:
-                x.count = _sweep_kernels.append_runs(rho.ends, rho.idx, rho.val, *weights, x.column, x.ahead)
-            else:
-                x.count = _sweep_kernels.append_rows(rho.ends, *weights, x.ahead)
+                x.count = _sweep_kernels.append_runs(
+                    rho.ends, rho.idx, rho.val, g, h, self.decay, x.count, x.step, x.visit, x.column, x.ahead
+                )
+                continue
+            step, visit = (each[x.count : x.count + len(rho.ends)] for each in (x.step, x.visit))
+            step[:], visit[:] = (self.decay, 0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0)
+            step[:, 1 : 1 + g.shape[1]], visit[:, 1 : 1 + g.shape[1]] = g, h
+            x.ahead[x.count : x.count + len(rho.ends)] = np.where(rho.ends, _sweep_kernels.END, 0)
+            x.count += len(rho.ends)
         col_ptr, _, col_val = joined([] if self.runs else [sigma for _, _, sigma in reversed(self.sparse)])
         _sweep_kernels.reach(x.count, x.step, x.ahead, self.runs, col_ptr, col_val)
         self.positions = x
@@ -196,11 +197,10 @@ class Total:
         if x.count == 0:
             return
         col_ptr, col_idx, col_val = joined(self._columns)  # nothing, if these are runs
-        if self._runs:
-            begin, where = _sweep_kernels.index_runs(x.count, x.column, x.ahead, rows)
-            value = np.zeros(0)
-        else:
-            begin, where, value = _sweep_kernels.index_rows(x.count, *joined(self._rows), x.ahead, rows)
+        ptr, idx, val = joined(self._rows)
+        begin, where, value = _sweep_kernels.index_visits(
+            x.count, self._runs, ptr, x.column if self._runs else idx, val, x.ahead, rows
+        )
 
         def some_rows(bounds: tuple[int, int]) -> tuple[int, int]:
             return _sweep_kernels.sweep(
@@ -267,7 +267,7 @@ class SparseTotal:
         stop = _sweep_kernels.stops(np.concatenate([rho.ends for rho in rows]), weights[0])
         sigma = joined(columns)
         rho = sigma if all(a is b for a, b in zip(rows, columns, strict=True)) else joined(rows)
-        begin, where, value = _sweep_kernels.index_rows(len(stop), *rho, stop, self._shape[0])
+        begin, where, value = _sweep_kernels.index_visits(len(stop), False, *rho, stop, self._shape[0])
         del rho, rows, columns, g, h
         col_ptr, col_idx, col_val = sigma
 

@@ -56,7 +56,9 @@ class Support:
         """h of shape (n,), and whether φ lies in the range of gram, of shape (n,)."""
         scale, whitener, null = self._factors
         scaled = phi * scale
-        outside = np.linalg.norm(scaled @ null, axis=1) > 1e-6 * np.linalg.norm(scaled, axis=1)
+        outside = np.zeros(len(phi), dtype=np.bool_)
+        if null.shape[1]:
+            outside = np.linalg.norm(scaled @ null, axis=1) > 1e-6 * np.linalg.norm(scaled, axis=1)
         leverage: Floats = np.square(scaled @ whitener).sum(axis=1)
         return leverage, ~outside
 
