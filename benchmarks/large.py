@@ -22,7 +22,7 @@ import numpy as np
 import policyrisk as pr
 from policyrisk import equations as equations_module
 from policyrisk.control import pinball_policy
-from policyrisk.lstd import sparse_total
+from policyrisk.lstd import trace_products
 from policyrisk.lstd.accumulate import accumulate
 
 FEATURES, BINS = 100_000, 16
@@ -115,7 +115,7 @@ def both(lam: float, path: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def run(name: str, most: int, cut: float) -> pr.RiskFunction:
-        equations_module.DENSE_MOST, sparse_total.TRACE_CUT = most, cut
+        equations_module.DENSE_MOST, trace_products.TRACE_CUT = most, cut
         accumulate(data[:3], lstd.features, lam=lam, discount=1.0)
         start = time.perf_counter()
         equations = lstd.equations(data)
@@ -158,7 +158,7 @@ def rows() -> list[dict[str, str]]:
         in_child("truth", path)
         beside = in_child("both", 0.9, path)
         many = {lam: in_child("large", lam, path) for lam in (0.9,)}
-    dense, sparse = beside["dense"], beside[f"cut {sparse_total.TRACE_CUT:g}"]
+    dense, sparse = beside["dense"], beside[f"cut {trace_products.TRACE_CUT:g}"]
 
     def row(work: str, ours: str, peer: str, ratio: float, note: str = "") -> dict[str, str]:
         return {"work": work, "ours": ours, "peer": peer, "ratio": f"{ratio:,.2f}", "note": note}

@@ -29,9 +29,9 @@ from policyrisk.errors import (
     SolverError,
     UnvisitedError,
 )
-from policyrisk.lstd import sparse_total
+from policyrisk.lstd import trace_products
 from policyrisk.lstd.accumulate import accumulate
-from policyrisk.lstd.sparse_total import steps_of
+from policyrisk.lstd.trace_products import steps_of
 from policyrisk.trajectories import Trajectories
 
 MATRICES = ("A", "C", "D")
@@ -43,7 +43,7 @@ LOW, HIGH = [0.0, 0.0], [1.0, 1.0]
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setattr(equations_module, "DENSE_MOST", 1)
-    monkeypatch.setattr(sparse_total, "TRACE_CUT", 0.0)
+    monkeypatch.setattr(trace_products, "TRACE_CUT", 0.0)
     return monkeypatch
 
 
@@ -115,7 +115,7 @@ def test_sparse_sums_are_those_of_the_definition(
 def test_cut_traces_are_cut_in_every_sum_alike(
     cut: float, pair: tuple[str, str], large: pytest.MonkeyPatch
 ) -> None:
-    large.setattr(sparse_total, "TRACE_CUT", cut)
+    large.setattr(trace_products, "TRACE_CUT", cut)
     data, features, second = episodes("mixed", seed=3), MAPS[pair[0]], MAPS[pair[1]]
     for lam, discount in [(0.8, 1.0), (0.9, 0.9), (0.0, 1.0)]:
         found = accumulate(data, features, second, lam=lam, discount=discount)
@@ -137,7 +137,7 @@ def test_a_feature_that_is_active_twice_counts_twice(large: pytest.MonkeyPatch) 
                 (np.full(len(index), 2.0), (np.arange(len(index)), index[:, 0])), shape=(len(index), 5)
             )
 
-    large.setattr(sparse_total, "TRACE_CUT", 0.1)
+    large.setattr(trace_products, "TRACE_CUT", 0.1)
     data = episodes("mixed", seed=4)
     check(accumulate(data, Doubled(), lam=0.8, discount=1.0), within(data, *[Doubled()] * 2, 0.8, 1.0, 0.1))
 
@@ -145,20 +145,20 @@ def test_a_feature_that_is_active_twice_counts_twice(large: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("cut", [0.0, 0.1])
 def test_cutting_the_work_up_changes_nothing(cut: float, large: pytest.MonkeyPatch) -> None:
     """Rows of P that are loaded and stored again many times, chunks of few transitions, one row a block."""
-    large.setattr(sparse_total, "TRACE_CUT", cut)
+    large.setattr(trace_products, "TRACE_CUT", cut)
     data, features = episodes("mixed", count=40), MAPS["tilings"]
     whole = accumulate(data, features, lam=0.9, discount=0.95)
     for enough, most, blocks in ((1, 4, 3), (200, 200, 1000)):
-        for name in ("FEWEST", "ENOUGH"):
-            large.setattr(sparse_total, name, enough)
-        large.setattr(sparse_total, "BLOCKS", blocks)
+        for name in ("SPARSE_FEWEST", "SPARSE_MOST"):
+            large.setattr(trace_products, name, enough)
+        large.setattr(trace_products, "BLOCKS", blocks)
         large.setattr("policyrisk.lstd.chunks.SPARSE_CHUNK", most)
         cut_up = accumulate(data, features, lam=0.9, discount=0.95)
         check(cut_up, {name: dense(getattr(whole, name)) for name in (*MATRICES, "b", "e")})
 
 
 def test_the_same_bits_on_one_thread_and_on_many(large: pytest.MonkeyPatch) -> None:
-    large.setattr(sparse_total, "FEWEST", 500)
+    large.setattr(trace_products, "SPARSE_FEWEST", 500)
     large.setattr("policyrisk.lstd.chunks.SPARSE_CHUNK", 256)
     data, results = episodes("mixed", count=100), []
     for threads in (1, 4):
@@ -191,7 +191,7 @@ def test_sparse_equations_add(large: pytest.MonkeyPatch) -> None:
 def test_sparse_and_dense_equations_do_not_add(large: pytest.MonkeyPatch) -> None:
     data, lstd = episodes("mixed"), pr.LSTD(MAPS["tilings"])
     exact = lstd.equations(data)
-    large.setattr(sparse_total, "TRACE_CUT", 0.1)
+    large.setattr(trace_products, "TRACE_CUT", 0.1)
     with pytest.raises(MismatchError, match=r"trace_cut=0 .* trace_cut=0\.1"):
         exact + lstd.equations(data)
     large.setattr(equations_module, "DENSE_MOST", 8000)
@@ -207,7 +207,7 @@ def test_features_decide_what_stays_sparse() -> None:
     few = pr.TileCoding(LOW, HIGH, bins=[4, 4], tilings=2, dims=[0, 1], hashed=8000)
     found = accumulate(data, many, lam=0.5, discount=1.0)
     assert found.sparse
-    assert found.trace_cut == sparse_total.TRACE_CUT
+    assert found.trace_cut == trace_products.TRACE_CUT
     assert not MomentEquations.empty(few).sparse
     assert accumulate(data, MAPS["tiles"], many, lam=0.5, discount=1.0).sparse
     assert not accumulate(data, MAPS["tiles"], lam=0.5, discount=1.0).sparse
@@ -254,7 +254,7 @@ def test_estimates_are_those_of_the_dense_solution(
 
 def test_the_direct_variance_has_the_same_cut_on_both_sides(large: pytest.MonkeyPatch) -> None:
     """C w_V = Σ y_t δ_t² with the traces of C: written out, and solved densely."""
-    large.setattr(sparse_total, "TRACE_CUT", 0.3)
+    large.setattr(trace_products, "TRACE_CUT", 0.3)
     data = walks(100, seed=7)
     risk = pr.LSTD(PSI, lam=0.8, discount=0.95, variance="direct").fit(data, error_bars=False)
     C = within(data, PSI, PSI, 0.8, 0.95, 0.3)["C"]
@@ -304,7 +304,7 @@ def test_cut_traces_cost_no_bias_where_the_features_can_represent_the_answer() -
     for size, cut in ((8000, 0.0), (1, 0.3)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(equations_module, "DENSE_MOST", size)
-            patch.setattr(sparse_total, "TRACE_CUT", cut)
+            patch.setattr(trace_products, "TRACE_CUT", cut)
             results.append(pr.LSTD(pr.Tabular(30), lam=0.9).fit(data, error_bars=size > 1))
     exact, cut_off = results
     x = np.arange(30)
@@ -325,7 +325,7 @@ def test_fit_says_that_there_are_no_error_bars(large: pytest.MonkeyPatch) -> Non
         solved = lstd.solve(lstd.equations(data))
     np.testing.assert_array_equal(quiet.w_second, risk.w_second)
     np.testing.assert_array_equal(solved.w_second, risk.w_second)
-    large.setattr(sparse_total, "TRACE_CUT", 0.01)
+    large.setattr(trace_products, "TRACE_CUT", 0.01)
     said = str(lstd.fit(data, error_bars=False))
     assert "many features: traces cut off at 0.01, no error bars" in said
     assert "relative residual of" in said
@@ -351,7 +351,7 @@ def test_what_sparse_sums_cannot_give_is_named(large: pytest.MonkeyPatch) -> Non
         pr.LSTD(PHI).equations(walks(50, cut_off=1.0)).solve()
     with pytest.raises(InvalidInputError, match="at least one episode"):
         MomentEquations.empty(PHI).solve()
-    large.setattr(sparse_total, "MOST_ENTRIES", 10)
+    large.setattr(trace_products, "MOST_ENTRIES", 10)
     with pytest.raises(InvalidInputError, match=r"at most 10 entries, got .* smaller lam"):
         pr.LSTD(PHI).equations(data)
 
@@ -386,7 +386,7 @@ def test_hashed_tiles_end_to_end() -> None:
     risk = lstd.fit(data, error_bars=False)
     assert risk.w_mean.shape == (100_000,)
     assert risk.provenance.residual < 1e-5
-    assert risk.provenance.trace_cut == sparse_total.TRACE_CUT
+    assert risk.provenance.trace_cut == trace_products.TRACE_CUT
     # A reward of 1 a step, γ = 0.9: near 10 (1 − 0.9^(steps left)), less than 10 and more than 5.
     J = risk.mean(data.states[data.offsets[:-1] + np.arange(400)])
     assert 5 < np.nanmean(J) < 10
@@ -396,7 +396,7 @@ def test_hashed_tiles_end_to_end() -> None:
 
 @pytest.mark.parametrize("features", [PHI, BUMPS], ids=["tiles", "radial"])
 def test_saved_and_loaded(features: Any, tmp_path: Any, large: pytest.MonkeyPatch) -> None:
-    large.setattr(sparse_total, "TRACE_CUT", 0.01)
+    large.setattr(trace_products, "TRACE_CUT", 0.01)
     data = walks(100)
     risk = pr.LSTD(features, lam=0.8).fit(data, error_bars=False)
     assert risk.support.gram is None
@@ -407,16 +407,16 @@ def test_saved_and_loaded(features: Any, tmp_path: Any, large: pytest.MonkeyPatc
 
 
 def test_a_stream_is_read_as_it_comes_and_nothing_of_it_stays(large: pytest.MonkeyPatch) -> None:
-    large.setattr(sparse_total, "FEWEST", 4096)
+    large.setattr(trace_products, "SPARSE_FEWEST", 4096)
     large.setattr("policyrisk.lstd.chunks.SPARSE_CHUNK", 512)
     noted: list[int] = []
-    add = sparse_total.SparseTotal.add
+    add = trace_products.SparseTotal.add
 
     def watched(self: Any, part: Any) -> None:
         add(self, part)
         noted.append(sum(note[0].idx.size for note in self._noted))
 
-    large.setattr(sparse_total.SparseTotal, "add", watched)
+    large.setattr(trace_products.SparseTotal, "add", watched)
 
     def stream() -> Iterator[Trajectories]:
         for seed in range(30):

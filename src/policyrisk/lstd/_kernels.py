@@ -21,8 +21,9 @@ from policyrisk._core.random import stream, uniform
 
 
 @njit(cache=True, nogil=True)
-def to_go(x: Floats, lengths: Ints, decay: float, out: Floats) -> None:
-    """out_i = x_t + κ out_{i+1} at the visited rows, 0 at the last rows; x (transitions,), out (rows,)."""
+def to_go(x: Floats, lengths: Ints, decay: float, steps: int, out: Floats) -> None:
+    """out_i = Σ_{t ≤ s < t + K} κ^{s−t} x_s at the visited rows, 0 at the last rows; x (transitions,)."""
+    leave = decay**steps
     end = 0
     for k in range(lengths.size):
         start, end = end, end + lengths[k]
@@ -30,6 +31,8 @@ def to_go(x: Floats, lengths: Ints, decay: float, out: Floats) -> None:
         out[end + k] = 0.0
         for t in range(end - 1, start - 1, -1):
             total = x[t] + decay * total
+            if t + steps < end:
+                total -= leave * x[t + steps]
             out[t + k] = total
 
 
@@ -133,10 +136,8 @@ def tally_sparse(
 @njit(cache=True, nogil=True)
 def tally_dense(ends: Bools, phi: Floats, seen: Floats, visits: Floats, episodes: Floats) -> None:
     """As tally_sparse; ``seen`` (l,) is 1 where the episode under way had the feature."""
-    without_zeros, all_seen = (
-        0.0,
-        False,
-    )  # most rows of dense features have no zero, and need no more than this
+    # Most rows of dense features have no zero, and need no more than these.
+    without_zeros, all_seen = 0.0, False
     for i in range(ends.size - 1, -1, -1):
         if ends[i]:
             for j in range(seen.size):
@@ -162,14 +163,6 @@ def tally_dense(ends: Bools, phi: Floats, seen: Floats, visits: Floats, episodes
 
 
 @njit(cache=True, nogil=True)
-def weighted_sum(ptr: Ints, idx: Ints, val: Floats, weight: Floats, out: Floats) -> None:
-    """out += Σ_i weight_i φ_i, of shape (l,)."""
-    for i in range(weight.size):
-        for p in range(ptr[i], ptr[i + 1]):
-            out[idx[p]] += weight[i] * val[p]
-
-
-@njit(cache=True, nogil=True)
 def row_values(ptr: Ints, idx: Ints, val: Floats, w: Floats, out: Floats) -> None:
     """out_i = φ_iᵀ w, of shape (rows,)."""
     for i in range(out.size):
@@ -180,7 +173,7 @@ def row_values(ptr: Ints, idx: Ints, val: Floats, w: Floats, out: Floats) -> Non
 
 
 @njit(cache=True, nogil=True)
-def gram_sparse(ends: Bools, ptr: Ints, idx: Ints, val: Floats, out: Floats) -> None:
+def gram_sparse(ends: Bools, ptr: npt.NDArray[Any], idx: npt.NDArray[Any], val: Floats, out: Floats) -> None:
     """out += Σ_i φ_i φ_iᵀ over the visited rows, of shape (l, l)."""
     for i in range(ends.size):
         if ends[i]:
@@ -188,13 +181,6 @@ def gram_sparse(ends: Bools, ptr: Ints, idx: Ints, val: Floats, out: Floats) -> 
         for p in range(ptr[i], ptr[i + 1]):
             for q in range(ptr[i], ptr[i + 1]):
                 out[idx[p], idx[q]] += val[p] * val[q]
-
-
-@njit(cache=True, nogil=True)
-def add_diagonal(low: int, high: int, diagonal: Floats, out: Floats) -> None:
-    """out_jj += diagonal_j for low ≤ j < high."""
-    for j in range(low, high):
-        out[j, j] += diagonal[j]
 
 
 # --- scores of episodes -----------------------------------------------------------------------------
@@ -240,15 +226,6 @@ def scores_dense(ends: Bools, phi: Floats, weight: Floats, out: Floats) -> None:
         else:
             for j in range(phi.shape[1]):
                 out[k, j] += weight[i] * phi[i, j]
-
-
-@njit(cache=True, nogil=True)
-def outer_sparse(ptr: npt.NDArray[Any], idx: npt.NDArray[Any], val: Floats, out: Floats) -> None:
-    """out += Σ_k s_k s_kᵀ for the rows s_k of a CSR matrix, of shape (l, l)."""
-    for k in range(ptr.size - 1):
-        for p in range(ptr[k], ptr[k + 1]):
-            for q in range(ptr[k], ptr[k + 1]):
-                out[idx[p], idx[q]] += val[p] * val[q]
 
 
 @njit(cache=True, nogil=True)

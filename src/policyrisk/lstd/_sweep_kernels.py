@@ -17,11 +17,21 @@ with g and h 0 for a channel that is not there. A visit at s adds something to t
 s + ahead[s]. ``column`` and ``ahead`` are the whole numbers in step[:, 3] and visit[:, 3], in views as int64
 of the same memory. Sparse features come as ``ptr``, ``idx``, ``val``: row
 i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1].
+
+Where P has to stay sparse, positions are rows, and traces last K steps,
+
+    z_s = Σ_{k<K} κ^k ρ_{s−k} = κ z_{s−1} + n_s,        n_s = ρ_s − κ^K ρ_{s−K} in the place of ρ_s,
+
+so that the row of a feature has entries only in columns that are met within K steps after it. ``stop`` is
+then the first position beyond those of an episode that count, and END where a position ends an episode.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from policyrisk._core.arrays import Bools, Floats, Ints
@@ -30,7 +40,8 @@ from policyrisk._core.arrays import Bools, Floats, Ints
 # the largest that the same visit adds: 1e-9 of its last bit.
 NEGLIGIBLE = 1e-25
 END = -1  # ``ahead`` of a position that ends an episode, and is not visited
-GROUP = 8  # neighbouring columns of a row's buffer that are added to the large matrix together
+GROUP = 8  # neighbouring columns of a row's buffer that are looked through together
+WORD = 64  # columns behind one word of flags: GROUP of them for each of its bytes
 
 
 @njit(cache=True, nogil=True)
@@ -72,20 +83,6 @@ def append_runs(
                 break
         step[n, 0], step[n, 1], step[n, 2], column[n] = power, g_0, g_1, j
         visit[n, 0], visit[n, 1], visit[n, 2], ahead[n] = z, h_0, h_1, END if end else 0
-        n += 1
-    return n
-
-
-@njit(cache=True, nogil=True)
-def append_rows(
-    ends: Bools, g: Floats, h: Floats, decay: float, n: int, step: Floats, visit: Floats, ahead: Ints
-) -> int:
-    """As append_runs, every row being a position; its entries are kept elsewhere."""
-    for i in range(ends.size):
-        step[n, 0], step[n, 2], visit[n, 0], visit[n, 2] = decay, 0.0, 1.0, 0.0
-        for c in range(g.shape[1]):
-            step[n, 1 + c], visit[n, 1 + c] = g[i, c], h[i, c]
-        ahead[n] = END if ends[i] else 0
         n += 1
     return n
 
@@ -146,38 +143,28 @@ def reach(n: int, step: Floats, ahead: Ints, runs: bool, col_ptr: Ints, col_val:
 
 
 @njit(cache=True, nogil=True)
-def index_runs(n: int, column: Ints, ahead: Ints, size: int) -> tuple[Ints, Ints]:
-    """The visited positions of every feature in turn, and where each one's begin (size + 1,)."""
-    begin = np.zeros(size + 1, np.int64)
-    for s in range(n):
-        if ahead[s] != END:
-            begin[column[s] + 1] += 1
-    begin = np.cumsum(begin)
-    put, where = begin.copy(), np.empty(begin[-1], np.int64)
-    for s in range(n):
-        if ahead[s] != END:
-            where[put[column[s]]] = s
-            put[column[s]] += 1
-    return begin, where
-
-
-@njit(cache=True, nogil=True)
-def index_rows(
-    n: int, ptr: Ints, idx: Ints, val: Floats, ahead: Ints, size: int
+def index_visits(
+    n: int, runs: bool, ptr: Ints, idx: Ints, val: Floats, ahead: Ints, size: int
 ) -> tuple[Ints, Ints, Floats]:
-    """As index_runs, with the values, for rows with any number of entries."""
+    """Where each feature's visits begin (size + 1,), and their positions and values, feature by feature.
+
+    Runs have one feature each, idx, and no values.
+    """
     begin = np.zeros(size + 1, np.int64)
     for s in range(n):
         if ahead[s] != END:
-            for p in range(ptr[s], ptr[s + 1]):
+            for p in range(s if runs else ptr[s], s + 1 if runs else ptr[s + 1]):
                 begin[idx[p] + 1] += 1
     begin = np.cumsum(begin)
-    put, where, value = begin.copy(), np.empty(begin[-1], np.int64), np.empty(begin[-1])
+    put, where = begin.copy(), np.empty(begin[-1], np.int64)
+    value = np.empty(0 if runs else begin[-1])
     for s in range(n):
         if ahead[s] != END:
-            for p in range(ptr[s], ptr[s + 1]):
+            for p in range(s if runs else ptr[s], s + 1 if runs else ptr[s + 1]):
                 at = put[idx[p]]
-                where[at], value[at] = s, val[p]
+                where[at] = s
+                if not runs:
+                    value[at] = val[p]
                 put[idx[p]] += 1
     return begin, where, value
 
@@ -251,6 +238,114 @@ def sweep(
                         out[c, a, at] += buffer[at, c]
                         buffer[at, c] = 0.0
     return additions, entries
+
+
+# --- the product, where it stays sparse -------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def stops(ends: Bools, g: Floats) -> Ints:
+    """``stop`` of every position; an end that nothing is bootstrapped from does not count."""
+    stop = np.empty(ends.size, np.int64)
+    begin = 0
+    for end in range(ends.size):
+        if ends[end]:
+            after = end + 1 if (g[end] != 0.0).any() else end
+            stop[begin:end] = after
+            stop[end] = END
+            begin = end + 1
+    return stop
+
+
+@njit(cache=True)
+def _longer(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    longer = np.empty(size, array.dtype)
+    longer[: array.size] = array
+    return longer
+
+
+@njit(cache=True, nogil=True)
+def sweep_sparse(
+    low: int,
+    high: int,
+    begin: Ints,  # (rows of P + 1,)
+    where: Ints,  # positions of the visits, feature by feature
+    value: Floats,  # ρ there
+    stop: Ints,
+    g: Floats,  # (positions, channels)
+    h: Floats,
+    decay: float,
+    steps: int,  # K
+    col_ptr: Ints,
+    col_idx: Ints,
+    col_val: Floats,
+    columns: int,
+    old_ptr: Ints,  # (high − low + 1,): rows low, …, high − 1 so far
+    old_idx: npt.NDArray[np.int32],
+    old_first: Floats,  # values of the first channel
+    old_second: Floats,  # of the second, empty where there is none
+) -> tuple[Ints, npt.NDArray[np.int32], Floats, Floats]:
+    """Rows low, …, high − 1 of P added to what they were: ptr, idx (increasing) and both channels' values."""
+    two = g.shape[1] == 2
+    leave = decay**steps
+    buffer = np.zeros((columns + WORD, 2))
+    touched = np.zeros(columns // WORD * 8 + 8, np.uint8)
+    words = touched.view(np.uint64)
+    group = np.uint64(GROUP)  # unsigned: an index then needs no test for being negative
+    ptr = np.zeros(high - low + 1, np.int64)
+    room = old_idx.size + columns + WORD
+    idx, first, second = np.empty(room, np.int32), np.empty(room), np.empty(room if two else 0)
+    n = 0
+    for a in range(low, high):
+        for old in range(old_ptr[a - low], old_ptr[a - low + 1]):
+            i = np.uint64(old_idx[old])
+            buffer[i, 0] = old_first[old]
+            if two:
+                buffer[i, 1] = old_second[old]
+            touched[i // group] = 1
+        p, after = begin[a], begin[a + 1]
+        while p < after:
+            s, oldest, z = where[p], p, 0.0
+            end, lasting = stop[s], s + steps
+            while s < end and s <= lasting:
+                entered = 0.0
+                while p < after and where[p] == s:
+                    entered += value[p]
+                    lasting = s + steps
+                    p += 1
+                while oldest < p and where[oldest] + steps == s:
+                    entered -= leave * value[oldest]
+                    oldest += 1
+                x = g[s, 0] * z + h[s, 0] * entered
+                y = g[s, 1] * z + h[s, 1] * entered if two else 0.0
+                z = decay * z + entered
+                for q in range(np.uint64(col_ptr[s]), np.uint64(col_ptr[s + 1])):
+                    j = np.uint64(col_idx[q])
+                    buffer[j, 0] += x * col_val[q]
+                    buffer[j, 1] += y * col_val[q]
+                    touched[j // group] = 1
+                s += 1
+        if n + columns > idx.size:
+            room = 2 * idx.size
+            idx, first = _longer(idx, room), _longer(first, room)
+            if two:
+                second = _longer(second, room)
+        for word in range(words.size):
+            if words[word] == np.uint64(0):
+                continue
+            for byte in range(8 * word, 8 * word + 8):
+                if touched[byte] == 0:
+                    continue
+                touched[byte] = 0
+                for k in range(GROUP * byte, GROUP * byte + GROUP):
+                    if buffer[k, 0] != 0.0 or buffer[k, 1] != 0.0:
+                        idx[n], first[n] = k, buffer[k, 0]
+                        if two:
+                            second[n] = buffer[k, 1]
+                        n += 1
+                        buffer[k, 0], buffer[k, 1] = 0.0, 0.0
+        ptr[a - low + 1] = n
+    return ptr, idx[:n].copy(), first[:n].copy(), second[: n if two else 0].copy()
 
 
 # --- the product, dense -----------------------------------------------------------------------------

@@ -14,14 +14,16 @@ same form with weights 2γ r_{s−1}; and b = Σ_t φ_t Σ_{s≥t} (λγ)^{s−t
 trace at all. See :mod:`policyrisk.lstd.trace_products` for the product that A, C and D share.
 
 Of more than DENSE_MOST sparse features the sums stay sparse, and traces are cut off: see
-:mod:`policyrisk.lstd.sparse_total`.
+:class:`policyrisk.lstd.trace_products.SparseTotal`.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -76,84 +78,68 @@ def accumulate(
     return sums.equations()
 
 
+@dataclass(eq=False)
+class _Part:
+    """What a chunk adds."""
+
+    data: Trajectories
+    outside: int
+    maps: list[_MapSums]
+    products: list[TraceProduct]
+
+
 def _chunk_sums(plan: Plan, data: Trajectories) -> _Part:
     """Everything that a chunk adds to the equations."""
     chunk = Chunk.of(data)
-    l_J, l_M = plan.mean.features.size, plan.second.features.size
-    kappa_J, kappa_M = plan.lam * plan.discount, plan.lam * plan.discount**2
-    outside = chunk.outside(plan.mean.features, plan.second.features)
-    products = _products(plan, chunk, kappa_J, kappa_M)
+    part = _Part(data, chunk.outside(plan.maps), _map_sums(plan), _products(plan, chunk))
     # weights of the rows in b and in e
-    b_and_e = np.stack(
-        [plan.to_go(data.rewards, chunk, kappa_J), plan.to_go(data.rewards**2, chunk, kappa_M)]
-    )
-    own = b_and_e if plan.shared else b_and_e[:1]
-    counts = _Counts(l_J, len(own), plan.sparse_sums)
-    second = counts if plan.shared else _Counts(l_M, 1, plan.sparse_sums)
-    part = _Part(data, counts, second, outside, *products)
-    for at, phi_J, phi_M in plan.blocks(chunk):
-        part.counts.block(phi_J, own[:, at])
-        part.A.block(at, phi_J, phi_J)
-        if not plan.shared:
-            part.second_counts.block(phi_M, b_and_e[1:, at])
-        if part.C is not None:
-            part.C.block(at, phi_M, phi_M)
-        if part.D is not None:
-            part.D.block(at, phi_M, phi_J)
-        for phi in (phi_J, phi_M):
-            if isinstance(phi, DenseRows):
-                phi.release()
-    part.counts.finish()
-    if not plan.shared:
-        part.second_counts.finish()
+    right_hand_sides = zip((data.rewards, data.rewards**2), plan.decays, strict=True)
+    b_and_e = np.stack([plan.to_go(x, chunk, kappa) for x, kappa in right_hand_sides])
+    weights = np.split(b_and_e, len(part.maps))
+    for at, *phi in plan.blocks(chunk):
+        for sums, rows, weight in zip(part.maps, phi, weights, strict=False):
+            sums.block(rows, weight[:, at])
+        for product, (left, right, _) in zip(part.products, plan.products, strict=True):
+            product.block(at, phi[left], phi[right])
+        for rows in phi:
+            if isinstance(rows, DenseRows):
+                rows.release()
+    for sums in part.maps:
+        sums.episodes += sums.under_way
     if not plan.sparse_sums:
-        for product in (part.A, part.C, part.D):
-            if product is not None:
-                product.finish()
+        for product in part.products:
+            product.finish()
     return part
 
 
-def _products(
-    plan: Plan, chunk: Chunk, kappa_J: float, kappa_M: float
-) -> tuple[TraceProduct, TraceProduct | None, TraceProduct | None]:
-    """A, C and D. D is the second channel of A where C is A, and of C where φ_M is φ_J."""
-    data, rows = chunk.data, len(chunk.ends)
-    l_J, l_M = plan.mean.features.size, plan.second.features.size
-    lengths, terminated, gamma = data.lengths, data.terminated, plan.discount
-
-    def bootstrap(discount: float, kappa: float, size: int, channels: int) -> TraceProduct:
-        g, h = np.zeros((rows, channels)), np.zeros((rows, channels))
-        _kernels.bootstrap_weights(lengths, terminated, plan.lam, discount, g[:, 0], h[:, 0])
-        return TraceProduct(g, h, kappa, size, plan.memory)
-
-    def rewards(g: Floats) -> None:
-        _kernels.arrival_weights(data.rewards, lengths, terminated, 2.0 * gamma, g)
-
-    A = bootstrap(gamma, kappa_J, l_J, 2 if plan.one_matrix else 1)
-    if plan.one_matrix:
-        rewards(A.g[:, 1])
-        return A, None, None
-    C = bootstrap(gamma**2, kappa_M, l_M, 2 if plan.shared else 1)
-    if plan.shared:
-        rewards(C.g[:, 1])
-        return A, C, None
-    D = TraceProduct(np.zeros((rows, 1)), np.zeros((rows, 1)), kappa_M, l_J, plan.memory)
-    rewards(D.g[:, 0])
-    return A, C, D
+def _products(plan: Plan, chunk: Chunk) -> list[TraceProduct]:
+    """The plan's products of a chunk."""
+    data, made = chunk.data, []
+    for left, right, channels in plan.products:
+        g, h = np.zeros((len(chunk.ends), channels)), np.zeros((len(chunk.ends), channels))
+        if left == right:
+            gamma = plan.discount ** (1 + left)
+            _kernels.bootstrap_weights(data.lengths, data.terminated, plan.lam, gamma, g[:, 0], h[:, 0])
+        if left != right or channels == 2:
+            factor = 2.0 * plan.discount
+            _kernels.arrival_weights(data.rewards, data.lengths, data.terminated, factor, g[:, -1])
+        size = (plan.mean, plan.second)[right].features.size
+        made.append(TraceProduct(g, h, plan.decays[left], size, plan.memory))
+    return made
 
 
-class _Counts:
-    """What one map's features met in a chunk, and what its Gram matrix is made of."""
+class _MapSums:
+    """What one map's features met, weighted sums of them, and their Gram matrix: of a chunk or of all."""
 
     def __init__(self, size: int, sums: int, diagonal: bool) -> None:
         self._diagonal_alone = diagonal  # all that is wanted of the Gram matrix
         self.visits, self.episodes = np.zeros(size), np.zeros(size)
+        self.under_way = np.zeros(size)  # 1 where the episode that goes on before a block had the feature
         self.sums = np.zeros((sums, size))  # Σ_i weight_i φ_i
-        self._sparse: list[SparseRows] = []  # their Gram matrix is summed where it ends up
         self.diagonal = np.zeros(size)  # of the Gram matrix of rows with one entry each, or of all
-        self._dense: Floats | None = None  # the Gram matrix of dense rows, (l, l)
+        self.gram: Any = None  # of other rows, (l, l)
+        self._sparse: list[SparseRows] = []  # what is to be put in a Gram matrix elsewhere
         self._last, self._mark = np.full(size, -1), 0
-        self._seen = np.zeros(size)
 
     def block(self, phi: Rows, weights: Floats) -> None:
         """Put in a block and its weights (sums, rows), 0 where episodes end; the last one comes first."""
@@ -161,50 +147,47 @@ class _Counts:
             diagonal = self._diagonal_alone or phi.one_hot
             squares = self.diagonal if diagonal else np.zeros(phi.size)
             self._mark = _kernels.tally_sparse(
-                phi.ends,
-                phi.ptr,
-                phi.idx,
-                phi.val,
-                self._mark,
-                self._last,
-                self.visits,
-                self.episodes,
-                squares,
-                weights,
-                self.sums,
-            )
+                phi.ends, phi.ptr, phi.idx, phi.val, self._mark, self._last,
+                self.visits, self.episodes, squares, weights, self.sums,
+            )  # fmt: skip
             if not diagonal:
                 self._sparse.append(phi)
         else:
             gram = phi.visited.T @ phi.visited
-            self._dense = gram if self._dense is None else np.add(self._dense, gram, out=self._dense)
+            self.gram = gram if self.gram is None else np.add(self.gram, gram, out=self.gram)
             self.sums += weights @ phi.phi
-            _kernels.tally_dense(phi.ends, phi.phi, self._seen, self.visits, self.episodes)
+            _kernels.tally_dense(phi.ends, phi.phi, self.under_way, self.visits, self.episodes)
 
-    def finish(self) -> None:
-        """Count the episode that was under way: after the first block in time."""
-        self.episodes += self._seen
-        self._seen[:] = 0.0
+    def add(self, chunk: _MapSums) -> None:
+        """Add a chunk's; chunks come in the order of the data."""
+        self.visits += chunk.visits
+        self.episodes += chunk.episodes
+        self.sums += chunk.sums
+        self.diagonal += chunk.diagonal
+        for phi in chunk._sparse:
+            _kernels.gram_sparse(phi.ends, phi.ptr, phi.idx, phi.val, self.gram)
+        if chunk.gram is not None:
+            self.gram += chunk.gram
 
-    def add_gram(self, out: Floats) -> None:
-        """Add Σ φ φᵀ to out (l, l), but for ``diagonal``, whose place in memory is far and wide."""
-        for phi in self._sparse:
-            _kernels.gram_sparse(phi.ends, phi.ptr, phi.idx, phi.val, out)
-        if self._dense is not None:
-            out += self._dense
+    def whole_gram(self) -> Matrix:
+        """The Gram matrix, or its diagonal alone where the sums stay sparse."""
+        size = self.diagonal.size
+        if self.gram is None:
+            return sp.csr_array((self.diagonal, (np.arange(size), np.arange(size))))
+        on_diagonal = self.gram.reshape(-1)[:: size + 1]
+
+        def add(rows: tuple[int, int]) -> None:
+            on_diagonal[slice(*rows)] += self.diagonal[slice(*rows)]
+
+        if self.diagonal.any():  # on all threads: most of the time goes to fresh pages of memory
+            bounds = np.linspace(0, size, 9 if self.gram.size > _PAGES else 2).astype(int).tolist()
+            deque(in_order(add, pairwise(bounds), uses_blas=False), maxlen=0)
+        return self.gram  # type: ignore[no-any-return]
 
 
-@dataclass(eq=False)
-class _Part:
-    """What a chunk adds."""
-
-    data: Trajectories
-    counts: _Counts
-    second_counts: _Counts
-    outside: int
-    A: TraceProduct
-    C: TraceProduct | None
-    D: TraceProduct | None
+def _map_sums(plan: Plan) -> list[_MapSums]:
+    """Empty sums for each map; for a map that is both, with both right-hand sides in one."""
+    return [_MapSums(each.features.size, 3 - len(plan.maps), plan.sparse_sums) for each in plan.maps]
 
 
 class _Sums:
@@ -212,70 +195,47 @@ class _Sums:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        l_J, l_M = plan.mean.features.size, plan.second.features.size
-        kappa_J, kappa_M = plan.lam * plan.discount, plan.lam * plan.discount**2
-        # D is the second channel of A or of C where it can be, see _products.
-        self.A = plan.total(2 if plan.one_matrix else 1, l_J, l_J, kappa_J)
-        self.C = None if plan.one_matrix else plan.total(2 if plan.shared else 1, l_M, l_M, kappa_M)
-        self.D = None if plan.shared else plan.total(1, l_M, l_J, kappa_M)
-        self.b, self.e = np.zeros(l_J), np.zeros(l_M)
-        self.visits, self.episodes = np.zeros(l_J), np.zeros(l_J)
-        self.second_visits, self.second_episodes = self.visits, self.episodes
-        # of the Gram matrices: what is not in a diagonal that they get at the end
-        self.mean_gram = np.zeros((0, 0) if plan.sparse_sums else (l_J, l_J))
-        self.gram, self.diagonal = self.mean_gram, np.zeros(l_J)
-        self.second_diagonal = self.diagonal
-        if not plan.shared:
-            self.second_visits, self.second_episodes = np.zeros(l_M), np.zeros(l_M)
-            self.gram = np.zeros((0, 0) if plan.sparse_sums else (l_M, l_M))
-            self.second_diagonal = np.zeros(l_M)
-        self.count = self.terminated = self.transitions = self.outside = 0
+        self.maps, self.totals = _map_sums(plan), plan.totals()
+        if not plan.sparse_sums:
+            for each in self.maps:
+                each.gram = np.zeros((each.visits.size, each.visits.size))
+        self.episodes = self.terminated = self.transitions = self.outside = 0
 
     def add(self, part: _Part) -> None:
         """Add a chunk; chunks come in the order of the data."""
-        self.count += len(part.data)
+        self.episodes += len(part.data)
         self.terminated += int(part.data.terminated.sum())
         self.transitions += part.data.transitions
         self.outside += part.outside
-        self.b += part.counts.sums[0]
-        self.e += part.counts.sums[1] if self.plan.shared else part.second_counts.sums[0]
-        self.visits += part.counts.visits
-        self.episodes += part.counts.episodes
-        self.diagonal += part.counts.diagonal
-        part.counts.add_gram(self.mean_gram)
-        if not self.plan.shared:
-            self.second_visits += part.second_counts.visits
-            self.second_episodes += part.second_counts.episodes
-            self.second_diagonal += part.second_counts.diagonal
-            part.second_counts.add_gram(self.gram)
-        for product, total in ((part.A, self.A), (part.C, self.C), (part.D, self.D)):
-            if product is not None and total is not None:
-                total.add(product)
+        for sums, more in zip(self.maps, part.maps, strict=True):
+            sums.add(more)
+        for total, product in zip(self.totals, part.products, strict=True):
+            total.add(product)
 
     def equations(self) -> MomentEquations:
         """The finished record."""
-        if not (np.isfinite(self.b).all() and np.isfinite(self.e).all()):
+        plan, first, last = self.plan, self.maps[0], self.maps[-1]
+        b, e = first.sums[0], last.sums[-1]
+        if not (np.isfinite(b).all() and np.isfinite(e).all()):
             raise InvalidInputError(
                 "rewards must stay finite when squared, weighted with features and summed, got a sum that "
                 "does not; look for huge rewards or features"
             )
-        plan, first = self.plan, self.A.finish()
-        second = first if self.C is None else self.C.finish()
-        A = first[0]
-        mean_gram = self._gram(self.diagonal, self.mean_gram)
+        products = [total.finish() for total in self.totals]
+        A, grams = products[0][0], [each.whole_gram() for each in self.maps]
         return MomentEquations(
             A=A,
-            b=self.b,
-            C=A if plan.one_matrix else second[0],
-            D=second[1] if self.D is None else self.D.finish()[0],
-            e=self.e,
-            gram=mean_gram if plan.shared else self._gram(self.second_diagonal, self.gram),
-            mean_gram=mean_gram,
-            visits=self.visits,
-            second_visits=self.second_visits,
-            feature_episodes=self.episodes,
-            second_feature_episodes=self.second_episodes,
-            episodes=self.count,
+            b=b,
+            C=A if plan.one_matrix else products[1][0],
+            D=products[-1][-1],
+            e=e,
+            gram=grams[-1],
+            mean_gram=grams[0],
+            visits=first.visits,
+            second_visits=last.visits,
+            feature_episodes=first.episodes,
+            second_feature_episodes=last.episodes,
+            episodes=self.episodes,
             terminated=self.terminated,
             transitions=self.transitions,
             outside=self.outside,
@@ -285,22 +245,3 @@ class _Sums:
             second_features=plan.second.features,
             trace_cut=plan.trace_cut,
         )
-
-    def _gram(self, diagonal: Floats, rest: Floats) -> Matrix:
-        """A Gram matrix, or its diagonal alone where the sums stay sparse."""
-        if self.plan.sparse_sums:
-            at = np.arange(diagonal.size)
-            return sp.csr_array((diagonal, (at, at)))
-        _add_diagonal(diagonal, rest)
-        return rest
-
-
-def _add_diagonal(diagonal: Floats, out: Floats) -> None:
-    """Add to the diagonal of out (l, l), on all threads: most of the time goes to fresh pages of memory."""
-    shares = 8 if out.size > _PAGES else 1
-    bounds = np.linspace(0, len(out), shares + 1).astype(int).tolist()
-    if diagonal.any():
-        for _ in in_order(
-            lambda rows: _kernels.add_diagonal(*rows, diagonal, out), pairwise(bounds), uses_blas=False
-        ):
-            pass

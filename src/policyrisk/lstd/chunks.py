@@ -11,7 +11,7 @@ Features are called from several threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any
@@ -23,10 +23,9 @@ from policyrisk._core.arrays import Bools, Floats, readonly
 from policyrisk.equations import too_many_for_dense
 from policyrisk.features import Features
 from policyrisk.features.protocol import outside
-from policyrisk.lstd import _kernels, _sparse_kernels, sparse_total
+from policyrisk.lstd import _kernels, trace_products
 from policyrisk.lstd.rows import Evaluator, Memory, Rows
-from policyrisk.lstd.sparse_total import SparseTotal, steps_of
-from policyrisk.lstd.trace_products import Total
+from policyrisk.lstd.trace_products import SparseTotal, Total, steps_of
 from policyrisk.trajectories import Source, Trajectories, batches, pieces
 
 SPARSE_CHUNK = 1 << 16  # transitions whose sparse traces and indices are in hand at once
@@ -61,30 +60,26 @@ class Chunk:
         cuts = np.linspace(0, rows, max(round(rows / most), 1) + 1).astype(int).tolist()
         return [slice(begin, end) for begin, end in pairwise(cuts)][::-1]
 
-    def outside(self, features: Features, second_features: Features) -> int:
-        """How many visited rows lie outside either map's box."""
-        maps = (features,) if features == second_features else (features, second_features)
-        beyond = outside(maps, self.states)
+    def outside(self, maps: Sequence[Evaluator]) -> int:
+        """How many visited rows lie outside a map's box."""
+        beyond = outside([each.features for each in maps], self.states)
         return int(np.count_nonzero(beyond)) - int(np.count_nonzero(beyond[self.ends]))
 
 
-def chunks(source: Source, most: int) -> Iterator[Trajectories]:
-    """The source's episodes in order, about ``most`` transitions at a time.
+def chunks(source: Iterable[Trajectories], most: int) -> Iterator[Trajectories]:
+    """The batches' episodes in order, about ``most`` transitions at a time.
 
     Small batches of a stream are put together, large ones are cut between episodes.
     """
     waiting: list[Trajectories] = []
     count = 0
-    for batch in batches(source):
-        if len(batch) == 0:
-            continue
-        waiting.append(batch)
-        count += batch.transitions
-        if count >= most:
+    for batch in chain(source, [None]):
+        if batch is not None:
+            waiting.append(batch)
+            count += batch.transitions
+        if waiting and (batch is None or count >= most):
             yield from pieces(waiting[0] if len(waiting) == 1 else Trajectories.concatenate(waiting), most)
             waiting, count = [], 0
-    if waiting:
-        yield from pieces(waiting[0] if len(waiting) == 1 else Trajectories.concatenate(waiting), most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +117,11 @@ class Plan:
             yield at, phi_J, phi_J if self.shared else self.second(chunk.states[at], chunk.ends[at])
 
     @property
+    def maps(self) -> tuple[Evaluator, ...]:
+        """φ_J, and φ_M where it is another one."""
+        return (self.mean,) if self.shared else (self.mean, self.second)
+
+    @property
     def dense(self) -> bool:
         """Whether either map is dense."""
         return self.mean.dense or self.second.dense
@@ -142,24 +142,39 @@ class Plan:
     @property
     def trace_cut(self) -> float:
         """What is left of a trace where it is cut off, 0 where it lasts."""
-        return sparse_total.TRACE_CUT if self.sparse_sums else 0.0
+        return trace_products.TRACE_CUT if self.sparse_sums else 0.0
+
+    @property
+    def decays(self) -> tuple[float, float]:
+        """κ of the traces z and y."""
+        return self.lam * self.discount, self.lam * self.discount**2
 
     def to_go(self, x: Floats, chunk: Chunk, decay: float) -> Floats:
         """Σ_{s≥t} κ^{s−t} x_s at the rows (rows,), as far as the traces last, 0 where episodes end."""
-        out, lengths = np.empty(len(chunk.ends)), chunk.data.lengths
-        if self.sparse_sums:
-            _sparse_kernels.to_go_within(x, lengths, decay, steps_of(decay, self.trace_cut), out)
-        else:
-            _kernels.to_go(x, lengths, decay, out)
+        out = np.empty(len(chunk.ends))
+        _kernels.to_go(x, chunk.data.lengths, decay, steps_of(decay, self.trace_cut), out)
         return out
-
-    def total(self, channels: int, rows: int, columns: int, decay: float) -> Total | SparseTotal:
-        """An empty sum of products of the given decay."""
-        if self.sparse_sums:
-            return SparseTotal(channels, rows, columns, steps_of(decay, self.trace_cut))
-        return Total(channels, rows, columns)
 
     @property
     def one_matrix(self) -> bool:
         """Whether C is A."""
         return self.shared and self.discount == 1.0
+
+    @property
+    def products(self) -> list[tuple[int, int, int]]:
+        """A, C and D: the rows' map, the columns' map (0 is φ_J, 1 is φ_M) and the number of channels.
+
+        D is the second channel of A where C is A, and of C where φ_M is φ_J.
+        """
+        if self.one_matrix:
+            return [(0, 0, 2)]
+        return [(0, 0, 1), (1, 1, 2)] if self.shared else [(0, 0, 1), (1, 1, 1), (1, 0, 1)]
+
+    def totals(self) -> list[Total | SparseTotal]:
+        """An empty sum for each of the products."""
+        sizes = self.mean.features.size, self.second.features.size
+        shapes = [(channels, sizes[left], sizes[right]) for left, right, channels in self.products]
+        if not self.sparse_sums:
+            return [Total(*shape) for shape in shapes]
+        steps = [steps_of(self.decays[left], self.trace_cut) for left, _, _ in self.products]
+        return [SparseTotal(*shape, K) for shape, K in zip(shapes, steps, strict=True)]

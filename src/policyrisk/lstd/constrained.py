@@ -11,14 +11,14 @@ offenders, and so on until there are none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Ints, Matrix
+from policyrisk._core.arrays import Floats, Matrix
 from policyrisk._core.records import record
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.equations.constraint import solve_constrained
@@ -26,6 +26,7 @@ from policyrisk.errors import InfeasibleConstraintError, SolverError
 from policyrisk.features import Features
 from policyrisk.lstd.sandwich import Face
 from policyrisk.passes.fold import Fold
+from policyrisk.risk.support import Support
 from policyrisk.trajectories import Source, batches
 
 OFFENDERS = 500  # states added in one round
@@ -47,19 +48,17 @@ class Constrained:
 class Constraint:
     """The second equation C w = d with Ṽ ≥ 0 demanded somewhere."""
 
-    features: Features
-    second_features: Features
     equations: MomentEquations
     weights: Weights
     d: Floats  # (l_M,)
+    supports: tuple[Support, Support]
     direct: bool
     solver: str
-    visited: Callable[[Matrix, Matrix], Any]  # whether rows of φ_J and φ_M are known, (n,)
 
     def at(self, states: npt.NDArray[Any]) -> Constrained:
         """Ṽ ≥ 0 at the given states (m, dim)."""
-        phi_J, phi_M = self.features(states), self.second_features(states)
-        known = np.flatnonzero(self.visited(phi_J, phi_M))
+        phi_J, phi_M = self.equations.features(states), self.equations.second_features(states)
+        known = np.flatnonzero(self.supports[0].visited(phi_J) & self.supports[1].visited(phi_M))
         phi_J, phi_M = phi_J[known], phi_M[known]
         system, K = self.weights.dense_systems[1], self.equations.episodes
         J = np.asarray(phi_J @ self.weights.mean)
@@ -81,37 +80,27 @@ class Constraint:
                 f"11: feasible constraint). Add a second feature that is positive at all of them, such as a "
                 f"constant, or name fewer states. In detail, with a row for each state: {error}"
             ) from error
-        return Constrained(
-            system.lift(solution.w), self._face(phi_J, phi_M, J, solution.active), solution.residual
-        )
+        H, G = _dense(-phi_M[solution.active]), _dense(phi_J[solution.active])
+        face = Face(H=H, G=np.zeros_like(G) if self.direct else -2.0 * J[solution.active, None] * G)
+        return Constrained(system.lift(solution.w), face, solution.residual)
 
     def at_visited(self, fold: Fold) -> Constrained:
         """Ṽ ≥ 0 at every state of the data that a transition started in."""
-        w = self.weights.second_system.solve(self.d)
-        answer = Constrained(w, self._face(*self._nothing(), np.arange(0)), 0.0)
+        w, second_features = self.weights.second_system.solve(self.d), self.equations.second_features
+        nothing = Face(H=np.zeros((0, len(w))), G=np.zeros((0, len(self.weights.mean))))
+        answer = Constrained(w, nothing, 0.0)
         demanded: list[npt.NDArray[Any]] = []
         for _ in range(ROUNDS):
-            found = fold(
-                _Offending(
-                    self.features, self.second_features, self.weights.mean, answer.w_second, self.direct
-                )
-            )
+            maps = (self.equations.features, self.weights.mean), (second_features, answer.w_second)
+            found = fold(partial(_offenders, *maps, self.direct))
             if not len(found.V):
                 return answer
-            demanded.append(found.worst(self.second_features))
+            demanded.append(found.worst(second_features))
             answer = self.at(np.concatenate(demanded))
         raise SolverError(
             f'nonnegative_at="visited" left negative variances after {ROUNDS} rounds of up to {OFFENDERS} '
             "states; name the states that matter in nonnegative_at, or use variance='direct'"
         )
-
-    def _face(self, phi_J: Matrix, phi_M: Matrix, J: Floats, active: Ints) -> Face:
-        H, G = _dense(-phi_M[active]), _dense(phi_J[active])
-        return Face(H=H, G=np.zeros_like(G) if self.direct else -2.0 * J[active, None] * G)
-
-    def _nothing(self) -> tuple[Floats, Floats, Floats]:
-        sizes = len(self.weights.mean), len(self.weights.second)
-        return np.zeros((0, sizes[0])), np.zeros((0, sizes[1])), np.zeros(0)
 
 
 @record
@@ -136,31 +125,23 @@ class Offenders:
         return np.asarray(self.states[distinct[:OFFENDERS]])
 
 
-@dataclass(frozen=True, eq=False)
-class _Offending:
-    """The pass that looks for states with a negative Ṽ."""
-
-    features: Features
-    second_features: Features
-    w_mean: Floats  # (l_J,)
-    w_second: Floats  # (l_M,)
-    direct: bool
-
-    def __call__(self, source: Source, part: int) -> Offenders:
-        found = Offenders(np.zeros((0, 0)), np.zeros(0))
-        for batch in batches(source):
-            rows = batch.visited_rows
-            for first in range(0, rows.size, _CHUNK):
-                states = batch.states[rows[first : first + _CHUNK]]
-                J = np.asarray(self.features(states) @ self.w_mean)
-                second = np.asarray(self.second_features(states) @ self.w_second)
-                V = second if self.direct else second - J**2
-                least = -1e-9 * float((np.abs(second) + J**2).max(initial=0.0))
-                negative = np.flatnonzero(V < least)
-                if negative.size:
-                    worst = negative[np.argsort(V[negative], kind="stable")[: 4 * OFFENDERS]]
-                    found += Offenders(states[worst], V[worst])
-        return found
+def _offenders(
+    mean: tuple[Features, Floats], second: tuple[Features, Floats], direct: bool, source: Source, part: int
+) -> Offenders:
+    """The states with a negative Ṽ, given φ_J and w_J, and φ_M and w_second."""
+    found = Offenders(np.zeros((0, 0)), np.zeros(0))
+    for batch in batches(source):
+        rows = batch.visited_rows
+        for first in range(0, rows.size, _CHUNK):
+            states = batch.states[rows[first : first + _CHUNK]]
+            J, M = (np.asarray(features(states) @ w) for features, w in (mean, second))
+            V = M if direct else M - J**2
+            least = -1e-9 * float((np.abs(M) + J**2).max(initial=0.0))
+            negative = np.flatnonzero(V < least)
+            if negative.size:
+                worst = negative[np.argsort(V[negative], kind="stable")[: 4 * OFFENDERS]]
+                found += Offenders(states[worst], V[worst])
+    return found
 
 
 def _dense(rows: Matrix) -> Floats:

@@ -15,8 +15,9 @@ Dense features are active everywhere, so that this concerns tables, tiles and tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,21 +55,8 @@ class Trim:
     transitions: int = 0
 
     def __call__(self, source: Source) -> Source:
-        """The source's episodes without what they give up."""
-        return Trimmed(source, self.left) if self.transitions else source
-
-
-@dataclass(frozen=True, eq=False)
-class Trimmed:
-    """A source whose cut-off episodes end where every feature has visits left."""
-
-    source: Source
-    left: MapVisits
-
-    def __iter__(self) -> Iterator[Trajectories]:
-        for batch in batches(self.source):
-            lost, _ = _lost(batch, self.left)
-            yield _shorten(batch, lost) if lost.any() else batch
+        """The source's episodes without what they give up, to be gone over once."""
+        return (_shorten(batch, self.left) for batch in batches(source)) if self.transitions else source
 
 
 def trim(fold: Fold, seen: MapVisits) -> Trim:
@@ -76,27 +64,22 @@ def trim(fold: Fold, seen: MapVisits) -> Trim:
 
     ``seen`` are the visits of all the data.
     """
-    found = Trim(seen)
+    left, transitions = seen, 0
     while True:
-        given = fold(_GiveUp(found.left))
-        if given.transitions == found.transitions:
-            return found
+        given = fold(partial(_given_up, left))
+        if given.transitions == transitions:
+            return Trim(left, transitions)
         left = [(phi, v - gone) for (phi, v), gone in zip(seen, given.visits, strict=True)]
-        found = Trim(left, given.transitions)
+        transitions = given.transitions
 
 
-@dataclass(frozen=True, eq=False)
-class _GiveUp:
-    """The pass that sees what is given up where these visits are left."""
-
-    left: MapVisits
-
-    def __call__(self, source: Source, part: int) -> GivenUp:
-        total = GivenUp(0, tuple(np.zeros_like(v) for _, v in self.left))
-        for batch in batches(source):
-            lost, visits = _lost(batch, self.left)
-            total += GivenUp(int(lost.sum()), visits)
-        return total
+def _given_up(left: MapVisits, source: Source, part: int) -> GivenUp:
+    """What is given up where these visits are left."""
+    total = GivenUp(0, tuple(np.zeros_like(v) for _, v in left))
+    for batch in batches(source):
+        lost, visits = _lost(batch, left)
+        total += GivenUp(int(lost.sum()), visits)
+    return total
 
 
 def _lost(batch: Trajectories, left: MapVisits) -> tuple[Ints, tuple[Floats, ...]]:
@@ -125,8 +108,11 @@ def _active(features: Features, states: npt.NDArray[Any]) -> Any:
     return sp.csr_array(matrix_of(features, states)).astype(np.bool_).astype(np.float64)
 
 
-def _shorten(batch: Trajectories, drop: Ints) -> Trajectories:
-    """The batch without the last ``drop[k]`` transitions of episode k, without episodes that lost all."""
+def _shorten(batch: Trajectories, left: MapVisits) -> Trajectories:
+    """The batch without what its episodes give up, and without those that gave up all."""
+    drop, _ = _lost(batch, left)
+    if not drop.any():
+        return batch
     keep_reward = np.ones(batch.transitions, dtype=np.bool_)
     keep_state = np.ones(len(batch.states), dtype=np.bool_)
     for k in np.flatnonzero(drop).tolist():

@@ -24,15 +24,15 @@ from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError, NoErrorBarsWarning
 from policyrisk.features import BinaryFeatures, Features, as_features
 from policyrisk.lstd.accumulate import accumulate
-from policyrisk.lstd.constrained import Constrained, Constraint
+from policyrisk.lstd.constrained import Constraint
 from policyrisk.lstd.cutoffs import Trim, trim
 from policyrisk.lstd.passes import FirstPass, ObservedStarts, SecondPass
-from policyrisk.lstd.sandwich import sandwich
+from policyrisk.lstd.sandwich import Face, sandwich
 from policyrisk.lstd.scores import ScorePass, direct_right_hand_side
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.fold import Fold, Sum, here
-from policyrisk.risk import Provenance, RiskFunction, VarianceMethod
+from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
 from policyrisk.risk.support import Support
 from policyrisk.trajectories import Source, check_reiterable
 
@@ -102,14 +102,8 @@ class LSTD:
         weights = equations.solve(self.ridge)
         direct = self.variance == "direct"
         d = projected.direct_right_hand_side(weights.mean) if direct else equations.second_rhs(weights.mean)
-        demanded = self.nonnegative_at
-        if isinstance(demanded, str):
-            demanded = np.flatnonzero(projected.q > 0)[:, None].astype(np.float64)
-        supports = _supports(equations)
-        constrained = None
-        if demanded is not None:
-            constrained = self._constraint(equations, weights, d, supports).at(demanded)
-        return self._answer(equations, weights, d, supports, constrained, estimator="LSTD's exact equations")
+        visited = np.flatnonzero(projected.q > 0)[:, None].astype(np.float64)
+        return self._answer(equations, weights, d, "LSTD's exact equations", visited=visited)[0]
 
     def equations(self, data: Source) -> MomentEquations:
         """The sums A, b, C, D and e over recorded episodes, in one pass; they add."""
@@ -154,18 +148,26 @@ class LSTD:
             )
         sampled = self._sampled
         first = fold(lambda source, _: FirstPass.over(source, **sampled))
-        returns, equations = first.returns, first.equations
+        returns, equations = first.returns, first.equations  # of all episodes, whatever is given up
         starts, cut, trimmed = error_bars, Trim(()), fold
         if equations.sparse:
             self._refuse_where_sparse(bootstrap)
             if error_bars:
-                _warn_no_error_bars(equations)
+                warnings.warn(
+                    f"no error bars: with {len(equations.b)} sparse features their covariance would not fit; "
+                    f"pass error_bars=False to say that this is meant, or use at most {DENSE_MOST} features",
+                    NoErrorBarsWarning,
+                    stacklevel=3,
+                )
             error_bars = False
         if equations.terminated < equations.episodes:
             seen = [(self.features, equations.visits), (self.second_features, equations.second_visits)]
             cut = trim(fold, seen[:1] if self.second_features == self.features else seen)
             if cut.transitions:
-                trimmed = _through(fold, cut)
+
+                def trimmed(work: Callable[[Source, int], Sum]) -> Sum:
+                    return fold(lambda source, part: work(cut(source), part))
+
                 del first, equations  # large, and no longer true
                 first = trimmed(lambda source, _: FirstPass.over(source, **sampled))
                 equations = first.equations
@@ -174,19 +176,9 @@ class LSTD:
         if self.variance == "direct":
             w_mean = weights.mean
             d = trimmed(lambda source, _: direct_right_hand_side(source, w_mean, **sampled))
-        supports = _supports(equations)
-        constrained, face = None, None
-        if self.nonnegative_at is not None:
-            constraint = self._constraint(equations, weights, d, supports)
-            demanded = self.nonnegative_at
-            constrained = (
-                constraint.at_visited(trimmed) if isinstance(demanded, str) else constraint.at(demanded)
-            )
-            face = constrained.face
-        risk = self._answer(
-            equations, weights, d, supports, constrained, estimator="LSTD", given_up=cut.transitions
+        risk, face = self._answer(
+            equations, weights, d, "LSTD", visited=trimmed, returns=returns, given_up=cut.transitions
         )
-        risk = replace(risk, returns=returns)
         if not error_bars:
             # Where the features are too many for error bars, no other pass goes over the starts.
             return replace(risk, starts=fold(lambda s, _: ObservedStarts.over(s, risk))) if starts else risk
@@ -235,11 +227,7 @@ class LSTD:
             self._refuse_where_sparse(0)
         weights = equations.solve(self.ridge)
         d = equations.second_rhs(weights.mean)
-        supports = _supports(equations)
-        constrained = None
-        if self.nonnegative_at is not None:
-            constrained = self._constraint(equations, weights, d, supports).at(self.nonnegative_at)
-        return self._answer(equations, weights, d, supports, constrained, estimator="LSTD.solve")
+        return self._answer(equations, weights, d, "LSTD.solve")[0]
 
     def _refuse_where_sparse(self, bootstrap: int) -> None:
         """An error where something was asked for that sums that stay sparse cannot give."""
@@ -264,39 +252,30 @@ class LSTD:
             discount=self.discount,
         )
 
-    def _constraint(
-        self, equations: MomentEquations, weights: Weights, d: Floats, supports: tuple[Support, Support]
-    ) -> Constraint:
-        return Constraint(
-            features=self.features,
-            second_features=self.second_features,
-            equations=equations,
-            weights=weights,
-            d=d,
-            direct=self.variance == "direct",
-            solver=self.constraint_solver,
-            visited=lambda phi_J, phi_M: supports[0].visited(phi_J) & supports[1].visited(phi_M),
-        )
-
     def _answer(
         self,
         equations: MomentEquations,
         weights: Weights,
         d: Floats,  # (l_M,): the second equation's right-hand side
-        supports: tuple[Support, Support],
-        constrained: Constrained | None,
-        *,
         estimator: str,
+        *,
+        visited: Floats | Fold | None = None,  # the states that nonnegative_at="visited" means
+        returns: SampleReturns | None = None,
         given_up: int = 0,
-    ) -> RiskFunction:
-        """The second equation solved, and everything put into one record."""
-        systems = (weights.mean_system, weights.second_system)
-        w_second = weights.second
-        if constrained is not None:
+    ) -> tuple[RiskFunction, Face | None]:
+        """The second equation solved, all of it in one record, and the active face of the constraint."""
+        systems, supports = (weights.mean_system, weights.second_system), _supports(equations)
+        direct, w_second, constrained = self.variance == "direct", weights.second, None
+        if self.nonnegative_at is not None:
+            demanded = visited if isinstance(self.nonnegative_at, str) else self.nonnegative_at
+            constraint = Constraint(equations, weights, d, supports, direct, self.constraint_solver)
+            constrained = (
+                constraint.at_visited(demanded) if callable(demanded) else constraint.at(np.asarray(demanded))
+            )
             w_second = constrained.w_second
-        elif self.variance == "direct":
+        elif direct:
             w_second = weights.second_system.solve(d)
-        return RiskFunction(
+        risk = RiskFunction(
             features=self.features,
             second_features=self.second_features,
             w_mean=weights.mean,
@@ -321,45 +300,23 @@ class LSTD:
                 trace_cut=equations.trace_cut,
                 residual=max(system.residual for system in systems),
             ),
+            returns=returns,
         )
-
-
-def _through(fold: Fold, view: Trim) -> Fold:
-    """A fold over what is left of the data."""
-
-    def through(work: Callable[[Source, int], Sum]) -> Sum:
-        return fold(lambda source, part: work(view(source), part))
-
-    return through
-
-
-def _warn_no_error_bars(equations: MomentEquations) -> None:
-    warnings.warn(
-        f"no error bars: with {len(equations.b)} sparse features their covariance would not fit; pass "
-        f"error_bars=False to say that this is meant, or use at most {DENSE_MOST} features",
-        NoErrorBarsWarning,
-        stacklevel=4,
-    )
+        return risk, None if constrained is None else constrained.face
 
 
 def _supports(equations: MomentEquations) -> tuple[Support, Support]:
     """What the equations say about φ_J and about φ_M."""
+    e = equations
 
     def support(features: Features, visits: Floats, episodes: Floats, gram: Matrix) -> Support:
-        return Support(
-            visits=visits,
-            feature_episodes=episodes,
-            episodes=equations.episodes,
-            gram=None if isinstance(features, BinaryFeatures) or sp.issparse(gram) else gram,
-            limit=np.inf if equations.exact else 1.0,
-        )
+        kept = None if isinstance(features, BinaryFeatures) or sp.issparse(gram) else gram
+        return Support(visits, episodes, e.episodes, gram=kept, limit=np.inf if e.exact else 1.0)
 
-    first = support(equations.features, equations.visits, equations.feature_episodes, equations.mean_gram)
-    if equations.second_features == equations.features:
+    first = support(e.features, e.visits, e.feature_episodes, e.mean_gram)
+    if e.second_features == e.features:
         return first, first
-    return first, support(
-        equations.second_features, equations.second_visits, equations.second_feature_episodes, equations.gram
-    )
+    return first, support(e.second_features, e.second_visits, e.second_feature_episodes, e.gram)
 
 
 def _as_demand(value: Any) -> Floats | Literal["visited"] | None:

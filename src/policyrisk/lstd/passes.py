@@ -39,9 +39,16 @@ class FirstPass:
     @classmethod
     def over(cls, source: Source, **settings: Any) -> FirstPass:
         """Of one part of the data; the settings are :func:`policyrisk.lstd.accumulate.accumulate`'s."""
-        observed = ObservedReturns(source, settings["discount"])
-        equations = accumulate(observed, **settings)
-        return cls(equations, observed.returns, (equations.episodes,))
+        returns = SampleReturns.of([])
+
+        def observed() -> Iterator[Trajectories]:
+            nonlocal returns
+            for batch in batches(source):
+                returns += SampleReturns.of(batch.returns(settings["discount"])[batch.terminated])
+                yield batch
+
+        equations = accumulate(observed(), **settings)
+        return cls(equations, returns, (equations.episodes,))
 
     def __add__(self, other: FirstPass) -> FirstPass:
         return FirstPass(
@@ -65,19 +72,6 @@ class SecondPass:
 
     def __add__(self, other: SecondPass) -> SecondPass:
         return SecondPass(self.scores + other.scores, self.starts + other.starts)
-
-
-class ObservedReturns:
-    """A source whose terminated episodes' returns are noted on the way through."""
-
-    def __init__(self, source: Source, discount: float) -> None:
-        self.source, self.discount = source, discount
-        self.returns = SampleReturns.of([])
-
-    def __iter__(self) -> Iterator[Trajectories]:
-        for batch in batches(self.source):
-            self.returns += SampleReturns.of(batch.returns(self.discount)[batch.terminated])
-            yield batch
 
 
 class ObservedStarts:

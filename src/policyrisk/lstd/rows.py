@@ -76,10 +76,14 @@ class SparseRows:
         return self.idx.size == len(self.ends) and bool((np.diff(self.ptr) == 1).all())
 
     @property
+    def matrix(self) -> sp.csr_array[Any, tuple[int, int]]:
+        """φ, of shape (rows, size)."""
+        return sp.csr_array((self.val, self.idx, self.ptr), shape=(len(self.ends), self.size))
+
+    @property
     def visited(self) -> sp.csr_array[Any, tuple[int, int]]:
         """φ of the visited rows alone, of shape (visited, size)."""
-        phi = sp.csr_array((self.val, self.idx, self.ptr), shape=(len(self.ends), self.size))
-        return sp.csr_array(phi[np.flatnonzero(~self.ends)])
+        return sp.csr_array(self.matrix[np.flatnonzero(~self.ends)])
 
     def dot(self, w: Floats) -> Floats:
         """φ w, of shape (rows,)."""
@@ -89,9 +93,7 @@ class SparseRows:
 
     def weighted_sum(self, weight: Floats) -> Floats:
         """Σ_i weight_i φ_i, of shape (size,)."""
-        out = np.zeros(self.size)
-        _kernels.weighted_sum(self.ptr, self.idx, self.val, weight, out)
-        return out
+        return np.asarray(self.matrix.T @ weight)
 
 
 @dataclass(frozen=True, eq=False)

@@ -105,7 +105,8 @@ class EpisodeScores:
         meat = np.zeros((n, n)) if self.meat is None else self.meat
         for part in self.waiting:
             if sp.issparse(part):
-                _kernels.outer_sparse(part.indptr, part.indices, part.data, meat)
+                none_ends = np.zeros(part.shape[0], dtype=np.bool_)
+                _kernels.gram_sparse(none_ends, part.indptr, part.indices, part.data, meat)
             else:
                 meat += part.T @ part
         return replace(self, waiting=(), meat=meat)
@@ -271,22 +272,22 @@ def _scores(chunk: Chunk, blocks: _Blocks, weight: Floats, which: int) -> Scores
     total: Any = 0
     before = episodes  # episodes that end before the block does
     for at, *phi in blocks:
-        part, count = _block_scores(phi[which], weight[at])
-        before -= count
+        part = _block_scores(phi[which], weight[at])
+        before -= part.shape[0] - 1
         # A block's last score belongs to the episode that goes on in the block after it.
         total = total + _placed(part, before, episodes)
     scores: Scores = total[:episodes]
     return scores
 
 
-def _block_scores(phi: Rows, weight: Floats) -> tuple[Scores, int]:
-    count = int(np.count_nonzero(phi.ends))
+def _block_scores(phi: Rows, weight: Floats) -> Scores:
+    shape = int(np.count_nonzero(phi.ends)) + 1, phi.size
     if isinstance(phi, DenseRows):
-        out = np.zeros((count + 1, phi.size))
+        out = np.zeros(shape)
         _kernels.scores_dense(phi.ends, phi.phi, weight, out)
-        return out, count
+        return out
     ptr, idx, val = _kernels.scores_sparse(phi.ends, phi.ptr, phi.idx, phi.val, weight, phi.size)
-    return sp.csr_array((val, idx, ptr), shape=(count + 1, phi.size)), count
+    return sp.csr_array((val, idx, ptr), shape=shape)
 
 
 def _placed(part: Scores, first: int, episodes: int) -> Scores:

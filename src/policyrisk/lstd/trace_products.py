@@ -9,15 +9,31 @@ Products of dense columns are made chunk by chunk, with BLAS. Of sparse columns 
 rows are, and when there are enough of these notes, all threads add them up, each some rows of P (see
 :mod:`policyrisk.lstd._sweep_kernels`). Every row of P is summed in the order of the data, so that the result
 does not depend on the number of threads.
+
+A P that would not fit stays sparse (:class:`SparseTotal`): all threads go through it by blocks of rows, and
+each row is loaded, added to and stored again. Two channels have one pattern. With F entries, P takes 12 F
+bytes (one channel) or 20 F (two), whatever the length of the data, and while it is summed a further
+SPARSE_MOST notes of about 50 bytes each.
+Traces then last K steps, the fewest with κ^K ≤ TRACE_CUT, in every sum alike (b and e as well): the equations
+are those of the λ-return that is cut off after K steps,
+
+    G_t = (1−λ) Σ_{n<K} λ^{n−1} G_t^{(n)} + λ^{K−1} G_t^{(K)},      G^{(n)} being the n-step return,
+
+so that where the features can represent J and M, its fixed point is still J and M: the cut costs no bias
+there. With κ = 1 traces last to the end of the episode.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numba import get_num_threads
 
 from policyrisk._core.arrays import Floats, Ints
@@ -31,6 +47,28 @@ from policyrisk.lstd.rows import DenseRows, Memory, Rows, SparseRows
 FEWEST, MOST, WORTHWHILE = 1 << 16, 1 << 20, 8
 ALONE = 1 << 12  # visits that one thread adds up sooner than others are woken
 
+# From where on a trace counts as 0 beside what it was, in sums that stay sparse.
+TRACE_CUT = 1e-2
+FOREVER = 1 << 40  # steps: longer than any episode
+BLOCKS = 64  # of rows
+# To a sparse P notes are added when there are a SHARE as many as it has entries, within bounds: fewer would
+# mean to go through P too often, more would take memory.
+SHARE, SPARSE_FEWEST, SPARSE_MOST = 1 / 4, 1 << 21, 1 << 23
+MOST_ENTRIES = 500_000_000  # of P: 10 GB with two channels
+
+
+def steps_of(decay: float, cut: float) -> int:
+    """K, the fewest steps after which a trace has become ``cut`` or less of what it was; FOREVER for cut 0.
+
+    >>> steps_of(0.9, 0.01), steps_of(0.0, 0.01), steps_of(1.0, 0.01) == FOREVER
+    (44, 1, True)
+    """
+    if decay == 0.0:
+        return 1
+    if decay == 1.0 or cut == 0.0:
+        return FOREVER
+    return max(math.ceil(math.log(cut) / math.log(decay) - 1e-9), 1)
+
 
 class _Positions:
     """What is noted of sparse rows: ``step`` and ``visit`` (size, 4) of the kernels."""
@@ -41,24 +79,16 @@ class _Positions:
         self.column, self.ahead = self.step.view(np.int64)[:, 3], self.visit.view(np.int64)[:, 3]
         self.count = 0  # positions in use
 
-    def put(self, more: _Positions) -> None:
-        """Put others after these, for which there has to be room."""
-        at = slice(self.count, self.count + more.count)
-        self.step[at], self.visit[at] = more.step[: more.count], more.visit[: more.count]
-        self.count = at.stop
-
-    def with_room(self, more: int) -> _Positions:
-        """These, or a copy with room for more."""
-        size = len(self.step)
-        if self.count + more <= size:
-            return self
-        larger = _Positions(max(2 * size, self.count + more), self._memory)
-        larger.put(self)
-        return larger
-
-    def release(self) -> None:
-        """Give back the memory; the positions are of no use after that."""
-        self._memory.give(self._buffer)
+    def with_others(self, more: _Positions) -> _Positions:
+        """These and others after them, whose memory is given back."""
+        size, count = len(self.step), self.count + more.count
+        joint = self if count <= size else _Positions(max(2 * size, count), self._memory)
+        for part in (self, more) if joint is not self else (more,):
+            at = slice(joint.count, joint.count + part.count)
+            joint.step[at], joint.visit[at] = part.step[: part.count], part.visit[: part.count]
+            joint.count = at.stop
+        more._memory.give(more._buffer)
+        return joint
 
 
 class TraceProduct:
@@ -68,14 +98,9 @@ class TraceProduct:
         self.g, self.h, self.decay = g, h, decay  # g and h: (rows, channels)
         self.sparse: list[tuple[slice, SparseRows, SparseRows]] = []  # the first one in time last
         self.dense: Any = None  # (row_size, channels · col_size), not added up yet
-        self._shape = (g.shape[1], col_size)
+        self._carry = np.zeros((g.shape[1], col_size))  # the trace of the block that comes after, in time
         self._memory = memory
-        self._positions: _Positions | None = None
-
-    @cached_property
-    def _carry(self) -> Floats:
-        """The trace of the block that comes after, in time, of dense columns."""
-        return np.zeros(self._shape)
+        self.positions: _Positions | None = None  # of the sparse rows, once all of them are there
 
     def block(self, at: slice, rows: Rows, columns: Rows) -> None:
         """Put in the rows ``at``: ρ and σ."""
@@ -100,24 +125,24 @@ class TraceProduct:
 
     def finish(self) -> None:
         """Note where the sparse rows are, after the last block: on the thread that has them at hand."""
-        self._positions = self._noted() if self.sparse else None
-
-    def take_positions(self) -> _Positions:
-        """Where the sparse rows are; who takes them releases them."""
-        taken, self._positions = self._positions or self._noted(), None
-        return taken
-
-    def _noted(self) -> _Positions:
+        if not self.sparse:
+            return
         x = _Positions(sum(len(rho.ends) for _, rho, _ in self.sparse), self._memory)
         for at, rho, _ in reversed(self.sparse):
-            weights = self.g[at], self.h[at], self.decay, x.count, x.step, x.visit
+            g, h = self.g[at], self.h[at]
             if self.runs:
-                x.count = _sweep_kernels.append_runs(rho.ends, rho.idx, rho.val, *weights, x.column, x.ahead)
-            else:
-                x.count = _sweep_kernels.append_rows(rho.ends, *weights, x.ahead)
+                x.count = _sweep_kernels.append_runs(
+                    rho.ends, rho.idx, rho.val, g, h, self.decay, x.count, x.step, x.visit, x.column, x.ahead
+                )
+                continue
+            step, visit = (each[x.count : x.count + len(rho.ends)] for each in (x.step, x.visit))
+            step[:], visit[:] = (self.decay, 0.0, 0.0, 0.0), (1.0, 0.0, 0.0, 0.0)
+            step[:, 1 : 1 + g.shape[1]], visit[:, 1 : 1 + g.shape[1]] = g, h
+            x.ahead[x.count : x.count + len(rho.ends)] = np.where(rho.ends, _sweep_kernels.END, 0)
+            x.count += len(rho.ends)
         col_ptr, _, col_val = joined([] if self.runs else [sigma for _, _, sigma in reversed(self.sparse)])
         _sweep_kernels.reach(x.count, x.step, x.ahead, self.runs, col_ptr, col_val)
-        return x
+        self.positions = x
 
 
 class Total:
@@ -142,8 +167,9 @@ class Total:
                 )
             channels, rows, columns = self._sums.shape
             self._sums += part.dense.reshape(rows, channels, columns).transpose(1, 0, 2)
-        if part.sparse:
-            self._note(part)
+        if part.positions is not None:
+            self._note(part, part.positions)
+            part.positions = None
         if self._visits >= self._enough:
             self._sweep()
 
@@ -152,14 +178,11 @@ class Total:
         self._sweep()
         return self._sums
 
-    def _note(self, part: TraceProduct) -> None:
+    def _note(self, part: TraceProduct, more: _Positions) -> None:
         if part.runs != self._runs:
             self._sweep()
             self._runs = part.runs
-        more = part.take_positions()
-        self._positions = self._positions.with_room(more.count)
-        self._positions.put(more)
-        more.release()
+        self._positions = self._positions.with_others(more)
         if self._runs:
             self._visits += more.count
             return
@@ -174,11 +197,10 @@ class Total:
         if x.count == 0:
             return
         col_ptr, col_idx, col_val = joined(self._columns)  # nothing, if these are runs
-        if self._runs:
-            begin, where = _sweep_kernels.index_runs(x.count, x.column, x.ahead, rows)
-            value = np.zeros(0)
-        else:
-            begin, where, value = _sweep_kernels.index_rows(x.count, *joined(self._rows), x.ahead, rows)
+        ptr, idx, val = joined(self._rows)
+        begin, where, value = _sweep_kernels.index_visits(
+            x.count, self._runs, ptr, x.column if self._runs else idx, val, x.ahead, rows
+        )
 
         def some_rows(bounds: tuple[int, int]) -> tuple[int, int]:
             return _sweep_kernels.sweep(
@@ -194,6 +216,78 @@ class Total:
         self._rows, self._columns = [], []
 
 
+class SparseTotal:
+    """P of all chunks as CSR arrays of shape (rows, columns), one per channel; chunks come in order."""
+
+    def __init__(self, channels: int, rows: int, columns: int, steps: int) -> None:
+        self._channels, self._shape, self._steps = channels, (rows, columns), steps
+        self._bounds = list(pairwise(np.unique(np.linspace(0, rows, BLOCKS + 1).astype(int)).tolist()))
+        nothing = np.zeros(0, np.int32), np.zeros(0), np.zeros(0)
+        # of each block of rows: ptr, idx and both channels' values
+        self._blocks: list[Any] = [
+            (np.zeros(high - low + 1, np.int64), *nothing) for low, high in self._bounds
+        ]
+        self._noted: list[tuple[SparseRows, SparseRows, Floats, Floats]] = []
+        self._visits = self.entries = 0
+        self._decay = 0.0
+
+    def add(self, part: TraceProduct) -> None:
+        """Add a chunk's product."""
+        self._decay = part.decay
+        for at, rho, sigma in reversed(part.sparse):
+            self._noted.append((rho, sigma, part.g[at], part.h[at]))
+            self._visits += rho.idx.size
+        if self._visits >= min(max(SHARE * self.entries, SPARSE_FEWEST), SPARSE_MOST):
+            self._sweep()
+
+    def finish(self) -> list[sp.csr_array[Any, tuple[int, int]]]:
+        """The sums, with everything in them; the blocks are used up."""
+        self._sweep()
+        ptr = np.zeros(self._shape[0] + 1, np.int32)
+        idx = np.empty(self.entries, np.int32)
+        values = [np.empty(self.entries) for _ in range(self._channels)]
+        at = 0
+        for low, high in self._bounds:
+            starts, columns, *channels = self._blocks.pop(0)  # so that no more than a block is there twice
+            n = columns.size
+            ptr[low + 1 : high + 1] = at + starts[1:]
+            idx[at : at + n] = columns
+            for value, each in zip(values, channels, strict=False):
+                value[at : at + n] = each
+            at += n
+        return [sp.csr_array((value, idx, ptr), shape=self._shape) for value in values]
+
+    def _sweep(self) -> None:
+        """Add what was noted to the blocks, on all threads, and forget it."""
+        if not self._noted:
+            return
+        rows, columns, g, h = zip(*self._noted, strict=True)
+        self._noted, self._visits = [], 0
+        weights = np.concatenate(g), np.concatenate(h)
+        stop = _sweep_kernels.stops(np.concatenate([rho.ends for rho in rows]), weights[0])
+        sigma = joined(columns)
+        rho = sigma if all(a is b for a, b in zip(rows, columns, strict=True)) else joined(rows)
+        begin, where, value = _sweep_kernels.index_visits(len(stop), False, *rho, stop, self._shape[0])
+        del rho, rows, columns, g, h
+        col_ptr, col_idx, col_val = sigma
+
+        def block(number: int) -> None:
+            (low, high), (ptr, idx, first, second) = self._bounds[number], self._blocks[number]
+            self._blocks[number] = _sweep_kernels.sweep_sparse(
+                low, high, begin, where, value, stop, *weights, self._decay, self._steps,
+                col_ptr, col_idx, col_val, self._shape[1], ptr, idx, first, second,
+            )  # fmt: skip
+
+        deque(in_order(block, range(len(self._bounds)), uses_blas=False), maxlen=0)
+        self.entries = sum(each[1].size for each in self._blocks)
+        if self.entries > MOST_ENTRIES:
+            raise InvalidInputError(
+                f"features must keep the sums sparse, with at most {MOST_ENTRIES:,} entries, got "
+                f"{self.entries:,}; use a smaller lam, whose traces are shorter, fewer tilings or larger "
+                "tiles, or TD, which keeps no matrix"
+            )
+
+
 def _shares(begin: Ints) -> list[tuple[int, int]]:
     """Rows low, …, high − 1 with about equally many visits, several shares for each thread."""
     threads = get_num_threads() if begin[-1] > ALONE else 1
@@ -203,7 +297,7 @@ def _shares(begin: Ints) -> list[tuple[int, int]]:
     return [(low, high) for low, high in pairwise(bounds) if low < high]
 
 
-def joined(parts: list[SparseRows]) -> tuple[Ints, Ints, Floats]:
+def joined(parts: Sequence[SparseRows]) -> tuple[Ints, Ints, Floats]:
     """ptr, idx and val of rows below each other."""
     if not parts:
         return np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0)
