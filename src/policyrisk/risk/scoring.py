@@ -85,9 +85,9 @@ class ClusterSums:
         squared = self.total_squared - 2 * mean * self.cross + mean**2 * self.steps_squared
         return math.sqrt(max(squared, 0.0) * K / (K - 1)) / self.steps
 
-    def estimate(self, level: float = 0.95) -> Estimate:
+    def estimate(self) -> Estimate:
         """μ with its standard error and interval."""
-        return Estimate.of(self.mean(), self.standard_error(), self.clusters, level)
+        return Estimate.of(self.mean(), self.standard_error(), self.clusters)
 
 
 class StepScores(NamedTuple):

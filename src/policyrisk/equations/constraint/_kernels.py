@@ -264,6 +264,9 @@ def lemke(
             values[n - 1] = 1.0 if is_ray else step
             return RAY if is_ray else SOLVED, pivot + 1, rows, values
 
+        if i < 0:
+            _eliminate(basis, n, a)
+            leaver = basis.A[a - 1]
         if enters_multiplier and i >= 0:
             if n == room:
                 break
@@ -274,8 +277,6 @@ def lemke(
             at = n
             n += 1
         elif enters_multiplier:
-            _eliminate(basis, n, a)
-            leaver = basis.A[a - 1]
             basis.A[a - 1] = r
             _copy(y, basis.Y_A[a - 1])
             z[a] = step
@@ -285,8 +286,6 @@ def lemke(
             if i >= 0:
                 _swap_row(basis, n, at, H[i], p[i])
             else:
-                _eliminate(basis, n, a)
-                leaver = basis.A[a - 1]
                 _shrink(basis, n, at, a)
                 n -= 1
         enters_multiplier = i >= 0
