@@ -170,12 +170,13 @@ def run(
 
 def write(result: PinballResult, folder: Path) -> list[Path]:
     """Write ``result.json``, ``maps.npz`` and the figures into the folder; their paths are returned."""
-    from policyrisk.paper.pinball_figures import draw_distance, draw_std, draw_value
-
     make_folder(folder)
     paths = [write_json(result.to_dict(), folder / "result.json"), folder / "maps.npz"]
     maps = result.maps()
     write_atomically(paths[1], lambda file: np.savez_compressed(file, allow_pickle=False, **maps))
+
+    from policyrisk.paper.pinball_figures import draw_distance, draw_std, draw_value
+
     for name, draw in (("value", draw_value), ("std", draw_std), ("distance", draw_distance)):
         paths.append(write_figure(draw(result), folder / f"pinball_{name}.png"))
     return paths

@@ -117,9 +117,10 @@ def run(result: PinballResult, parameters: ExtendedParameters | None = None) -> 
 
 def write(extension: ExtendedResult, folder: Path) -> list[Path]:
     """Write the figures, and ``result.json`` anew with a key ``extended``; the figures' paths."""
+    write_json({**extension.result.to_dict(), "extended": extension.numbers}, folder / "result.json")
+
     from policyrisk.paper.pinball_figures import draw_curves, draw_error_bars, draw_estimates
 
-    write_json({**extension.result.to_dict(), "extended": extension.numbers}, folder / "result.json")
     return [
         write_figure(draw(extension), folder / f"pinball_{name}.png")
         for name, draw in (
