@@ -16,7 +16,7 @@ from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError, PolicyRiskError
 from policyrisk.readers.columns import Converter, Layout, match
 from policyrisk.readers.files import PathOrPaths, describe, find_files
-from policyrisk.readers.rows import Assembler
+from policyrisk.readers.rows import episodes
 from policyrisk.readers.stream import Piece, Stream
 
 if TYPE_CHECKING:
@@ -45,21 +45,13 @@ def table_stream(
 
     def parts() -> Iterator[Piece]:
         for file in files:
-            yield from _episodes(file, kind, open_table, layout, rows)
+            with damage_named(file, kind), open_table(file) as table:
+                found = match(layout, table.names, str(file))
+                converter = Converter(found, str(file))
+                batches = (batch for batch in table.batches(found, rows) if batch.num_rows)
+                yield from episodes(map(converter.rows, batches), str(file))
 
     return Stream(describe(path, files), parts, rows)
-
-
-def _episodes(file: Path, kind: str, open_table: Opener, layout: Layout, batch_rows: int) -> Iterator[Piece]:
-    """The episodes of one file, as they become complete."""
-    assembler = Assembler(str(file))
-    with damage_named(file, kind), open_table(file) as table:
-        found = match(layout, table.names, str(file))
-        converter = Converter(found, str(file))
-        for batch in table.batches(found, batch_rows):
-            if batch.num_rows:
-                yield from assembler.add(converter.rows(batch))
-    yield from assembler.finish()
 
 
 @contextmanager

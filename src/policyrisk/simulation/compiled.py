@@ -31,20 +31,6 @@ from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.random import stream
 from policyrisk.errors import InvalidInputError
 
-__all__ = [
-    "CompiledPolicy",
-    "Episodes",
-    "Returns",
-    "choose",
-    "read",
-    "register_domain",
-    "register_policy",
-    "run",
-    "run_returns",
-    "start_streams",
-    "step",
-]
-
 _PACKAGE = __name__.partition(".")[0]
 
 Words = npt.NDArray[np.uint64]
