@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from policyrisk.readers.columns import Layout, as_layout
-from policyrisk.readers.files import PathOrPaths
+from policyrisk.readers.files import PathOrPaths, Table, table_stream
 from policyrisk.readers.stream import BATCH_ROWS, Stream
-from policyrisk.readers.tables import Table, table_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,9 +16,8 @@ from policyrisk._core.imports import check_installed
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.readers.columns import USUAL, Layout, as_layout
-from policyrisk.readers.files import PathOrPaths, check_target
+from policyrisk.readers.files import PathOrPaths, Table, check_target, damage_named, table_stream
 from policyrisk.readers.stream import BATCH_ROWS, Stream
-from policyrisk.readers.tables import Table, damage_named, table_stream
 from policyrisk.trajectories import Source, Trajectories, batches
 
 if TYPE_CHECKING:
