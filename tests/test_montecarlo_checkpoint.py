@@ -19,7 +19,7 @@ import policyrisk as pr
 from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.montecarlo import MonteCarlo, monte_carlo, sums
-from policyrisk.montecarlo.identity import identity
+from policyrisk.montecarlo.estimator import _identity as identity
 from policyrisk.passes import checkpoint
 from policyrisk.simulation.registration import PINBALL, register
 

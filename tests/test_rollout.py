@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError, MissingPackageError
-from policyrisk.simulation.policies import as_policy
 from policyrisk.simulation.rollouts import episode_seed, run_episodes, seed_key
+from policyrisk.simulation.spaces import as_policy
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float64)
 TWO = spaces.Discrete(2)

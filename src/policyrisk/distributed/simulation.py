@@ -24,11 +24,10 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.montecarlo import MonteCarlo
 from policyrisk.montecarlo.estimator import Block, Key, run_here
 from policyrisk.montecarlo.estimator import monte_carlo as _monte_carlo
-from policyrisk.simulation.observations import Project, as_project
-from policyrisk.simulation.policies import as_policy
 from policyrisk.simulation.registration import register
 from policyrisk.simulation.rollouts import make_environments, run_episodes, seed_key
 from policyrisk.simulation.simulators import Runner
+from policyrisk.simulation.spaces import Project, as_policy, as_project
 from policyrisk.trajectories import Trajectories
 
 SHARDS = 64  # of a rollout, or twice the workers where these are more

@@ -17,9 +17,11 @@ the block that begins with episode k of state i draws from the seed, i and k alo
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,13 +33,14 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import percent, plural
 from policyrisk.errors import CutOffWarning, InvalidInputError
-from policyrisk.montecarlo.identity import digest, identity
+from policyrisk.markov import MarkovChain
 from policyrisk.montecarlo.record import MonteCarlo
 from policyrisk.montecarlo.sums import CUT_OFF, ROWS, STEPS, estimates, merge, tabulate
 from policyrisk.passes.checkpoint import Checkpoint, stored_checkpoint
 from policyrisk.simulation.simulators import Runner, as_runner
 
 _WORK = "monte_carlo"  # the name of its checkpoints
+_ADDRESS = r" at 0x[0-9a-fA-F]+"  # of an object that prints it: differs from process to process
 
 
 class Block(NamedTuple):
@@ -113,9 +116,9 @@ def monte_carlo(
     high, low = keys(seed)
     key = begun["seed"] if begun and seed is None else (int(high), int(low))
     problem = {
-        "simulator": identity(simulator),
-        "policy": identity(policy),
-        "states": f"{plural(len(rows), 'state')} of dimension {rows.shape[1]}{digest([rows])}",
+        "simulator": _identity(simulator),
+        "policy": _identity(policy),
+        "states": f"{plural(len(rows), 'state')} of dimension {rows.shape[1]}{_digest([rows])}",
         "episodes": count,
         "discount": gamma,
         "max_steps": most,
@@ -209,3 +212,32 @@ def _warn_of_cut_offs(table: Floats, max_steps: int, stacklevel: int) -> None:
             CutOffWarning,
             stacklevel=stacklevel,
         )
+
+
+def _identity(thing: object) -> str:
+    """A simulator or policy as text, to tell one problem from another: a run goes on from its own alone.
+
+    Domains, compiled policies and chains are told apart by their contents; other objects by what they print,
+    and Python functions by their names, which is all that a file can know of them.
+    """
+    text = re.sub(_ADDRESS, "", repr(thing))
+    spec = getattr(thing, "spec", None)
+    if spec is not None:
+        told = (getattr(spec, name, None) for name in ("id", "kwargs", "max_episode_steps"))
+        text += " ".join(["", *(re.sub(_ADDRESS, "", repr(value)) for value in told)])
+    if isinstance(thing, MarkovChain):
+        branches = thing.branches
+        text += _digest([branches.indptr, branches.successor, branches.probability, branches.reward])
+    elif hasattr(thing, "compiled"):
+        text += _digest(thing.compiled())
+    return text
+
+
+def _digest(parts: Iterable[Any]) -> str:
+    """Arrays as text."""
+    total = hashlib.sha256()
+    for part in parts:
+        array = np.ascontiguousarray(part)
+        total.update(f"{array.dtype.str}{array.shape}".encode())
+        total.update(array.tobytes())
+    return f" #{total.hexdigest()[:16]}"

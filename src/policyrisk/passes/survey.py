@@ -206,10 +206,8 @@ class SurveySums:
                 f"data must agree on the states' dimension, got {dims[0]} and {dims[1]}; "
                 "keep different tasks apart"
             )
-        both = {
-            name: _RULES.get(name, add)(value, getattr(other, name)) for name, value in vars(self).items()
-        }
-        return SurveySums(**both)
+        both = ((name, value, getattr(other, name)) for name, value in vars(self).items())
+        return SurveySums(**{name: _RULES.get(name, add)(one, two) for name, one, two in both})
 
     def survey(self) -> Survey:
         """The survey of all that was added."""

@@ -21,11 +21,8 @@ from policyrisk.readers.rows import CheckedRows, Got, refuse_first
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EPISODE, REWARD = "episode", "reward"
-TERMINATED, TRUNCATED, STEP = "terminated", "truncated", "step"
-STATE = "state"
-_OPTIONAL = (TERMINATED, TRUNCATED, STEP)  # a table without a column of that name may have none
-USUAL = (EPISODE, REWARD, *_OPTIONAL)
+_OPTIONAL = ("terminated", "truncated", "step")  # a table without a column of that name may have none
+USUAL = ("episode", "reward", *_OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -33,11 +30,11 @@ class Layout:
     """The columns' names. ``state`` None: ``state``, or ``state_0``, ``state_1``, … of the table."""
 
     state: tuple[str, ...] | None = None
-    episode: str = EPISODE
-    reward: str = REWARD
-    terminated: str | None = TERMINATED
-    truncated: str | None = TRUNCATED
-    step: str | None = STEP
+    episode: str = "episode"
+    reward: str = "reward"
+    terminated: str | None = "terminated"
+    truncated: str | None = "truncated"
+    step: str | None = "step"
 
     def used(self) -> list[str]:
         """All columns that are read, once each."""
@@ -45,8 +42,8 @@ class Layout:
         return list(dict.fromkeys(name for name in names if name is not None))
 
 
-def as_layout(state: str | Sequence[str] | None, **columns: Any) -> Layout:
-    """A layout of a caller's arguments: the state's columns, and the other columns by their usual names."""
+def as_layout(state: str | Sequence[str] | None, *columns: str | None) -> Layout:
+    """A layout of a caller's arguments: the state's columns, and the others in the order of USUAL."""
     names = (state,) if isinstance(state, str) else None if state is None else tuple(state)
     if names is not None and (not names or not all(isinstance(name, str) for name in names)):
         raise InvalidInputError(
@@ -54,10 +51,10 @@ def as_layout(state: str | Sequence[str] | None, **columns: Any) -> Layout:
         )
     if names is not None and len(set(names)) < len(names):
         raise InvalidInputError(f"state must name each column once, got {list(names)}; remove the second")
-    for argument, name in columns.items():
+    for argument, name in zip(USUAL, columns, strict=True):
         if not (isinstance(name, str) or (name is None and argument in _OPTIONAL)):
             raise InvalidInputError(f"{argument} must be a column's name, got {name!r}; pass a string")
-    return Layout(names, **columns)
+    return Layout(names, *columns)  # type: ignore[arg-type]  # checked above
 
 
 def match(layout: Layout, names: Sequence[str], file: str) -> Layout:
@@ -76,13 +73,13 @@ def match(layout: Layout, names: Sequence[str], file: str) -> Layout:
             )
         return name
 
-    state = tuple(has(name, STATE) for name in layout.state or _usual_state(names, there))
+    state = tuple(has(name, "state") for name in layout.state or _usual_state(names, there))
     found: dict[str, Any] = {}
     for argument in USUAL:
         name = getattr(layout, argument)
         lacking = name is None or (name == argument and name not in names)
         found[argument] = None if lacking and argument in _OPTIONAL else has(name, argument)
-    if found[TERMINATED] is None and found[TRUNCATED] is None:
+    if found["terminated"] is None and found["truncated"] is None:
         raise InvalidInputError(
             f"terminated or truncated must name a column of booleans, {there}; add one that says in each "
             "episode's last row whether it ended there or was cut off"
@@ -91,11 +88,11 @@ def match(layout: Layout, names: Sequence[str], file: str) -> Layout:
 
 
 def _usual_state(names: Sequence[str], there: str) -> tuple[str, ...]:
-    if STATE in names:
-        return (STATE,)
+    if "state" in names:
+        return ("state",)
     numbered: list[str] = []
-    while f"{STATE}_{len(numbered)}" in names:
-        numbered.append(f"{STATE}_{len(numbered)}")
+    while f"state_{len(numbered)}" in names:
+        numbered.append(f"state_{len(numbered)}")
     if not numbered:
         raise InvalidInputError(
             f"state must name the columns of the state, {there}; pass for example state=['x', 'y']"
@@ -116,10 +113,12 @@ class Converter:
     def rows(self, batch: pa.RecordBatch) -> CheckedRows:
         """The rows of the next batch."""
         layout = self.layout
+        assert layout.state is not None
         new = self._new_episodes(batch.column(layout.episode))
         rewards, ended = self._rewards(batch.column(layout.reward))
+        parts = [self._coordinates(batch.column(name), name) for name in layout.state]
         rows = CheckedRows(
-            states=self._states(batch),
+            states=parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1),
             rewards=rewards,
             ended=ended,
             new=new,
@@ -140,8 +139,8 @@ class Converter:
         if isinstance(ids, pa.DictionaryArray):
             ids = ids.dictionary_decode()
         whole = types.is_integer(ids.type)
-        texts = (types.is_string, types.is_large_string)
-        bytes_ = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+        texts = types.is_string, types.is_large_string
+        bytes_ = types.is_binary, types.is_large_binary, types.is_fixed_size_binary
         if not (whole or any(is_kind(ids.type) for is_kind in (*texts, *bytes_))):
             self._refuse_type(name, "whole numbers or strings", ids.type)
         self._check_no_nulls(ids, name, "give every row the id of its episode")
@@ -207,12 +206,6 @@ class Converter:
                 "pass the column that says whether the episode ended",
             )
         return flags.astype(np.bool_, copy=False)
-
-    def _states(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
-        """The states, of shape (n, dim), whole numbers if all their columns are."""
-        assert self.layout.state is not None
-        parts = [self._coordinates(batch.column(name), name) for name in self.layout.state]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def _coordinates(self, column: Any, name: str) -> npt.NDArray[Any]:
         """One column as an array (n, width): a number, or a list of them, in each row."""

@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policyrisk.readers.columns import EPISODE, REWARD, STEP, TERMINATED, TRUNCATED, Layout, as_layout
-from policyrisk.readers.files import PathOrPaths
+from policyrisk.readers.columns import Layout, as_layout
+from policyrisk.readers.files import PathOrPaths, Table, table_stream
 from policyrisk.readers.stream import BATCH_ROWS, Stream
-from policyrisk.readers.tables import Table, table_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,11 +23,11 @@ def read_csv(
     path: PathOrPaths,
     state: str | Sequence[str] | None = None,
     *,
-    episode: str = EPISODE,
-    reward: str = REWARD,
-    terminated: str | None = TERMINATED,
-    truncated: str | None = TRUNCATED,
-    step: str | None = STEP,
+    episode: str = "episode",
+    reward: str = "reward",
+    terminated: str | None = "terminated",
+    truncated: str | None = "truncated",
+    step: str | None = "step",
     batch_rows: int = BATCH_ROWS,
 ) -> Stream:
     """A stream of the episodes in a CSV file with a header, a folder of them or a list of files.
@@ -44,8 +43,7 @@ def read_csv(
     [[0.5], [0.7], [0.9]]
     >>> folder.cleanup()
     """
-    columns = {"episode": episode, "reward": reward, "terminated": terminated, "truncated": truncated}
-    layout = as_layout(state, **columns, step=step)
+    layout = as_layout(state, episode, reward, terminated, truncated, step)
     return table_stream(path, "a CSV file with a header", ".csv", _open, layout, batch_rows)
 
 

@@ -13,7 +13,7 @@ from policyrisk._core.arrays import as_count
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.stream import BATCH_ROWS, Piece, Stream
-from policyrisk.simulation.observations import Project, as_project, as_rows
+from policyrisk.simulation.spaces import Project, as_project, as_rows
 from policyrisk.trajectories import Trajectories
 
 if TYPE_CHECKING:

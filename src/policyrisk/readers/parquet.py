@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -14,20 +15,9 @@ import numpy as np
 from policyrisk._core.imports import check_installed
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.readers.columns import (
-    EPISODE,
-    REWARD,
-    STATE,
-    STEP,
-    TERMINATED,
-    TRUNCATED,
-    USUAL,
-    Layout,
-    as_layout,
-)
-from policyrisk.readers.files import PathOrPaths, check_target
+from policyrisk.readers.columns import USUAL, Layout, as_layout
+from policyrisk.readers.files import PathOrPaths, Table, check_target, damage_named, table_stream
 from policyrisk.readers.stream import BATCH_ROWS, Stream
-from policyrisk.readers.tables import Table, damage_named, table_stream
 from policyrisk.trajectories import Source, Trajectories, batches
 
 if TYPE_CHECKING:
@@ -43,11 +33,11 @@ def read_parquet(
     path: PathOrPaths,
     state: str | Sequence[str] | None = None,
     *,
-    episode: str = EPISODE,
-    reward: str = REWARD,
-    terminated: str | None = TERMINATED,
-    truncated: str | None = TRUNCATED,
-    step: str | None = STEP,
+    episode: str = "episode",
+    reward: str = "reward",
+    terminated: str | None = "terminated",
+    truncated: str | None = "truncated",
+    step: str | None = "step",
     batch_rows: int = BATCH_ROWS,
     row_groups: tuple[int, int] | None = None,
 ) -> Stream:
@@ -94,8 +84,7 @@ def read_parquet(
     0
     >>> folder.cleanup()
     """
-    columns = {"episode": episode, "reward": reward, "terminated": terminated, "truncated": truncated}
-    layout = as_layout(state, **columns, step=step)
+    layout = as_layout(state, episode, reward, terminated, truncated, step)
     opened = partial(_open, row_groups=row_groups)
     return table_stream(path, "a Parquet file", ".parquet", opened, layout, batch_rows)
 
@@ -167,7 +156,7 @@ def write_parquet(data: Source, path: str | os.PathLike[str], *, state: Sequence
     """
     check_installed("pyarrow", "writing Parquet")
     check_target(path, "data.parquet")
-    names = as_layout(state).state
+    names = as_layout(state, *USUAL).state
     for name in names or ():
         if not name or name in USUAL:
             raise InvalidInputError(
@@ -184,8 +173,7 @@ def _write(data: Source, file: IO[bytes], names: Sequence[str] | None) -> None:
     if first is None:
         raise InvalidInputError("data must hold at least one episode, got none; pass episodes to write")
     with pq.ParquetWriter(file, first.schema) as writer:
-        writer.write_table(first, row_group_size=_GROUP_ROWS)
-        for table in tables:
+        for table in chain([first], tables):
             writer.write_table(table, row_group_size=_GROUP_ROWS)
 
 
@@ -231,22 +219,15 @@ def _columns(data: Trajectories, first: int, names: Sequence[str] | None) -> dic
     """The columns of a table; its episodes are numbered from ``first``."""
     import pyarrow as pa
 
-    called = [f"{STATE}_{i}" for i in range(data.dim)] if names is None else names
-    rows = len(data.states)
-    counts = data.lengths + 1
-    begins = data.offsets[:-1] + np.arange(len(data))
-    rewards = np.zeros(rows)
+    called = [f"state_{i}" for i in range(data.dim)] if names is None else names
+    rows, counts, finals = np.arange(len(data.states)), data.lengths + 1, data.final_rows
+    rewards = np.zeros(len(rows))
     rewards[data.visited_rows] = data.rewards
-    ends = np.zeros(rows, dtype=np.bool_)
-    ends[data.final_rows] = True
-    flags = {}
-    for name, chosen in ((TERMINATED, data.terminated), (TRUNCATED, ~data.terminated)):
-        flags[name] = np.zeros(rows, dtype=np.bool_)
-        flags[name][data.final_rows[chosen] - 1] = True
     return {
-        EPISODE: np.repeat(np.arange(first, first + len(data)), counts),
-        STEP: np.arange(rows) - np.repeat(begins, counts),
+        "episode": np.repeat(np.arange(first, first + len(data)), counts),
+        "step": rows - np.repeat(finals - data.lengths, counts),
         **{name: np.ascontiguousarray(column) for name, column in zip(called, data.states.T, strict=True)},
-        REWARD: pa.array(rewards, mask=ends),
-        **flags,
+        "reward": pa.array(rewards, mask=np.isin(rows, finals)),
+        "terminated": np.isin(rows, finals[data.terminated] - 1),
+        "truncated": np.isin(rows, finals[~data.terminated] - 1),
     }

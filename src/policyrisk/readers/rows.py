@@ -20,7 +20,7 @@ with both, one that is flagged by neither was cut off (the recording stopped), o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -54,7 +54,7 @@ class CheckedRows(NamedTuple):
     truncated: Bools | None  # (n,)
     steps: Floats | Ints | None  # (n,)
 
-    def part(self, rows: slice) -> CheckedRows:
+    def some(self, rows: slice) -> CheckedRows:
         """Some of the rows."""
         columns: list[Any] = [None if column is None else column[rows] for column in self]
         return CheckedRows(*columns)
@@ -69,37 +69,28 @@ class CheckedRows(NamedTuple):
         return CheckedRows(*joined)
 
 
-class Assembler:
-    """Makes episodes of one file's rows, which come in pieces of any size.
+def episodes(parts: Iterable[CheckedRows], file: str) -> Iterator[Piece]:
+    """The episodes of one file's rows, which come in parts of any size.
 
     The rows of the episode that is not known to be complete are kept until its end has been seen.
     """
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        self._kept: list[CheckedRows] = []
-        self._row = 0  # of the file, where the kept rows begin
-
-    def add(self, rows: CheckedRows) -> Iterator[Piece]:
-        """The episodes that these rows complete."""
-        starts = np.flatnonzero(rows.new)
-        last = int(starts[-1]) if starts.size else rows.new.size
+    kept: list[CheckedRows] = []
+    row = 0  # of the file, where the kept rows begin
+    for part in parts:
+        starts = np.flatnonzero(part.new)
+        last = int(starts[-1]) if starts.size else part.new.size
         if last:
-            self._kept.append(rows.part(slice(last)))
+            kept.append(part.some(slice(last)))
         if starts.size:
-            yield from self.finish()
-            self._kept = [rows.part(slice(last, None))]
-
-    def finish(self) -> Iterator[Piece]:
-        """The episodes of the rows that were kept."""
-        if self._kept:
-            rows = CheckedRows.join(self._kept)
-            self._kept = []
-            yield assemble(rows, self.file, self._row)
-            self._row += rows.new.size
+            if kept:
+                yield _assemble(CheckedRows.join(kept), file, row)
+                row += sum(each.new.size for each in kept)
+            kept = [part.some(slice(last, None))]
+    if kept:
+        yield _assemble(CheckedRows.join(kept), file, row)
 
 
-def assemble(rows: CheckedRows, file: str, row: int) -> Piece:
+def _assemble(rows: CheckedRows, file: str, row: int) -> Piece:
     """Whole episodes as Trajectories; ``row`` is the number of the first row in its file."""
     first = np.flatnonzero(rows.new)
     last = np.append(first[1:], rows.new.size) - 1

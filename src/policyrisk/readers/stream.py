@@ -86,16 +86,13 @@ class Stream:
                 yield batch
         if pending:
             yield _merge(pending)
-        self._counts = Counts(episodes, transitions, cut_off, given_up, vanished)
+        self._counts = counts = Counts(episodes, transitions, cut_off, given_up, vanished)
         if not episodes:
             raise EmptyDataError(
                 f"{self.name} must hold at least one episode with a transition, got none"
                 + (f" ({plural(vanished, 'episode')} without one)" if vanished else "")
                 + "; check that it is the file or folder you meant"
             )
-        self._warn(self._counts)
-
-    def _warn(self, counts: Counts) -> None:
         if counts.given_up + counts.vanished and not self._warned:
             self._warned = True  # once for each stream: estimators take several passes
             gone = f", and {plural(counts.vanished, 'episode')} with nothing left" if counts.vanished else ""
@@ -103,7 +100,7 @@ class Stream:
                 f"{self.name}: {plural(counts.given_up, 'last transition')} given up, of cut-off episodes "
                 f"whose end state was not recorded{gone}; record the state that each episode ended in",
                 UnrecordedEndWarning,
-                stacklevel=3,
+                stacklevel=2,
             )
 
     def load(self) -> Trajectories:

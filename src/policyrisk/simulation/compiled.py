@@ -31,20 +31,6 @@ from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.random import stream
 from policyrisk.errors import InvalidInputError
 
-__all__ = [
-    "CompiledPolicy",
-    "Episodes",
-    "Returns",
-    "choose",
-    "read",
-    "register_domain",
-    "register_policy",
-    "run",
-    "run_returns",
-    "start_streams",
-    "step",
-]
-
 _PACKAGE = __name__.partition(".")[0]
 
 Words = npt.NDArray[np.uint64]
@@ -209,11 +195,6 @@ def _play(
 _PLAY = njit(cache=True, parallel=True)(_play), njit(parallel=True)(_play)
 
 
-def _foreign(*tables: object) -> bool:
-    """Whether a table's class is defined outside this package."""
-    return any(type(table).__module__.partition(".")[0] != _PACKAGE for table in tables)
-
-
 @njit(cache=True, parallel=True)
 def _gather(
     live: Ints,
@@ -318,7 +299,7 @@ def _advance(
     ended: Bools,
 ) -> tuple[Floats, Ints]:
     """:func:`_play` for the live episodes: their returns (m,) and steps (m,)."""
-    play = _PLAY[_foreign(domain, policy)]
+    play = _PLAY[any(type(table).__module__.partition(".")[0] != _PACKAGE for table in (domain, policy))]
     returns, taken = np.empty(live.size), np.empty(live.size, np.int64)
     with parallel_chunksize(_CHUNK):
         play(domain, policy, live, now, words, most, discount, states, rewards, returns, taken, ended)

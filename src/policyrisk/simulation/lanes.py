@@ -26,9 +26,8 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.observations import Project, as_rows, stack
-from policyrisk.simulation.policies import Choose, as_actions
 from policyrisk.simulation.recorder import EpisodeRecorder, ReturnRecorder
+from policyrisk.simulation.spaces import Choose, Project, as_actions, as_rows, stack
 
 if TYPE_CHECKING:
     import gymnasium as gym

@@ -84,7 +84,7 @@ def _sorted(pieces: list[Any]) -> tuple[Ints, npt.NDArray[Any]]:
 def _check_finite(whose: Ints, values: npt.NDArray[Any], rule: str, first: int) -> None:
     finite = np.isfinite(values) if values.ndim == 1 else np.isfinite(values).all(axis=1)
     if not finite.all():
-        at = int(np.flatnonzero(~finite)[0])
+        at = int(finite.argmin())
         step = at - int(np.searchsorted(whose, whose[at])) + first
         raise InvalidInputError(
             f"{rule}, got {values[at].tolist()} after {step} steps of episode {whose[at]}; "

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["PINBALL", "register", "register_if_loaded"]
-
 PINBALL = "policyrisk/Pinball-v0"
 
 

@@ -23,10 +23,9 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.lanes import SingleLanes, VectorLanes, run_lanes
-from policyrisk.simulation.observations import Project, as_project
-from policyrisk.simulation.policies import Choose, as_action_batch, as_policy
 from policyrisk.simulation.recorder import EpisodeRecorder
 from policyrisk.simulation.registration import register
+from policyrisk.simulation.spaces import Choose, Project, as_action_batch, as_policy, as_project
 from policyrisk.trajectories import Trajectories
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def run_episodes(
 ) -> Trajectories:
     """The episodes with the given numbers, in this order, whoever runs the others.
 
-    ``choose`` is what :func:`~policyrisk.simulation.policies.as_policy` gives; if it has a method
+    ``choose`` is what :func:`~policyrisk.simulation.spaces.as_policy` gives; if it has a method
     ``spawn(k)``, episode k is played by what that returns. ``done`` is called after each episode.
     """
     spawn: Callable[[int], Choose] | None = getattr(choose, "spawn", None)
@@ -217,7 +216,13 @@ def make_environments(
             if isinstance(env, str | EnvSpec):
                 made.append(_make(env, env_kwargs))
             elif callable(env):
-                made.append(_checked(env(**env_kwargs)))
+                one = env(**env_kwargs)
+                if not isinstance(one, gym.Env):
+                    raise InvalidInputError(
+                        "env must make an environment of Gymnasium, got a function that returns "
+                        f"{type(one).__name__}; let it return a gymnasium.Env"
+                    )
+                made.append(one)
             else:
                 raise InvalidInputError(
                     "env must be an environment of Gymnasium, its id, or a function that makes one, got "
@@ -240,14 +245,3 @@ def _make(env: str | EnvSpec, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
             f"env must be what gymnasium.make can make, got {env!r} with {env_kwargs} ({error}); check the "
             "id and env_kwargs"
         ) from error
-
-
-def _checked(env: object) -> gym.Env[Any, Any]:
-    import gymnasium as gym
-
-    if not isinstance(env, gym.Env):
-        raise InvalidInputError(
-            f"env must make an environment of Gymnasium, got a function that returns {type(env).__name__}; "
-            "let it return a gymnasium.Env"
-        )
-    return env

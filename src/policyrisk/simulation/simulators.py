@@ -49,8 +49,25 @@ class Runner:
 
     def run(self, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Returns:
         """``episodes`` episodes from each state of ``rows``, checked, in arrays (states, episodes)."""
-        out = self.kind(self, rows, episodes, seed)
-        return _as_returns(out.returns, out.lengths, out.terminated, rows, episodes)
+        out, shape = self.kind(self, rows, episodes, seed), (rows.stop - rows.start, episodes)
+        found = Returns(
+            np.asarray(out.returns, dtype=np.float64),
+            np.asarray(out.lengths, dtype=np.int64),
+            np.asarray(out.terminated, dtype=np.bool_),
+        )
+        for name, column in found._asdict().items():
+            if column.shape != (shape[0] * shape[1],):
+                raise InvalidInputError(
+                    f"simulator must give {shape[0] * shape[1]} {name}, one per episode, got shape "
+                    f"{column.shape}; correct its returns() or rollout()"
+                )
+        wrong = np.flatnonzero(~np.isfinite(found.returns))
+        if wrong.size:
+            raise InvalidInputError(
+                f"simulator must give finite rewards, got a return of {found.returns[wrong[0]]} from state "
+                f"number {rows.start + wrong[0] // episodes}; correct its rewards"
+            )
+        return Returns(*(column.reshape(shape) for column in found))
 
 
 def _summed(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Any:
@@ -107,27 +124,20 @@ def _stepped_together(
     return record
 
 
-def _episodes(steps: int, max_steps: int) -> int:
-    """How many episodes a block of ``steps`` steps has room for."""
-    return min(max(steps // max_steps, 1), _MANY)
-
-
 def as_runner(simulator: object, policy: object, states: object, discount: float, max_steps: int) -> Runner:
     """The runner for a simulator of any kind, with everything checked that can be before the first step."""
     rows = as_states(states)
+    summed, recorded = (min(max(steps // max_steps, 1), _MANY) for steps in (_SUMMED, _RECORDED))
     if isinstance(simulator, MarkovChain):
         indices = _chain_states(simulator, policy, rows, discount)
-        most = _episodes(_RECORDED, max_steps)
-        return Runner(simulator, None, indices, discount, max_steps, _sampled, most, together=False)
+        return Runner(simulator, None, indices, discount, max_steps, _sampled, recorded, together=False)
     if hasattr(simulator, "as_starts"):
         simulator.as_starts(rows, "states")
     records = hasattr(simulator, "rollout")
     if hasattr(simulator, "returns") and (isinstance(policy, CompiledPolicy) or not records):
-        most = _episodes(_SUMMED, max_steps)
-        return Runner(simulator, policy, rows, discount, max_steps, _summed, most, together=True)
+        return Runner(simulator, policy, rows, discount, max_steps, _summed, summed, together=True)
     if records:
-        most = _episodes(_RECORDED, max_steps)
-        return Runner(simulator, policy, rows, discount, max_steps, _recorded, most, together=True)
+        return Runner(simulator, policy, rows, discount, max_steps, _recorded, recorded, together=True)
     if not (hasattr(simulator, "reset") and hasattr(simulator, "step")):
         raise InvalidInputError(
             "simulator must be a domain with returns() or rollout(), a MarkovChain, or a Gymnasium "
@@ -193,25 +203,3 @@ def _alike(a: Any, b: Any) -> bool:
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(_alike(*pair) for pair in zip(a, b, strict=True))
     return np.array_equal(a, b)
-
-
-def _as_returns(returns: Any, lengths: Any, terminated: Any, rows: slice, episodes: int) -> Returns:
-    """What a simulator gave, checked."""
-    shape = (rows.stop - rows.start, episodes)
-    columns = [
-        np.asarray(column, dtype=dtype)
-        for column, dtype in ((returns, np.float64), (lengths, np.int64), (terminated, np.bool_))
-    ]
-    for name, column in zip(Returns._fields, columns, strict=True):
-        if column.shape != (shape[0] * shape[1],):
-            raise InvalidInputError(
-                f"simulator must give {shape[0] * shape[1]} {name}, one per episode, got shape "
-                f"{column.shape}; correct its returns() or rollout()"
-            )
-    wrong = np.flatnonzero(~np.isfinite(columns[0]))
-    if wrong.size:
-        raise InvalidInputError(
-            f"simulator must give finite rewards, got a return of {columns[0][wrong[0]]} from state number "
-            f"{rows.start + wrong[0] // episodes}; correct its rewards"
-        )
-    return Returns(*(column.reshape(shape) for column in columns))

@@ -7,7 +7,7 @@ One kernel learns both moments, since each is TD for a target c and a discount g
 run for J first: it writes down the values J̃(x_{t+1}) that M's targets need.
 
 Features come as *rows*, one per state, in one of three layouts; ``entries``, ``column`` and ``value`` read
-them all alike. Other arrays are passed one by one: Numba looks through tuples of them slowly.
+them all alike.
 """
 
 from __future__ import annotations
@@ -124,10 +124,7 @@ def _earlier_weight(k: int) -> float:
 @njit(cache=True, nogil=True, error_model="numpy")
 def by_episode(
     rows: Any,
-    base: Ints,  # as in EpisodeSpans
-    offsets: Ints,
-    used: Ints,
-    bootstraps: Bools,
+    spans: EpisodeSpans,
     c: Floats,  # (transitions,): the targets' known part
     g: float,
     lam: float,
@@ -143,6 +140,7 @@ def by_episode(
     The weights stay fixed during an episode, so with z_t = λg z_{t−1} + φ(x_t) the sum is
     Σ_t φ(x_t) G_t with G_t = δ_t + λg G_{t+1}: no trace is needed.
     """
+    base, offsets, used, bootstraps = spans
     longest = 0
     for k in range(len(used)):
         longest = max(longest, used[k])
@@ -173,10 +171,7 @@ def by_episode(
 @njit(cache=True, nogil=True, error_model="numpy")
 def by_step(
     rows: Any,
-    base: Ints,
-    offsets: Ints,
-    used: Ints,
-    bootstraps: Bools,
+    spans: EpisodeSpans,
     c: Floats,
     g: float,
     lam: float,
@@ -191,6 +186,7 @@ def by_step(
 
     Arguments as in :func:`by_episode`. The trace's entries that are not 0 are kept as a list.
     """
+    base, offsets, used, bootstraps = spans
     traced, averaged = lam > 0.0, len(u) > 0
     z = np.zeros(len(w) if traced else 0)
     listed = np.zeros(len(z), dtype=np.bool_)
@@ -284,28 +280,14 @@ def _count_episode(of: MapVisits, row: int, T: int, k: int, latest: Ints) -> Non
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def count(
-    shared: bool,
-    mean_rows: Any,  # as in MapVisits
-    mean_before: Floats,
-    mean_visits: Floats,
-    mean_episodes: Floats,
-    second_rows: Any,  # likewise; not looked at where shared
-    second_before: Floats,
-    second_visits: Floats,
-    second_episodes: Floats,
-    base: Ints,  # as in EpisodeSpans
-    offsets: Ints,
-    used: Ints,  # the lengths; brought down
-    bootstraps: Bools,
-) -> None:
-    """Which transitions of each episode can be used, and what they visit.
+def count(mean: MapVisits, second: MapVisits, shared: bool, spans: EpisodeSpans) -> None:
+    """Which transitions of each episode can be used, and what they visit; ``second`` unless it is shared.
 
     A cut-off episode gives up its last transitions for as long as the state they lead to has a feature
     that no used transition ever started with: its value would be the 0 that the weights started from.
+    ``spans.used`` holds the lengths and is brought down.
     """
-    mean = MapVisits(mean_rows, mean_before, mean_visits, mean_episodes)
-    second = MapVisits(second_rows, second_before, second_visits, second_episodes)
+    base, _, used, bootstraps = spans
     mean_latest = np.full(len(mean.visits), -1, dtype=np.int64)
     second_latest = np.full(len(second.visits), -1, dtype=np.int64)
     for k in range(len(used)):

@@ -208,7 +208,7 @@ class TD:
         run = _kernels.by_episode if self.update == "episode" else _kernels.by_step
         failed: int = run(
             rows,
-            *episodes.spans,
+            episodes.spans,
             readonly(c),
             g,
             self.lam,
@@ -261,7 +261,7 @@ def _count(learned: Learned, episodes: EpisodeRows, rows: list[FeatureRows], bey
         _kernels.MapVisits(phi, counts.before, counts.visits, counts.feature_episodes)
         for phi, counts in zip(rows, learned.counts, strict=True)
     ]
-    _kernels.count(len(visits) == 1, *visits[0], *visits[-1], *episodes.spans)
+    _kernels.count(visits[0], visits[-1], len(visits) == 1, episodes.spans)
     started = episodes.started()
     for phi, counts in zip(rows, learned.counts, strict=True):
         counts.add_gram(phi, started)
