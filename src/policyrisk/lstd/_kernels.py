@@ -65,35 +65,6 @@ def arrival_weights(x: Floats, lengths: Ints, terminated: Bools, factor: float, 
             g[t + k] = 0.0
 
 
-@njit(cache=True, nogil=True)
-def td_errors(
-    x: Floats, values: Floats, lengths: Ints, terminated: Bools, discount: float, out: Floats
-) -> None:
-    """out_t = x_t + γ v(x_{t+1}) − v(x_t), with v = 0 at the end; values (rows,), out (transitions,)."""
-    t = 0
-    for k in range(lengths.size):
-        for step in range(lengths[k]):
-            i = t + k
-            after = 0.0 if terminated[k] and step == lengths[k] - 1 else values[i + 1]
-            out[t] = x[t] + discount * after - values[i]
-            t += 1
-
-
-@njit(cache=True, nogil=True)
-def second_errors(
-    rewards: Floats, J: Floats, M: Floats, lengths: Ints, terminated: Bools, discount: float, out: Floats
-) -> None:
-    """out_t = r_t² + 2γ r_t J(x_{t+1}) + γ² M(x_{t+1}) − M(x_t); J and M (rows,), out (transitions,)."""
-    t = 0
-    for k in range(lengths.size):
-        for step in range(lengths[k]):
-            i, r = t + k, rewards[t]
-            out[t] = r * r - M[i]
-            if not (terminated[k] and step == lengths[k] - 1):
-                out[t] += 2.0 * discount * r * J[i + 1] + discount**2 * M[i + 1]
-            t += 1
-
-
 # --- sums over rows ---------------------------------------------------------------------------------
 
 

@@ -192,15 +192,16 @@ class ScorePass:
         """The scores (episodes, l_J + l_M) of a chunk, and its part of the direct variance's D."""
         chunk = Chunk.of(data)
         blocks = _Blocks(plan, chunk)
-        gamma, kappa_M = plan.discount, plan.lam * plan.discount**2
-        J, delta = _errors(plan, chunk, blocks, self.w_mean)
-        second = blocks.values(self.w_second, 1)
-        delta_M = np.empty(data.transitions)
+        gamma, (kappa_J, kappa_M) = plan.discount, plan.decays
+        r = data.rewards
+        J, J_next = blocks.values(self.w_mean, 0)
+        M, M_next = blocks.values(self.w_second, 1)
+        delta = r + gamma * J_next - J
         if self.direct:
-            _kernels.td_errors(delta**2, second, data.lengths, data.terminated, gamma**2, delta_M)
+            delta_M = delta**2 + gamma**2 * M_next - M
         else:
-            _kernels.second_errors(data.rewards, J, second, data.lengths, data.terminated, gamma, delta_M)
-        to_go = plan.to_go(delta, chunk, plan.lam * gamma), plan.to_go(delta_M, chunk, kappa_M)
+            delta_M = r * r - M + (2.0 * gamma * r * J_next + gamma**2 * M_next)
+        to_go = plan.to_go(delta, chunk, kappa_J), plan.to_go(delta_M, chunk, kappa_M)
         scores = [_scores(chunk, blocks, weight, which) for which, weight in enumerate(to_go)]
         derivative = None
         if self.direct:
@@ -240,28 +241,23 @@ class _Blocks:
     def __iter__(self) -> Iterator[tuple[slice, Rows, Rows]]:
         return iter(self._plan.blocks(self._chunk) if self._only is None else self._only)
 
-    def values(self, w: Floats, which: int) -> Floats:
-        """φ_J w (which = 0) or φ_M w (which = 1) at every row."""
-        out = np.empty(len(self._chunk.ends))
+    def values(self, w: Floats, which: int) -> tuple[Floats, Floats]:
+        """φ_J w (which = 0) or φ_M w (which = 1) at x_t and at x_{t+1}, 0 where the episode terminated."""
+        out, data = np.empty(len(self._chunk.ends)), self._chunk.data
         for at, *phi in self:
             out[at] = phi[which].dot(w)
-        return out
-
-
-def _errors(plan: Plan, chunk: Chunk, blocks: _Blocks, w_mean: Floats) -> tuple[Floats, Floats]:
-    """J̃ at every row and δ_J of every transition."""
-    data = chunk.data
-    J, delta = blocks.values(w_mean, 0), np.empty(data.transitions)
-    _kernels.td_errors(data.rewards, J, data.lengths, data.terminated, plan.discount, delta)
-    return J, delta
+        after = out[data.visited_rows + 1]
+        after[data.offsets[1:][data.terminated] - 1] = 0.0
+        return out[data.visited_rows], after
 
 
 def _squared_errors(plan: Plan, w_mean: Floats, data: Trajectories) -> Floats:
     """Σ y_t δ_J(t)² over a chunk's episodes, of shape (l_M,)."""
     chunk = Chunk.of(data)
     blocks = _Blocks(plan, chunk)
-    _, delta = _errors(plan, chunk, blocks, w_mean)
-    H = plan.to_go(delta**2, chunk, plan.lam * plan.discount**2)
+    J, J_next = blocks.values(w_mean, 0)
+    delta = data.rewards + plan.discount * J_next - J
+    H = plan.to_go(delta**2, chunk, plan.decays[1])
     total: Floats = np.sum([phi_M.weighted_sum(H[at]) for at, _, phi_M in blocks], axis=0)
     return total
 
