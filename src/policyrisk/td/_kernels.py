@@ -54,7 +54,7 @@ class EpisodeSpans(NamedTuple):
     bootstraps: Bools  # (episodes,): whether the last of all its transitions has a successor's row
 
 
-class MapVisits(NamedTuple):
+class RowVisits(NamedTuple):
     """The rows of one feature map, and what was visited of it."""
 
     rows: FeatureRows
@@ -250,7 +250,7 @@ def _spread(scale: float, z: Floats, touched: Ints, length: int, w: Floats) -> N
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _mark(of: MapVisits, row: int, T: int, amount: float) -> None:
+def _mark(of: RowVisits, row: int, T: int, amount: float) -> None:
     """Add to the visits of the features that are not 0 in rows row, …, row + T − 1."""
     for i in range(row, row + T):
         for j in range(entries(of.rows, i)):
@@ -259,7 +259,7 @@ def _mark(of: MapVisits, row: int, T: int, amount: float) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _known(of: MapVisits, i: int) -> bool:
+def _known(of: RowVisits, i: int) -> bool:
     """Whether each feature of row i was visited, now or before."""
     known = True
     for j in range(entries(of.rows, i)):
@@ -269,7 +269,7 @@ def _known(of: MapVisits, i: int) -> bool:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _count_episode(of: MapVisits, row: int, T: int, k: int, latest: Ints) -> None:
+def _count_episode(of: RowVisits, row: int, T: int, k: int, latest: Ints) -> None:
     """Add 1 for each feature that rows row, …, row + T − 1 visit; latest holds its latest episode."""
     for i in range(row, row + T):
         for j in range(entries(of.rows, i)):
@@ -280,7 +280,7 @@ def _count_episode(of: MapVisits, row: int, T: int, k: int, latest: Ints) -> Non
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def count(mean: MapVisits, second: MapVisits, shared: bool, spans: EpisodeSpans) -> None:
+def count(mean: RowVisits, second: RowVisits, shared: bool, spans: EpisodeSpans) -> None:
     """Which transitions of each episode can be used, and what they visit; ``second`` unless it is shared.
 
     A cut-off episode gives up its last transitions for as long as the state they lead to has a feature

@@ -258,7 +258,7 @@ class TD:
 def _count(learned: Learned, episodes: EpisodeRows, rows: list[FeatureRows], beyond: Bools) -> None:
     """Find out which transitions are used, and count what they visit; ``beyond`` tells states outside."""
     visits = [
-        _kernels.MapVisits(phi, counts.before, counts.visits, counts.feature_episodes)
+        _kernels.RowVisits(phi, counts.before, counts.visits, counts.feature_episodes)
         for phi, counts in zip(rows, learned.counts, strict=True)
     ]
     _kernels.count(visits[0], visits[-1], len(visits) == 1, episodes.spans)
