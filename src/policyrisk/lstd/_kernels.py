@@ -1,4 +1,4 @@
-"""Compiled loops of LSTD(λ): weights of rows, and sums over them. Pure functions of arrays.
+"""Compiled loops of LSTD(λ): sums over rows of features. Pure functions of arrays.
 
 Episodes lie end to end, an episode of length T taking T + 1 *rows*: its visited states and its last one,
 for which ``ends`` is true. Features come as an array (rows, l), or sparse as ``ptr``, ``idx``, ``val``:
@@ -17,8 +17,6 @@ from numba import njit
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.random import stream, uniform
 
-# --- weights of the rows ----------------------------------------------------------------------------
-
 
 @njit(cache=True, nogil=True)
 def to_go(x: Floats, lengths: Ints, decay: float, steps: int, out: Floats) -> None:
@@ -34,35 +32,6 @@ def to_go(x: Floats, lengths: Ints, decay: float, steps: int, out: Floats) -> No
             if t + steps < end:
                 total -= leave * x[t + steps]
             out[t + k] = total
-
-
-@njit(cache=True, nogil=True)
-def bootstrap_weights(
-    lengths: Ints, terminated: Bools, lam: float, discount: float, g: Floats, h: Floats
-) -> None:
-    """g and h (rows,) of A: φ_i − γ(1−λ) Σ_s …, and −γ where the episode was cut off."""
-    i = 0
-    for k in range(lengths.size):
-        for _ in range(lengths[k]):
-            g[i] = -discount * (1.0 - lam)
-            h[i] = 1.0
-            i += 1
-        g[i] = 0.0 if terminated[k] else -discount
-        h[i] = 0.0
-        i += 1
-
-
-@njit(cache=True, nogil=True)
-def arrival_weights(x: Floats, lengths: Ints, terminated: Bools, factor: float, g: Floats) -> None:
-    """g_{i+1} = factor · x_t, 0 where the episode terminated; x (transitions,), g (rows,)."""
-    t = 0
-    for k in range(lengths.size):
-        g[t + k] = 0.0
-        for _ in range(lengths[k]):
-            g[t + k + 1] = factor * x[t]
-            t += 1
-        if terminated[k]:
-            g[t + k] = 0.0
 
 
 # --- sums over rows ---------------------------------------------------------------------------------

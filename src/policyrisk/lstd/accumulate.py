@@ -119,10 +119,10 @@ def _products(plan: Plan, chunk: Chunk) -> list[TraceProduct]:
         g, h = np.zeros((len(chunk.ends), channels)), np.zeros((len(chunk.ends), channels))
         if left == right:
             gamma = plan.discount ** (1 + left)
-            _kernels.bootstrap_weights(data.lengths, data.terminated, plan.lam, gamma, g[:, 0], h[:, 0])
+            g[:, 0], h[:, 0] = -gamma * (1.0 - plan.lam), ~chunk.ends
+            g[data.final_rows, 0] = np.where(data.terminated, 0.0, -gamma)
         if left != right or channels == 2:
-            factor = 2.0 * plan.discount
-            _kernels.arrival_weights(data.rewards, data.lengths, data.terminated, factor, g[:, -1])
+            g[:, -1] = chunk.at_arrival(2.0 * plan.discount * data.rewards)
         size = (plan.mean, plan.second)[right].features.size
         made.append(TraceProduct(g, h, plan.decays[left], size, plan.memory))
     return made

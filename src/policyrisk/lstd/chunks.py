@@ -60,6 +60,13 @@ class Chunk:
         cuts = np.linspace(0, rows, max(round(rows / most), 1) + 1).astype(int).tolist()
         return [slice(begin, end) for begin, end in pairwise(cuts)][::-1]
 
+    def at_arrival(self, x: Floats) -> Floats:
+        """x_t (transitions,) at the row of x_{t+1}, 0 at an episode's first row and where it terminated."""
+        out = np.zeros(len(self.ends))
+        out[self.data.visited_rows + 1] = x
+        out[self.data.final_rows[self.data.terminated]] = 0.0
+        return out
+
     def outside(self, maps: Sequence[Evaluator]) -> int:
         """How many visited rows lie outside a map's box."""
         beyond = outside([each.features for each in maps], self.states)

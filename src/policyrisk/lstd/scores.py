@@ -206,11 +206,9 @@ class ScorePass:
         derivative = None
         if self.direct:
             # Σ 2 y_t δ_t (γφ_{t+1} − φ_t)ᵀ: φ_s counts with 2γδ_{s−1} as a next state and −2δ_s as a state.
-            g, h = np.zeros((len(chunk.ends), 1)), np.zeros((len(chunk.ends), 1))
-            _kernels.arrival_weights(delta, data.lengths, data.terminated, 2.0 * gamma, g[:, 0])
-            visited = ~chunk.ends
-            g[visited, 0] -= 2.0 * kappa_M * delta
-            h[visited, 0] = -2.0 * delta
+            g, h = chunk.at_arrival(2.0 * gamma * delta)[:, None], np.zeros((len(chunk.ends), 1))
+            g[data.visited_rows, 0] -= 2.0 * kappa_M * delta
+            h[data.visited_rows, 0] = -2.0 * delta
             derivative = TraceProduct(g, h, kappa_M, self.w_mean.size, plan.memory)
             for at, phi_J, phi_M in blocks:
                 derivative.block(at, phi_M, phi_J)
