@@ -18,7 +18,7 @@ BOX = spaces.Box(-np.inf, np.inf, (2,), np.float64)
 TWO = spaces.Discrete(2)
 
 
-class Chance(gym.Env):
+class NoisySteps(gym.Env):
     """Ends after 1 or 30 steps, as the first draw says; observations are (step, a draw)."""
 
     observation_space, action_space = BOX, spaces.Discrete(3)
@@ -69,28 +69,28 @@ def seeds(seed, episodes):
 
 @pytest.mark.parametrize("num_envs", [1, 2, 7, 16, 64, None])
 def test_the_same_episodes_for_any_number_of_environments(num_envs):
-    data = pr.rollout(Chance, choose, episodes=40, seed=5, num_envs=num_envs)
-    assert_same(data, by_hand(Chance(), choose, seeds(5, 40)))
+    data = pr.rollout(NoisySteps, choose, episodes=40, seed=5, num_envs=num_envs)
+    assert_same(data, by_hand(NoisySteps(), choose, seeds(5, 40)))
 
 
 def test_long_episodes_are_not_lost():
     """Lengths are 1 or 30, each with probability 1/2; those that finish first would nearly all be short."""
-    lengths = pr.rollout(Chance, choose, episodes=1000, seed=1, num_envs=50).lengths
+    lengths = pr.rollout(NoisySteps, choose, episodes=1000, seed=1, num_envs=50).lengths
     z = (lengths.mean() - 15.5) / (14.5 / np.sqrt(1000))
     assert abs(z) < 4
     assert set(lengths.tolist()) == {1, 30}
 
 
 def test_parts_can_be_run_elsewhere():
-    everything = pr.rollout(Chance, choose, episodes=30, seed=2)
+    everything = pr.rollout(NoisySteps, choose, episodes=30, seed=2)
     numbers = [17, 3, 29, 4]
-    part = run_episodes([Chance(), Chance()], as_policy(choose), numbers, seed_key(2))
+    part = run_episodes([NoisySteps(), NoisySteps()], as_policy(choose), numbers, seed_key(2))
     assert_same(part, everything[numbers])
 
 
 def test_seeds():
     def run(seed):
-        return pr.rollout(Chance, choose, episodes=3, seed=seed).rewards
+        return pr.rollout(NoisySteps, choose, episodes=3, seed=seed).rewards
 
     assert np.array_equal(run(7), run(7))
     assert not np.array_equal(run(7), run(8))
@@ -157,7 +157,7 @@ def test_an_episode_without_end_can_be_interrupted():
     made = []
 
     def make():
-        made.append(Chance(long=10**9, short=10**9))
+        made.append(NoisySteps(long=10**9, short=10**9))
         return made[-1]
 
     calls = iter(range(100))
@@ -176,12 +176,12 @@ def test_who_closes_what():
     made = []
 
     def make(**kwargs):
-        made.append(Chance(**kwargs))
+        made.append(NoisySteps(**kwargs))
         return made[-1]
 
     pr.rollout(make, choose, episodes=4, env_kwargs={"long": 2})
     assert [env.closed for env in made] == [True] * 4
-    mine = Chance()
+    mine = NoisySteps()
     pr.rollout(mine, choose, episodes=4)
     assert not mine.closed
 
@@ -189,7 +189,7 @@ def test_who_closes_what():
 # --- vector environments -----------------------------------------------------------------------------
 
 
-def vector(mode, n, make=Chance):
+def vector(mode, n, make=NoisySteps):
     return SyncVectorEnv([make] * n, autoreset_mode=mode)
 
 
@@ -199,7 +199,7 @@ def test_a_vector_environment_without_autoreset(n, max_steps):
     env = vector(AutoresetMode.DISABLED, n)
     for episodes in (2, 20):
         data = pr.rollout(env, choose, episodes=episodes, seed=5, max_steps=max_steps)
-        assert_same(data, by_hand(Chance(), choose, seeds(5, episodes), max_steps))
+        assert_same(data, by_hand(NoisySteps(), choose, seeds(5, episodes), max_steps))
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
@@ -212,7 +212,7 @@ def test_a_vector_environment_with_autoreset(mode, n, episodes):
     parts = {}
     for i in range(min(n, episodes)):
         mine = range(i, episodes, n)
-        part = by_hand(Chance(), choose, [first + i] + [None] * (len(mine) - 1))
+        part = by_hand(NoisySteps(), choose, [first + i] + [None] * (len(mine) - 1))
         parts.update(zip(mine, part, strict=True))
     assert_same(data, pr.Trajectories.concatenate(parts[k] for k in range(episodes)))
 
@@ -323,7 +323,7 @@ def test_projections():
         lambda: Shaped("tuple"), lambda batch: zeros(batch[1]), episodes=1, project=lambda batch: batch[0]
     )
     assert data.states.tolist() == [[0, 0.5], [1, 0.5], [2, 0.5]]
-    data = pr.rollout(Chance, choose, episodes=2, project=lambda batch: batch[:, :1])
+    data = pr.rollout(NoisySteps, choose, episodes=2, project=lambda batch: batch[:, :1])
     assert data.dim == 1
 
 
@@ -422,18 +422,20 @@ class Model:
 
 def test_an_object_with_predict():
     model = Model()
-    assert_same(pr.rollout(Chance, model, episodes=9, seed=3), pr.rollout(Chance, choose, episodes=9, seed=3))
+    assert_same(
+        pr.rollout(NoisySteps, model, episodes=9, seed=3), pr.rollout(NoisySteps, choose, episodes=9, seed=3)
+    )
     assert set(model.asked) == {True}
     with pytest.raises(
         InvalidInputError, match="must return None as its state, got tuple: the policy has a memory"
     ):
-        pr.rollout(Chance, Model(lambda x: (choose(x), (1, 2))), episodes=1)
+        pr.rollout(NoisySteps, Model(lambda x: (choose(x), (1, 2))), episodes=1)
     with pytest.raises(
         InvalidInputError, match=r"policy\.predict must return \(actions, state\), got ndarray"
     ):
-        pr.rollout(Chance, Model(choose), episodes=1)
+        pr.rollout(NoisySteps, Model(choose), episodes=1)
     with pytest.raises(InvalidInputError, match="policy must be a function from a batch"):
-        pr.rollout(Chance, 0, episodes=1)
+        pr.rollout(NoisySteps, 0, episodes=1)
 
 
 # --- what is no environment --------------------------------------------------------------------------
@@ -447,15 +449,15 @@ def test_an_object_with_predict():
         ("CartPole-v1", {"env_kwargs": {"wheels": 3}}, "got 'CartPole-v1' with {'wheels': 3}"),
         (3, {}, "env must be an environment of Gymnasium, its id, or a function that makes one, got int"),
         (lambda: 3, {}, "env must make an environment of Gymnasium, got a function that returns int"),
-        (Chance(), {"num_envs": 2}, "num_envs must be 1 for the environment"),
+        (NoisySteps(), {"num_envs": 2}, "num_envs must be 1 for the environment"),
         (
-            Chance(),
+            NoisySteps(),
             {"env_kwargs": {"long": 2}},
             "env_kwargs must be left out for an environment that is made",
         ),
-        (Chance, {"num_envs": 0}, "num_envs must be a whole number of at least 1"),
-        (Chance, {"episodes": 0}, "episodes must be a whole number of at least 1"),
-        (Chance, {"max_steps": 0}, "max_steps must be a whole number of at least 1"),
+        (NoisySteps, {"num_envs": 0}, "num_envs must be a whole number of at least 1"),
+        (NoisySteps, {"episodes": 0}, "episodes must be a whole number of at least 1"),
+        (NoisySteps, {"max_steps": 0}, "max_steps must be a whole number of at least 1"),
     ],
 )
 def test_what_is_refused(env, options, message):
@@ -466,7 +468,7 @@ def test_what_is_refused(env, options, message):
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     with pytest.raises(MissingPackageError, match=r"rollout needs the package gymnasium.*policyrisk\[gym\]"):
-        pr.rollout(Chance, choose, episodes=2)
+        pr.rollout(NoisySteps, choose, episodes=2)
 
 
 class Broken(Count):
