@@ -24,6 +24,7 @@ from policyrisk._core import records
 from policyrisk._core.arrays import Floats
 from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
+from policyrisk._core.text import plural
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation.advice import Advice, advise
 from policyrisk.features import Features
@@ -44,6 +45,8 @@ class Evaluation:
     >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1)
     >>> risk = pr.LSTD(pr.Tabular(5)).fit(data)
     >>> evaluation = Evaluation("walk", ("place",), risk, Survey.of(data, seed=0))
+    >>> evaluation
+    Evaluation('walk', 500 episodes, RiskFunction(LSTD, lam=0.9, discount=1, Tabular(...), ...))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     evaluation.save(folder)
     ...     again = Evaluation.load(folder)
@@ -65,6 +68,9 @@ class Evaluation:
                 f"names must be {self.survey.dim}, one per coordinate of the state, got "
                 f"{len(self.names)}: {', '.join(self.names)}; name each once"
             )
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self.name!r}, {plural(self.survey.episodes, 'episode')}, {self.risk!r})"
 
     @classmethod
     def of(
