@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import policyrisk as pr
-from policyrisk import equations as equations_module
 from policyrisk.control import pinball_policy
+from policyrisk.equations import moment_equations as equations_module
 from policyrisk.lstd import trace_products
 from policyrisk.lstd.accumulate import accumulate
 
