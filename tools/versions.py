@@ -112,13 +112,8 @@ def main(arguments: list[str]) -> int:
         old = ["-W", "default::DeprecationWarning"] if kind == "lowest" else []
         tests = subprocess.run(
             [
-                inside,
-                "-m",
-                "pytest",
-                "-m",
-                "not slow and not service",
-                "-p",
-                "no:cacheprovider",
+                *(inside, "-m", "pytest", "-n", "auto", "--dist", "loadfile", "-p", "no:cacheprovider"),
+                *("-m", "not slow and not service"),
                 *old,
                 *options,
             ],
