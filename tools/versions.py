@@ -8,8 +8,8 @@
 
 A Python is found as python3.X on the PATH or among pyenv's versions. Each combination has an environment of
 its own in .versions/, made anew when the packages in pyproject.toml changed. The lowest versions are the
-bounds `>=` of [project] there; the developers' tools (the extra `dev`), and what packages need themselves,
-are the newest. Old packages use what newer ones deprecate: with the lowest a DeprecationWarning is no error.
+bounds `>=` of [project] there; the tests' tools (the extra `test`), and what packages need themselves, are the
+newest. Old packages use what newer ones deprecate: with the lowest a DeprecationWarning is no error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def claimed(project: dict) -> list[str]:
 def lowest(project: dict) -> list[str]:
     """The lower bounds as constraints; markers stay, so that a bound may depend on the version of Python."""
     extras = project["optional-dependencies"]
-    given = project["dependencies"] + [one for name in extras if name != "dev" for one in extras[name]]
+    given = project["dependencies"] + [
+        one for name in extras if name not in ("test", "dev") for one in extras[name]
+    ]
     found = []
     for one in given:
         requirement, _, marker = one.partition(";")
@@ -75,7 +77,9 @@ def environment(name: str, python: str, project: dict, constraints: list[str]) -
         (home / "constraints.txt").write_text("\n".join(constraints) + "\n")
         install = [inside, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run(
-            [*install, "--constraint", home / "constraints.txt", "--editable", ".[dev]"], cwd=ROOT, check=True
+            [*install, "--constraint", home / "constraints.txt", "--editable", ".[test]"],
+            cwd=ROOT,
+            check=True,
         )
         stamp.write_text(packages)
     return str(inside)
