@@ -8,8 +8,8 @@
 
 A Python is found as python3.X on the PATH or among pyenv's versions. Each combination has an environment of
 its own in .versions/, made anew when the packages in pyproject.toml changed. The lowest versions are the
-bounds `>=` of [project] there; the tests' tools (the extra `test`), and what packages need themselves, are the
-newest. Old packages use what newer ones deprecate: with the lowest a DeprecationWarning is no error.
+bounds `>=` of [project] there; the tests' tools (the extra `test`), and what packages need themselves, are
+the newest. Old packages use what newer ones deprecate: with the lowest a DeprecationWarning is no error.
 """
 
 from __future__ import annotations
