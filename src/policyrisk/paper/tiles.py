@@ -109,7 +109,8 @@ def grid_distances(open_cells: Bools, sources: Bools) -> Floats:
         both = (here >= 0) & (there >= 0)
         edges.append(np.array([here[both], there[both], np.full(int(both.sum()), np.hypot(i, j))]))
     (rows, columns, lengths), n = np.hstack(edges), int(open_cells.sum())
-    graph = sp.csr_array((lengths, (rows.astype(np.int64), columns.astype(np.int64))), shape=(n, n))
+    # int32, as SciPy 1.14 wants it
+    graph = sp.csr_array((lengths, (rows.astype(np.int32), columns.astype(np.int32))), shape=(n, n))
     start = number[open_cells & sources]
     out = np.full((a, b), np.inf)
     if start.size:
