@@ -53,7 +53,8 @@ def _reader(path: PathOrPaths) -> tuple[Callable[..., Stream], Any]:
     if isinstance(path, str) and path.startswith(_MINARI):
         return read_minari, path.removeprefix(_MINARI)
     if not isinstance(path, str | os.PathLike):
-        return _by_suffix({file.suffix.lower() for file in find_files(path, "")}, path), path
+        kinds = {file.suffix.lower() for file in find_files(path, "")} - {".npz"}  # read one at a time
+        return _by_suffix(kinds, path), path
     place = Path(path)
     if place.is_dir():
         if minari_folder(place) is not None:

@@ -6,7 +6,8 @@ is looked up; :mod:`policyrisk.domains.pinball.env`, which needs Gymnasium, regi
 imported. So ``gymnasium.make("policyrisk/Pinball-v0")`` works
 
     after `import gymnasium` and `import policyrisk`, in this order
-    in the other order, once a name of policyrisk was used, such as ``policyrisk.rollout``
+    in the other order, where after that a function or class of ours was looked up, such as
+    ``policyrisk.rollout``, or a ``policyrisk.domains.Pinball`` was made
 
 and ``gymnasium.make("policyrisk.domains.pinball.env:policyrisk/Pinball-v0")`` always: Gymnasium imports the
 module in front of the colon.

@@ -27,6 +27,7 @@ from policyrisk.domains.pinball.maze import Maze
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.simulation.compiled import CompiledPolicy, Returns, Words, run, run_returns, start_streams
 from policyrisk.simulation.recorder import EpisodeRecorder
+from policyrisk.simulation.registration import register_if_loaded
 from policyrisk.trajectories import Trajectories
 
 Policy: TypeAlias = "CompiledPolicy | Callable[[Floats], Any]"
@@ -71,6 +72,7 @@ class Pinball:
             )
         self.rewards = rewards
         self.actions = int(actions)
+        register_if_loaded()  # a user of the domain may want its environment
 
     def __repr__(self) -> str:
         return (
