@@ -1,6 +1,7 @@
 """RiskFunction against closed forms, numerical derivatives, brute force and damaged files."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -860,3 +861,28 @@ def test_intervals_with_few_episodes_behind_them_are_said_to_be_too_narrow():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         lstd.fit(chain.sample(0, episodes=100, seed=0)).interval(np.arange(6))
+
+
+def test_error_bars_of_replicates_alone_are_their_covariance():
+    chain = pr.domains.walk(n=6, p=0.7)
+    data = chain.sample(0, episodes=300, seed=1)
+    full = pr.LSTD(pr.Tabular(6), variance="direct").fit(data, bootstrap=4000, seed=2)
+    bars = full.error_bars
+    drawn = replace(full, error_bars=replace(bars, mean=None, cross=None, second=None))
+    x = np.arange(6)
+    for of in ("mean", "variance", "std", "sharpe"):
+        # 4,000 draws know a standard error to 1.1 %
+        np.testing.assert_allclose(drawn.standard_error(x, of), full.standard_error(x, of), rtol=0.06)
+    R = bars.replicates
+    k = len(bars.mean_kept)
+    np.testing.assert_allclose(
+        drawn.standard_error(x, "mean"), np.sqrt((R[:, :k] ** 2).mean(axis=0)), rtol=1e-12
+    )
+    summary, other = drawn.summary([[0]]), full.summary([[0]])
+    np.testing.assert_allclose(summary.covariance, other.covariance, rtol=0.12)
+
+
+def test_error_bars_need_a_covariance_or_replicates():
+    kept = np.arange(2)
+    with pytest.raises(InvalidInputError, match="neither"):
+        ErrorBars(kept, kept, None, None, None)

@@ -7,6 +7,9 @@ A quantity with gradient g = (g_J, g_M) in the weights has variance
 At a state the gradient is (a_J φ_J, a_M φ_M), so that s_JJ = φ_Jᵀ Σ_JJ φ_J, s_JM = φ_Jᵀ Σ_JM φ_M and
 s_MM = φ_Mᵀ Σ_MM φ_M are all that is needed. Features that were never active have no share in Σ.
 
+Where several estimates are mixed, Σ itself is not kept but B draws of the weights' deviations from their
+estimate, the rows of R (B, k), and Σ is RᵀR / B: a standard error from 400 of them is known to 3.5 %.
+
 A variance that the positive-variance constraint holds at 0 has no error: for its gradient g, gᵀ Σ g = 0. The
 three terms cancel, and what rounding leaves of them has a root that looks like an error, so that these
 gradients are known by themselves.
@@ -44,24 +47,33 @@ _SAME = 1e-9  # the distance, beside their length, up to which two gradients are
 class ErrorBars:
     """Σ over the visited features, in blocks, each float64 or, where it is large, float32.
 
-    ``replicates`` are bootstrap deviations of the stacked weights (w_J, w_second) from their estimate.
-    The diagonal blocks are symmetric; where rounding made them differ, the lower triangle counts.
+    ``replicates`` are bootstrap deviations of the stacked weights (w_J, w_second) from their estimate; where
+    the blocks are None, Σ is theirs. The diagonal blocks are symmetric; where rounding made them differ, the
+    lower triangle counts.
     """
 
     mean_kept: Ints  # (k_J,): the features that the first block speaks of
     second_kept: Ints  # (k_M,)
-    mean: npt.NDArray[Any]  # (k_J, k_J): Σ_JJ
-    cross: npt.NDArray[Any]  # (k_J, k_M): Σ_JM
-    second: npt.NDArray[Any]  # (k_M, k_M): Σ_MM
+    mean: npt.NDArray[Any] | None  # (k_J, k_J): Σ_JJ
+    cross: npt.NDArray[Any] | None  # (k_J, k_M): Σ_JM
+    second: npt.NDArray[Any] | None  # (k_M, k_M): Σ_MM
     replicates: npt.NDArray[Any] | None = None  # (B, k_J + k_M)
     held: Any = None  # CSR (h, k_J + k_M): the gradients of variances that are held at 0
 
     def __post_init__(self) -> None:
         k_J, k_M = len(self.mean_kept), len(self.second_kept)
-        blocks = {"mean": (k_J, k_J), "cross": (k_J, k_M), "second": (k_M, k_M)}
-        shapes = {**blocks, "replicates": (None, k_J + k_M)} if self.replicates is not None else blocks
+        shapes = {
+            "mean": (k_J, k_J),
+            "cross": (k_J, k_M),
+            "second": (k_M, k_M),
+            "replicates": (None, k_J + k_M),
+        }
+        if self.mean is None and self.replicates is None:
+            raise InvalidInputError("ErrorBars must have a covariance or replicates, got neither; pass one")
         for name, shape in shapes.items():
             array = getattr(self, name)
+            if array is None:
+                continue
             check_shape(array, f"ErrorBars.{name}", shape)
             # One layout, so that a record that was saved and loaded rounds in the same way.
             array = _mirrored(array) if name in ("mean", "second") else np.ascontiguousarray(array)
@@ -69,6 +81,12 @@ class ErrorBars:
 
     def quadratic(self, phi_J: Matrix, phi_M: Matrix) -> tuple[Floats, Floats, Floats]:
         """s_JJ, s_JM and s_MM at states with features (n, l_J) and (n, l_M), each of shape (n,)."""
+        if self.mean is None or self.cross is None or self.second is None:
+            dJ, dM = self.deviations(phi_J, phi_M)
+            s_JJ, s_JM, s_MM = (
+                np.einsum("nb,nb->n", a, b) / dJ.shape[1] for a, b in ((dJ, dJ), (dJ, dM), (dM, dM))
+            )
+            return s_JJ, s_JM, s_MM
         J, M = phi_J[:, self.mean_kept], phi_M[:, self.second_kept]
         return _rowwise(J, self.mean, J), _rowwise(J, self.cross, M), _rowwise(M, self.second, M)
 
@@ -76,6 +94,11 @@ class ErrorBars:
         """g Σ gᵀ (p, p), the covariance of p quantities with gradients g_J (p, l_J) and g_M (p, l_M)."""
         free = ~self.holds(np.ones(len(g_J)), g_J, g_M)[:, None]
         J, M = g_J[:, self.mean_kept] * free, g_M[:, self.second_kept] * free
+        if self.mean is None or self.cross is None or self.second is None:
+            assert self.replicates is not None
+            moved = np.hstack([J, M]) @ self.replicates.T
+            spread: Floats = np.asarray(moved @ moved.T / moved.shape[1], dtype=np.float64)
+            return spread
         cross = J @ self.cross @ M.T
         covariance: Floats = J @ self.mean @ J.T + cross + cross.T + M @ self.second @ M.T
         return covariance
@@ -95,6 +118,11 @@ class ErrorBars:
         nearest = np.argmin(size - 2 * (g @ self.held.T).toarray(), axis=1)
         same: Bools = _squares(g - self.held[nearest]) <= _SAME**2 * size[nearest]
         return same
+
+    @property
+    def draws(self) -> int:
+        """How many numbers a state takes where Σ is that of replicates; 0 where it is kept itself."""
+        return 0 if self.mean is not None or self.replicates is None else len(self.replicates)
 
     def deviations(self, phi_J: Matrix, phi_M: Matrix) -> tuple[Floats, Floats]:
         """What each replicate adds to φ_Jᵀ w_J and to φ_Mᵀ w_second, each of shape (n, B)."""

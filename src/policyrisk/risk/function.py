@@ -123,7 +123,7 @@ class RiskFunction:
         """The standard error of a quantity at x, of shape (n,), nan where the quantity is."""
         check_choice(of, "of", get_args(Quantity))
         bars = self._bars()
-        return self._collect(x, lambda at: at.standard_error(of, bars), of=of)
+        return self._collect(x, lambda at: at.standard_error(of, bars), of=of, width=bars.draws)
 
     def interval(
         self,
@@ -150,7 +150,9 @@ class RiskFunction:
         check_choice(method, "method", get_args(IntervalMethod))
         level = as_level(level)
         bars = self._bars()
-        width = len(bars.replicates) if method == "bootstrap" and bars.replicates is not None else 0
+        width = bars.draws
+        if method == "bootstrap" and bars.replicates is not None:
+            width = len(bars.replicates)
 
         def rows(at: StateEstimates) -> Floats:
             return np.column_stack([at.interval(of, level, method, bars), at.episodes])
