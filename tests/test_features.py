@@ -19,6 +19,7 @@ from policyrisk.features import (
     Fourier,
     Polynomial,
     RadialBasis,
+    Ranked,
     Tabular,
     TileCoding,
     from_spec,
@@ -242,3 +243,33 @@ def test_polynomial_against_the_formula(degree, dim):
 
 def test_a_bounded_total_is_made_without_the_full_order():
     assert Fourier(order=3, low=[0] * 30, high=[1] * 30, total=2).size == 1 + 30 + 30 + math.comb(30, 2)
+
+
+def test_ranks_are_shares_of_the_visited_states():
+    states = np.random.default_rng(1).lognormal(sigma=2.0, size=(4096, 2))
+    phi = Ranked.of(TileCoding(low=[0, 0], high=[1, 1], bins=[8, 8]), states)
+    below = (states[:, None, :] <= states[None, :200, :]).mean(axis=0)
+    np.testing.assert_allclose(phi.ranks(states[:200]), below, atol=1.5 / 64)
+    counts = np.bincount(phi.active(states)[:, 0] // 8, minlength=8)
+    assert abs(counts - 512).max() < 40  # equal parts, where tiles of equal width would hold them all in one
+    assert phi.outside([[0.0, 1.0], [1.0, 1.0]]).tolist() == [True, False]
+    assert phi.ranks([[0.0, 1e9]]).tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_ranked_maps_are_binary_as_the_inner_one_is_and_come_back_from_their_spec(binary):
+    inner = TileCoding(low=[0], high=[1], bins=4) if binary else Polynomial(degree=2, low=[0], high=[1])
+    phi = Ranked(inner, [[1.0, 2.0, 10.0]])
+    assert hasattr(phi, "active") is binary
+    x = np.array([1.5, 6.0])
+    expected = inner(np.array([0.25, 0.75]))
+    np.testing.assert_allclose(*(m.toarray() if binary else m for m in (phi(x), expected)))
+    again = from_spec(phi.spec())
+    assert again == phi and type(again) is type(phi)
+    assert pickle.loads(pickle.dumps(phi)) == phi
+
+
+@pytest.mark.parametrize("knots", [[], [[]], [[1.0, 1.0]], [[2.0, 1.0]]])
+def test_knots_must_increase(knots):
+    with pytest.raises(InvalidInputError, match="knots must be increasing"):
+        Ranked(Polynomial(degree=1, low=[0], high=[1]), knots)

@@ -12,6 +12,7 @@ from policyrisk.features.function import FunctionFeatures, as_features
 from policyrisk.features.polynomial import Polynomial
 from policyrisk.features.protocol import BinaryFeatures, Features
 from policyrisk.features.radial import RadialBasis
+from policyrisk.features.ranked import Ranked
 from policyrisk.features.registry import from_spec, register
 from policyrisk.features.tabular import Tabular
 from policyrisk.features.tilecoding import TileCoding
@@ -23,6 +24,7 @@ __all__ = [
     "FunctionFeatures",
     "Polynomial",
     "RadialBasis",
+    "Ranked",
     "Tabular",
     "TileCoding",
     "as_features",

@@ -11,6 +11,7 @@ from policyrisk.features.fourier import Fourier
 from policyrisk.features.polynomial import Polynomial
 from policyrisk.features.protocol import Features
 from policyrisk.features.radial import RadialBasis
+from policyrisk.features.ranked import Ranked
 from policyrisk.features.tabular import Tabular
 from policyrisk.features.tilecoding import TileCoding
 
@@ -21,6 +22,7 @@ _KINDS: dict[str, Callable[..., Features]] = {
     "Polynomial": Polynomial,
     "RadialBasis": RadialBasis,
     "RadialBasis.grid": RadialBasis.grid,
+    "Ranked": Ranked.of_spec,
     "Tabular": Tabular,
     "TileCoding": TileCoding,
 }
