@@ -275,6 +275,9 @@ BOX = {"low": [0.0, 0.0], "high": [1.0, 2.0]}
     "TileCoding.collisions",
     "TileCoding.outside",
     "FunctionFeatures",
+    "Joint",
+    "Joint.outside",
+    "Joint.__call__",
     "FunctionFeatures.outside",
     *(f"{name}.__call__" for name in ("Fourier", "Polynomial", "RadialBasis", "Tabular", "TileCoding")),
     "FunctionFeatures.__call__",
@@ -295,6 +298,7 @@ def feature_maps(given: Given) -> Any:
         pr.RadialBasis.grid(low, high, two, width, dims=dims),
         pr.RadialBasis.grid(low, high, two, width, truncate=2.0, dims=dims),
     ]
+    phis.append(pr.Joint(phis[:3]))
     phis += [pr.features.from_spec(phi.spec()) for phi in phis]
     phis.append(pr.FunctionFeatures(lambda states: states))
     found: list[Any] = [phi.outside(x) for phi in phis]

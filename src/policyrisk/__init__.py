@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from policyrisk.evaluation import evaluate as evaluate
     from policyrisk.features import Fourier as Fourier
     from policyrisk.features import FunctionFeatures as FunctionFeatures
+    from policyrisk.features import Joint as Joint
     from policyrisk.features import Polynomial as Polynomial
     from policyrisk.features import RadialBasis as RadialBasis
     from policyrisk.features import Tabular as Tabular
@@ -52,6 +53,7 @@ _HOMES = {
     "Evaluation": "policyrisk.evaluation",
     "Fourier": "policyrisk.features",
     "FunctionFeatures": "policyrisk.features",
+    "Joint": "policyrisk.features",
     "LSTD": "policyrisk.lstd",
     "MarkovChain": "policyrisk.markov",
     "MomentEquations": "policyrisk.equations",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from policyrisk._core.records import makes_features
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.fourier import Fourier
+from policyrisk.features.joint import Joint
 from policyrisk.features.polynomial import Polynomial
 from policyrisk.features.protocol import Features
 from policyrisk.features.radial import RadialBasis
@@ -17,8 +18,14 @@ from policyrisk.features.tilecoding import TileCoding
 
 __all__ = ["from_spec", "register"]
 
+
+def _joint(maps: Sequence[Mapping[str, Any]]) -> Joint:
+    return Joint([from_spec(each) for each in maps])
+
+
 _KINDS: dict[str, Callable[..., Features]] = {
     "Fourier": Fourier,
+    "Joint": _joint,
     "Polynomial": Polynomial,
     "RadialBasis": RadialBasis,
     "RadialBasis.grid": RadialBasis.grid,
