@@ -42,6 +42,10 @@ def build(text, names=NAMES, low=LOW, high=HIGH, survey=None):
         ("fourier:3,total=4", pr.Fourier(3, LOW, HIGH, total=4)),
         ("poly:2,dims=x", pr.Polynomial(2, [0], [1], dims=[0])),
         ("tabular:12,dims=y", pr.Tabular(12, dims=(1,))),
+        (
+            "tiles:7,dims=speed/poly:1,dims=x+y",
+            pr.Joint([pr.TileCoding([0], [5], [7], dims=[2]), pr.Polynomial(1, LOW[:2], HIGH[:2], [0, 1])]),
+        ),
     ],
 )
 def test_spelled_features_are_those_of_the_library(text, features):
@@ -53,7 +57,7 @@ def test_the_table_is_as_large_as_the_data():
     data = pr.Trajectories([[0, 3], [1, 4], [9, 6]], [1.0, 1.0], [2], [False])
     survey = Survey.of(data)
     assert build("tabular,dims=y", NAMES[:2], LOW[:2], HIGH[:2], survey) == pr.Tabular(7, dims=(1,))
-    with pytest.raises(InvalidInputError, match="one coordinate, got 2"):
+    with pytest.raises(InvalidInputError, match="must be told which coordinate, got 2"):
         build("tabular", NAMES[:2], LOW[:2], HIGH[:2], survey)
     with pytest.raises(InvalidInputError, match="whole numbers from 0"):
         build("tabular,dims=x")

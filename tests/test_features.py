@@ -17,6 +17,7 @@ from policyrisk.features import (
     BinaryFeatures,
     Features,
     Fourier,
+    Labels,
     Polynomial,
     RadialBasis,
     Ranked,
@@ -30,6 +31,8 @@ LOW, HIGH = [-2.0, 10.0], [2.0, 11.0]
 MAPS = {
     "tabular": Tabular(5),
     "tabular-dims": Tabular(5, dims=[1]),
+    "labels": Labels([-1.0, 0.0, 3.0, 1e7], dims=[1]),
+    "labels-scaled": Labels([-1.0, 0.0, 3.0, 1e7], dims=[1], scale=0.1),
     "polynomial": Polynomial(degree=3, low=LOW, high=HIGH),
     "polynomial-0": Polynomial(degree=0, low=LOW, high=HIGH),
     "fourier": Fourier(order=3, low=LOW, high=HIGH),
@@ -47,22 +50,24 @@ MAPS = {
     "centres-both": RadialBasis([[0.0, 10.1], [1.0, 10.7]], 1.0, LOW, HIGH, truncate=2.0, normalised=True),
 }
 BOXED = {
-    name: phi for name, phi in MAPS.items() if not name.startswith("tabular") and "unbounded" not in name
+    name: phi
+    for name, phi in MAPS.items()
+    if not isinstance(phi, Tabular | Labels) and "unbounded" not in name
 }
 
 
 def dim_of(phi: Features) -> int:
     """The states' dimension that a map of MAPS needs."""
-    dims = phi.dims if isinstance(phi, Tabular) else phi.box.dims
+    dims = phi.dims if isinstance(phi, Tabular | Labels) else phi.box.dims
     if dims is not None:
         return max(dims) + 1
-    return 1 if isinstance(phi, Tabular) else phi.box.dim
+    return 1 if isinstance(phi, Tabular | Labels) else phi.box.dim
 
 
 def some_states(phi: Features, n: int = 60, seed: int = 0) -> np.ndarray:
     """States about and beyond the box, with its corners among them."""
     rng = np.random.default_rng(seed)
-    if isinstance(phi, Tabular):
+    if isinstance(phi, Tabular | Labels):
         return rng.integers(0, phi.size, size=(n, dim_of(phi))).astype(float)
     states = rng.normal(size=(n, dim_of(phi)))
     low, high = (np.array(LOW), np.array(HIGH))
@@ -135,7 +140,7 @@ class TestEveryMap:
         phi(some_states(phi))
         arrays = [value for value in vars(phi).values() if isinstance(value, np.ndarray)]
         assert not any(array.flags.writeable for array in arrays)
-        name = "size" if isinstance(phi, Tabular) else "box"
+        name = "size" if isinstance(phi, Tabular) else "scale" if isinstance(phi, Labels) else "box"
         with pytest.raises(AttributeError):
             setattr(phi, name, None)
 
@@ -151,7 +156,7 @@ class TestEveryMap:
 
     def test_states_must_have_the_dimension(self, phi):
         for dim in {1, 2, 3, 4} - {dim_of(phi)}:
-            dims = phi.dims if isinstance(phi, Tabular) else phi.box.dims
+            dims = phi.dims if isinstance(phi, Tabular | Labels) else phi.box.dims
             if dims is not None and dim > max(dims):
                 continue  # whole states, of which dims chooses
             with pytest.raises(InvalidInputError, match="states must have"):
@@ -194,6 +199,27 @@ def test_which_maps_are_binary():
         "tiles-several",
         "tiles-hashed",
     }
+
+
+# Labels
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_labels_are_columns_of_their_own(scale):
+    values = [-7.0, 0.0, 2.5, 1000037.0]
+    x = np.array([[2.5], [-7.0], [1000037.0], [3.0], [-8.0], [1e9], [0.0]])
+    want = [[scale * (value == x_) for value in values] + [scale * (x_ not in values)] for x_ in x[:, 0]]
+    np.testing.assert_array_equal(Labels(values, scale=scale)(x).toarray(), want)
+
+
+def test_labels_refuse_what_is_no_list_of_values():
+    for values in ([], [1, 1], [2, 1]):
+        with pytest.raises(InvalidInputError, match="values must be at least one number, in increasing"):
+            Labels(values)
+    with pytest.raises(InvalidInputError, match="scale must be"):
+        Labels([1, 2], scale=0)
+    with pytest.raises(InvalidInputError, match="states must have 1 coordinate"):
+        Labels([1, 2])([[1.0, 2.0]])
 
 
 # Tabular

@@ -276,6 +276,9 @@ BOX = {"low": [0.0, 0.0], "high": [1.0, 2.0]}
     "TileCoding.outside",
     "FunctionFeatures",
     "Joint",
+    "Labels",
+    "Labels.outside",
+    "Labels.__call__",
     "Joint.outside",
     "Joint.__call__",
     "FunctionFeatures.outside",
@@ -299,6 +302,7 @@ def feature_maps(given: Given) -> Any:
         pr.RadialBasis.grid(low, high, two, width, truncate=2.0, dims=dims),
     ]
     phis.append(pr.Joint(phis[:3]))
+    phis.append(pr.Labels(given.array([0.0, 1.0]), dims=dims[:1], scale=0.1))
     phis += [pr.features.from_spec(phi.spec()) for phi in phis]
     phis.append(pr.FunctionFeatures(lambda states: states))
     found: list[Any] = [phi.outside(x) for phi in phis]

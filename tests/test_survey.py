@@ -70,7 +70,25 @@ def test_arrays_and_back(data):
     arrays = {}
     again = unpack(pack(survey, arrays), arrays)
     for name, value in vars(survey).items():
-        np.testing.assert_array_equal(getattr(again, name), value)
+        np.testing.assert_equal(getattr(again, name), value)
+
+
+@pytest.mark.parametrize("cuts", [(), (1, 50, 199)])
+def test_distinct_values_of_whole_coordinates(data, cuts, monkeypatch):
+    visited = [episode.states[:-1] if episode.terminated[0] else episode.states for episode in data]
+    want = np.unique(np.concatenate(visited)[:, 2])
+    survey = Survey.of(parts(data, *cuts))
+    assert survey.values[:2] == (None, None)
+    np.testing.assert_array_equal(survey.values[2], want)
+    monkeypatch.setattr(survey_module, "VALUES", want.size)
+    np.testing.assert_array_equal(Survey.of(parts(data, *cuts)).values[2], want)
+    monkeypatch.setattr(survey_module, "VALUES", want.size - 1)
+    assert Survey.of(parts(data, *cuts)).values[2] is None
+
+
+def test_distinct_values_however_far_apart():
+    data = pr.Trajectories([[-3], [10**12], [5], [-3]], [1.0, 1.0, 1.0], [3], [False])
+    assert Survey.of(data).values[0].tolist() == [-3.0, 5.0, 1e12]
 
 
 def test_refusals(data):
@@ -137,7 +155,7 @@ def test_one_part_has_the_bits_of_the_whole(data, monkeypatch):
     sums = SurveyPass(3, (50, 200))(parts(data, 20, 90), 0)
     whole = Survey.of(parts(data, 20, 90), seed=3)
     for name, value in vars(sums.survey()).items():
-        np.testing.assert_array_equal(value, getattr(whole, name))
+        np.testing.assert_equal(value, getattr(whole, name))
     assert ids(sums.sample()) == ids(sampled(data, 50, 200, seed=3))
 
 
@@ -148,7 +166,7 @@ def test_parts_add_up_to_the_whole(data, empty):
     pieces.insert(empty, [])
     sums, whole = merged(pieces, 1, (10_000, 10**6)), Survey.of(data)
     for name, value in vars(sums.survey()).items():
-        np.testing.assert_array_equal(value, getattr(whole, name), strict=True)
+        np.testing.assert_equal(value, getattr(whole, name), strict=not isinstance(value, tuple))
     for name in ("states", "rewards", "lengths", "terminated"):
         np.testing.assert_array_equal(getattr(sums.sample(), name), getattr(data, name))
 

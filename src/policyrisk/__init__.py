@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from policyrisk.features import Fourier as Fourier
     from policyrisk.features import FunctionFeatures as FunctionFeatures
     from policyrisk.features import Joint as Joint
+    from policyrisk.features import Labels as Labels
     from policyrisk.features import Polynomial as Polynomial
     from policyrisk.features import RadialBasis as RadialBasis
     from policyrisk.features import Tabular as Tabular
@@ -55,6 +56,7 @@ _HOMES = {
     "FunctionFeatures": "policyrisk.features",
     "Joint": "policyrisk.features",
     "LSTD": "policyrisk.lstd",
+    "Labels": "policyrisk.features",
     "MarkovChain": "policyrisk.markov",
     "MomentEquations": "policyrisk.equations",
     "MonteCarlo": "policyrisk.montecarlo",

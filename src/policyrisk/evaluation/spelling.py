@@ -5,11 +5,19 @@
     fourier:3               Fourier of order 3                   total=4: at most that in sum
     poly:2                  Polynomial of degree 2
     tabular, tabular:30     Tabular of whole-numbered states 0, …, 29 (of as many as the data have)
+    labels                  Labels, a table of the numbers seen  shrink=3: towards the mean, see below
 
 One number stands for all coordinates: ``tiles:10`` of two coordinates is ``tiles:10x10``. Options follow
 after commas. Each kind takes ``dims=x+y``, the coordinates that it looks at, by name or by number from 0;
 and, last of all, ``second=`` with another spelling: the features of the second moment (of the variance,
 where it is estimated directly), as in ``poly:1,second=poly:2``.
+
+Maps side by side (:class:`~policyrisk.features.Joint`) have a slash between them, as in
+``tiles:10,dims=x/labels,dims=city``. ``labels`` of several coordinates are as many tables side by side.
+
+``shrink=n`` pulls a label's values towards what they would be without it, as if n visits had been seen there:
+the table's features are scaled by s = ε/√n, beside a constant where there is no other map, and the fit has
+the ridge ε²/K for K episodes (:meth:`Spelling.ridge`), which is nothing, ε² = 1e-6 visits, for the others.
 """
 
 from __future__ import annotations
@@ -17,17 +25,26 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from policyrisk._core.arrays import Floats
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import Features, Fourier, Polynomial, RadialBasis, Tabular, TileCoding
-from policyrisk.passes.survey import Survey
+from policyrisk.features import Features, Fourier, Joint, Labels, Polynomial, RadialBasis, Tabular, TileCoding
+from policyrisk.passes.survey import VALUES, Survey
 
-EXAMPLES = ("tiles:20x20", "tiles:8x8,tilings=4", "rbf:7x7", "fourier:3", "poly:2", "tabular", "auto")
+EXAMPLES = (
+    "tiles:20x20",
+    "tiles:8x8,tilings=4",
+    "rbf:7x7",
+    "fourier:3",
+    "poly:2",
+    "tabular",
+    "labels",
+    "auto",
+)
 
 _KINDS = {  # the options of each, and an example
     "tiles": (("tilings", "dims"), "tiles:20x20,tilings=4"),
@@ -35,9 +52,12 @@ _KINDS = {  # the options of each, and an example
     "fourier": (("total", "dims"), "fourier:3"),
     "poly": (("dims",), "poly:2"),
     "tabular": (("dims",), "tabular:30"),
+    "labels": (("shrink", "dims"), "labels,dims=city,shrink=3"),
 }
 _LARGEST = 10_000  # where one of the maps is dense: matrices of its square have to fit into memory
 _LARGEST_SPARSE = 1_000_000  # tiles and tables: beyond LSTD's bound for dense sums these stay sparse
+_SPARSE = {"tiles", "tabular", "labels"}
+_SCALE = 1e-3  # ε
 
 
 @dataclass(frozen=True)
@@ -56,7 +76,9 @@ class Spelling:
     tilings: int = 1
     width: tuple[float, ...] = ()
     total: int | None = None
+    shrink: float = 0.0  # visits
     dims: tuple[str, ...] = ()
+    others: tuple[Spelling, ...] = ()  # maps beside this one
     second: Spelling | None = None
 
     @classmethod
@@ -66,7 +88,13 @@ class Spelling:
         second = cls.parse(rest) if found else None
         if second is not None and second.second is not None:
             raise _wrong(text, "there can be one second= only", "poly:1,second=poly:2")
-        head, *options = first.split(",")
+        one, *others = (cls._parse_one(part, text) for part in first.split("/"))
+        return replace(one, others=tuple(others), second=second)
+
+    @classmethod
+    def _parse_one(cls, part: str, text: str) -> Spelling:
+        """One map of a text."""
+        head, *options = part.strip().split(",")
         kind, colon, size = head.partition(":")
         if kind not in _KINDS:
             raise InvalidInputError(
@@ -82,22 +110,36 @@ class Spelling:
                 raise _wrong(text, f"after {kind} can stand each of {known} once, not {option!r}", example)
             values[name] = _value(name, value, text, example)
         sizes = _counts(size, text, example) if colon else ()
-        if not sizes and kind != "tabular":
+        if not sizes and kind not in ("tabular", "labels"):
             raise _wrong(text, f"{kind} needs a size after a colon", example)
+        if sizes and kind == "labels":
+            raise _wrong(text, "labels take no size, they are as many as the data have", example)
         if len(sizes) > 1 and kind not in ("tiles", "rbf"):
             raise _wrong(text, f"{kind} takes one number", example)
-        return cls(kind=kind, sizes=sizes, second=second, **values)
+        return cls(kind=kind, sizes=sizes, **values)
 
     def __str__(self) -> str:
         options = {
             "tilings": str(self.tilings) if self.tilings != 1 else "",
             "width": "x".join(f"{part:g}" for part in self.width),
             "total": "" if self.total is None else str(self.total),
+            "shrink": f"{self.shrink:g}" if self.shrink else "",
             "dims": "+".join(self.dims),
-            "second": "" if self.second is None else str(self.second),
         }
         text = self.kind + (f":{'x'.join(map(str, self.sizes))}" if self.sizes else "")
-        return text + "".join(f",{name}={value}" for name, value in options.items() if value)
+        text += "".join(f",{name}={value}" for name, value in options.items() if value)
+        text += "".join(f"/{other}" for other in self.others)
+        return text if self.second is None else f"{text},second={self.second}"
+
+    @property
+    def maps(self) -> tuple[Spelling, ...]:
+        """The maps that are side by side, one by one."""
+        return replace(self, others=(), second=None), *self.others
+
+    def ridge(self, episodes: int) -> float:
+        """The ridge that the maps' ``shrink`` needs, in a fit to so many episodes; 0 where none has it."""
+        maps = (*self.maps, *(() if self.second is None else self.second.maps))
+        return _SCALE**2 / episodes if any(each.shrink for each in maps) else 0.0
 
     def build(
         self,
@@ -111,8 +153,22 @@ class Spelling:
 
         ``beside`` is the other of two maps: where one of them is dense, so are the sums of both.
         """
-        kinds = {each.kind for each in (self, self.second, beside) if each is not None}
-        largest = _LARGEST_SPARSE if kinds <= {"tiles", "tabular"} else _LARGEST
+        both = [each for each in (self, self.second, beside) if each is not None]
+        kinds = {each.kind for spelling in both for each in spelling.maps}
+        largest = _LARGEST_SPARSE if kinds <= _SPARSE else _LARGEST
+        maps = [phi for each in self.maps for phi in each._build(names, survey, low, high, largest)]
+        if any(each.shrink for each in self.maps) and all(each.kind == "labels" for each in self.maps):
+            maps.insert(0, Polynomial(0, low, high))
+        if len(maps) == 1:
+            return maps[0]
+        phi = Joint(maps)
+        _check_size(phi.size, largest, self)
+        return phi
+
+    def _build(
+        self, names: Sequence[str], survey: Survey, low: Floats, high: Floats, largest: int
+    ) -> list[Features]:
+        """One map, or a table for each label."""
         dims = self._dims(names)
         looked_at = list(range(len(names)) if dims is None else dims)
         count = len(looked_at)
@@ -124,24 +180,24 @@ class Spelling:
                     f"{str(self)!r}; write for example {self.kind}:{'x'.join(['8'] * count)}, or choose "
                     "coordinates with dims="
                 )
+        if self.kind == "labels":
+            scale = _SCALE / math.sqrt(self.shrink) if self.shrink else 1.0
+            alone = len(names) == 1
+            return [Labels(_values(survey, d, names), None if alone else (d,), scale) for d in looked_at]
         size = self.count(count) if self.sizes else _table_size(survey, looked_at[0], names, largest)
-        if size > largest:
-            raise InvalidInputError(
-                f"features must be at most {largest}, got {size} from {str(self)!r}, whose "
-                "equations would not fit into memory; choose fewer, or fewer coordinates with dims="
-            )
+        _check_size(size, largest, self)
         box: dict[str, Any] = {"low": low[looked_at], "high": high[looked_at], "dims": dims}
         sizes = self._sizes(count)
         if self.kind == "tabular":
-            return Tabular(size, dims)
+            return [Tabular(size, dims)]
         if self.kind == "tiles":
-            return TileCoding(bins=sizes, tilings=self.tilings, **box)
+            return [TileCoding(bins=sizes, tilings=self.tilings, **box)]
         if self.kind == "rbf":
             width = self.width if len(self.width) > 1 else self.width[0] if self.width else None
-            return RadialBasis.grid(shape=sizes, width=width, **box)
+            return [RadialBasis.grid(shape=sizes, width=width, **box)]
         if self.kind == "fourier":
-            return Fourier(order=sizes[0], total=self.total, **box)
-        return Polynomial(degree=sizes[0], **box)
+            return [Fourier(order=sizes[0], total=self.total, **box)]
+        return [Polynomial(degree=sizes[0], **box)]
 
     def count(self, d: int) -> int:
         """How many features there are of d coordinates, or of cosines with a total at most."""
@@ -158,10 +214,10 @@ class Spelling:
 
     def _dims(self, names: Sequence[str]) -> tuple[int, ...] | None:
         if not self.dims:
-            if self.kind == "tabular" and len(names) > 1:
+            if self.kind in ("tabular", "labels") and len(names) > 1:
                 raise InvalidInputError(
-                    f"tabular must look at one coordinate, got {len(names)}: {', '.join(names)}; "
-                    f"choose one, as in tabular,dims={names[0]}"
+                    f"{self.kind} must be told which coordinate, got {len(names)}: {', '.join(names)}; "
+                    f"choose one, as in {self.kind},dims={names[0]}"
                 )
             return None
         found = []
@@ -195,6 +251,25 @@ def data_box(survey: Survey) -> tuple[Floats, Floats, tuple[int, ...]]:
     return survey.low, high, tuple(np.flatnonzero(constant).tolist())
 
 
+def _check_size(size: int, largest: int, spelling: Spelling) -> None:
+    if size > largest:
+        raise InvalidInputError(
+            f"features must be at most {largest}, got {size} from {str(spelling)!r}, whose "
+            "equations would not fit into memory; choose fewer, or fewer coordinates with dims="
+        )
+
+
+def _values(survey: Survey, d: int, names: Sequence[str]) -> Floats:
+    values = survey.values[d]
+    if values is None:
+        why = f"more than {VALUES} of them" if survey.whole[d] else "not all of them whole"
+        raise InvalidInputError(
+            f"labels must be whole numbers or text, at most {VALUES} different ones, got {names[d]} from "
+            f"{survey.low[d]:g} to {survey.reached[d]:g}, {why}; use tiles, as in tiles:20"
+        )
+    return values
+
+
 def _table_size(survey: Survey, d: int, names: Sequence[str], largest: int) -> int:
     if not survey.whole[d] or survey.low[d] < 0 or survey.reached[d] >= largest:
         rest = "" if survey.whole[d] else ", not all of them whole"
@@ -221,6 +296,14 @@ def _value(name: str, value: str, text: str, example: str) -> Any:
         if not widths or not all(0 < width < np.inf for width in widths):
             raise _wrong(text, f"width= takes positive numbers, not {value!r}", example)
         return widths
+    if name == "shrink":
+        try:
+            shrink = float(value)
+        except ValueError:
+            shrink = 0.0
+        if not 0 < shrink < np.inf:
+            raise _wrong(text, f"shrink= takes a positive number of visits, not {value!r}", example)
+        return shrink
     (number, *more) = _counts(value, text, example)
     if more:
         raise _wrong(text, f"{name}= takes one number, not {value!r}", example)

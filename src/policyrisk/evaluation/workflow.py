@@ -145,6 +145,7 @@ def evaluate(
             other = spelling.second
             second = None if other is None else other.build(names, survey, low, high, beside=spelling)
         demanded: Literal["visited"] | None = "visited" if nonnegative else None
+        shared["ridge"] += spelling.ridge(survey.episodes)
         lstd = LSTD(phi, second, **shared, variance=variance or "second-moment", nonnegative_at=demanded)
         notes = {
             "data": described(source),

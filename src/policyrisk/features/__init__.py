@@ -10,6 +10,7 @@ becomes one by :func:`as_features`; a class of your own is loaded again once it 
 from policyrisk.features.fourier import Fourier
 from policyrisk.features.function import FunctionFeatures, as_features
 from policyrisk.features.joint import Joint
+from policyrisk.features.labels import Labels
 from policyrisk.features.polynomial import Polynomial
 from policyrisk.features.protocol import BinaryFeatures, Features
 from policyrisk.features.radial import RadialBasis
@@ -24,6 +25,7 @@ __all__ = [
     "Fourier",
     "FunctionFeatures",
     "Joint",
+    "Labels",
     "Polynomial",
     "RadialBasis",
     "Ranked",

@@ -9,6 +9,7 @@ from policyrisk._core.records import makes_features
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.fourier import Fourier
 from policyrisk.features.joint import Joint
+from policyrisk.features.labels import Labels
 from policyrisk.features.polynomial import Polynomial
 from policyrisk.features.protocol import Features
 from policyrisk.features.radial import RadialBasis
@@ -26,6 +27,7 @@ def _joint(maps: Sequence[Mapping[str, Any]]) -> Joint:
 _KINDS: dict[str, Callable[..., Features]] = {
     "Fourier": Fourier,
     "Joint": _joint,
+    "Labels": Labels,
     "Polynomial": Polynomial,
     "RadialBasis": RadialBasis,
     "RadialBasis.grid": RadialBasis.grid,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from operator import add
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,13 +25,30 @@ from policyrisk.trajectories import Source, Trajectories, batches
 
 STARTS = 10_000  # first states that are kept
 VISITED = 20_000  # visited states that are kept
+VALUES = 10_000  # distinct values of a coordinate that are kept
 FEWEST = 10  # episodes that a sample of them holds, whatever their length
+Values: TypeAlias = "Floats | None"  # a coordinate's distinct values in increasing order, None if too many
+
+
+def _both(one: tuple[Values, ...], two: tuple[Values, ...]) -> tuple[Values, ...]:
+    """The distinct values of two parts together."""
+    if not one or not two:
+        return one or two
+    pairs = zip(one, two, strict=True)
+    return tuple(None if a is None or b is None else _few(np.union1d(a, b)) for a, b in pairs)
+
+
+def _few(values: Floats) -> Values:
+    return values if values.size <= VALUES else None
+
+
 _RULES: dict[str, Callable[[Any, Any], Any]] = {  # how two parts' values are added, where it is not by +
     "longest": max,
     "low": np.minimum,
     "high": np.maximum,
     "reached": np.maximum,
     "whole": np.logical_and,
+    "values": _both,
 }
 
 
@@ -56,6 +73,9 @@ class Survey:
     longest: int  # steps of the longest episode
     reached: Floats  # (dim,): as high, with the states that cut-off episodes ended in
     whole: Bools  # (dim,): whether every state's coordinate, those included, is a whole number
+    # The distinct values of each coordinate, those included; None where one is not whole, or there are more
+    # than VALUES. Empty in files of older versions.
+    values: tuple[Values, ...] = ()
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -164,6 +184,7 @@ class SurveySums:
     high: Floats | float = -np.inf
     reached: Floats | float = -np.inf
     whole: Bools | bool = True
+    values: tuple[Values, ...] = ()
     starts: SampledRows = field(default_factory=lambda: SampledRows(STARTS))
     visited: SampledRows = field(default_factory=lambda: SampledRows(VISITED))
     sampled: SampledEpisodes = field(default_factory=SampledEpisodes)
@@ -185,16 +206,21 @@ class SurveySums:
         states = np.asarray(batch.states[batch.visited_rows], dtype=np.float64)
         starts = np.asarray(batch.starts(), dtype=np.float64)
         ends = np.asarray(batch.states[batch.final_rows[~batch.terminated]], dtype=np.float64)
-        high = states.max(axis=0)
+        low, high = states.min(axis=0), states.max(axis=0)
+        whole = (states == np.floor(states)).all(axis=0) & (ends == np.floor(ends)).all(axis=0)
         return cls(
             episodes=len(batch),
             terminated=int(batch.terminated.sum()),
             transitions=batch.transitions,
             longest=int(batch.lengths.max()),
-            low=states.min(axis=0),
+            low=low,
             high=high,
             reached=np.maximum(high, ends.max(axis=0)) if len(ends) else high,
-            whole=(states == np.floor(states)).all(axis=0) & (ends == np.floor(ends)).all(axis=0),
+            whole=whole,
+            values=tuple(
+                _few(_distinct(np.concatenate([states[:, d], ends[:, d]]))) if whole[d] else None
+                for d in range(batch.dim)
+            ),
             starts=SampledRows(STARTS, rng.random(len(batch)), starts),
             visited=SampledRows(VISITED, rng.random(len(states)), states),
         )
@@ -219,6 +245,15 @@ class SurveySums:
     def sample(self) -> Trajectories:
         """The episodes that were kept, in their order."""
         return Trajectories.concatenate(self.sampled.kept)
+
+
+def _distinct(numbers: Floats) -> Floats:
+    """The distinct ones of some whole numbers, in increasing order: as np.unique, which has to sort them."""
+    low, high = numbers.min(), numbers.max()
+    if high - low > 4 * numbers.size:
+        return np.unique(numbers)
+    found: Floats = np.flatnonzero(np.bincount((numbers - low).astype(np.int64))) + low
+    return found
 
 
 @dataclass(frozen=True)
