@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
 
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError
+from policyrisk.evaluation.labels import label_columns
 from policyrisk.evaluation.spelling import Spelling
 from policyrisk.passes.survey import Survey
 
@@ -96,3 +98,130 @@ def test_evaluated_with_shrunk_labels():
     assert shrunk.risk.features.size == plain.risk.features.size + 1
     assert np.ptp(shrunk.risk.mean(data.starts())) < np.ptp(plain.risk.mean(data.starts()))
     assert shrunk.summary.mean.value == pytest.approx(data.rewards.mean(), abs=0.2)
+
+
+def found(data, discount=1.0, seed=0):
+    return label_columns(data, Survey.of(data), discount, seed)
+
+
+def renumbered(data, seed=0):
+    """The same episodes with their first coordinate's numbers shuffled."""
+    states = np.asarray(data.states, dtype=float).copy()
+    values, code = np.unique(states[:, 0], return_inverse=True)
+    states[:, 0] = np.random.default_rng(seed).permutation(values)[code]
+    return pr.Trajectories(states, data.rewards, data.lengths, data.terminated)
+
+
+def taxi(episodes, seed):
+    """Gymnasium's Taxi under the policy that is the best one nine times in ten, else any action."""
+    env = gymnasium.make("Taxi-v4" if "Taxi-v4" in gymnasium.registry else "Taxi-v3").unwrapped
+    n, actions = 500, 6
+    y, r, over = (
+        np.array([[env.P[x][a][0][i] for a in range(actions)] for x in range(n)], dtype=float)
+        for i in (1, 2, 3)
+    )
+    V = np.zeros(n)
+    for _ in range(200):
+        Q = r + 0.99 * V[y.astype(int)] * (1 - over)
+        V = Q.max(axis=1)
+    policy = np.full((n, actions), 0.1 / actions)
+    policy[np.arange(n), Q.argmax(axis=1)] += 0.9
+    P = np.zeros((actions, n, n))
+    for a in range(actions):
+        P[a, np.arange(n), y[:, a].astype(int)] = 1 - over[:, a]
+    chain = pr.MarkovChain.from_mdp(P, r, policy)
+    start = env.initial_state_distrib
+    return chain.sample(start, episodes=episodes, seed=seed)
+
+
+@pytest.mark.parametrize("episodes", [100, 1000])
+def test_taxis_numbers_are_labels(episodes):
+    for seed in range(3):
+        data = taxi(episodes, seed)
+        assert found(data) == (0,)
+        assert found(renumbered(data)) == (0,)
+
+
+def queue(episodes, rng):
+    """Busy periods of a queue: x customers, one more with .4 or one less; −1 a step."""
+    records = []
+    for _ in range(episodes):
+        x = [int(rng.integers(1, 9))]
+        while x[-1]:
+            x.append(x[-1] + (1 if rng.random() < 0.4 else -1))
+        records.append((x, -np.ones(len(x) - 1)))
+    return as_data(records)
+
+
+def inventory(episodes, rng):
+    """Stock of up to 20, ordered up at 5; what is sold earns 1, what lies there costs."""
+    records = []
+    for _ in range(episodes):
+        x, rewards = [int(rng.integers(0, 21))], []
+        while len(rewards) == 0 or rng.random() < 0.5:
+            sold = min(x[-1], rng.poisson(3))
+            rewards.append(sold - 0.1 * x[-1])
+            x.append(20 if x[-1] - sold <= 5 else x[-1] - sold)
+        records.append((x, rewards))
+    return as_data(records)
+
+
+def as_data(records):
+    states = np.concatenate([x for x, _ in records])[:, None]
+    lengths = [len(rewards) for _, rewards in records]
+    rewards = np.concatenate([rewards for _, rewards in records])
+    return pr.Trajectories(states, rewards, lengths, np.ones(len(records), bool))
+
+
+SMOOTH = {
+    "walk": lambda episodes, rng: pr.domains.walk(n=30, p=0.7).sample(0, episodes=episodes, seed=rng),
+    "queue": queue,
+    "inventory": inventory,
+}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize("episodes", [100, 1000])
+def test_quantities_are_no_labels(name, episodes):
+    taken = []
+    for seed in range(10):
+        data = SMOOTH[name](episodes, np.random.default_rng(seed))
+        taken.append(found(data, seed=seed))
+    assert taken == [()] * 10
+
+
+def test_shuffled_quantities_are_labels():
+    for make in SMOOTH.values():
+        assert found(renumbered(make(1000, np.random.default_rng(0)))) == (0,)
+
+
+def test_a_label_beside_a_number():
+    """Rewards of a product, whose number says nothing, and of the wear, on which most depends."""
+    rng = np.random.default_rng(0)
+    n, T = 400, 6
+    product, wear = rng.integers(0, 12, n), rng.integers(0, 50, n)
+    rewards = rng.permutation(12)[product] + 2.0 * wear + rng.normal(size=n)
+    states = np.repeat(np.column_stack([product, wear]), T + 1, axis=0)
+    data = pr.Trajectories(states, np.repeat(rewards, T) / T, np.full(n, T), np.ones(n, bool))
+    assert found(data) == (0,)
+
+
+def test_noise_is_seldom_a_label():
+    rng = np.random.default_rng(0)
+    taken = []
+    for seed in range(100):
+        x = rng.integers(0, 15, 600)
+        data = pr.Trajectories(
+            np.repeat(x, 2)[:, None], rng.normal(size=600), np.ones(600, int), np.ones(600, bool)
+        )
+        taken.append(found(data, seed=seed) != ())
+    assert np.sum(taken) <= 7  # at most 2.5 % are expected, and 7 of 100 has a probability of 0.3 %
+
+
+def test_too_little_to_tell():
+    data = taxi(100, 0)
+    assert found(data[:7]) == ()
+    few = pr.Trajectories(data.states % 5, data.rewards, data.lengths, data.terminated)
+    assert found(few) == ()
+    halves = pr.Trajectories(data.states + 0.5, data.rewards, data.lengths, data.terminated)
+    assert found(halves) == ()

@@ -1,0 +1,105 @@
+"""Labels found in the data: whole-numbered coordinates whose numbers are names.
+
+The numbers of a label are in no order: what is known about 217 and 219 says nothing about 218. So for every
+whole-numbered coordinate with at least FEWEST values, two predictions of the return to go are compared on
+held-out episodes, both for what is left of it after a sum of quadratics in the other coordinates,
+
+    table    by the mean at the value itself, n visits, times n/(n + PRIOR)
+    near     by those at the other values near by, the value itself left out: a weighted mean, or a weighted
+             straight line, over the h next values on either side; h the best of 1, 2, 4, 8 and 16
+
+Each explains some part of the squared error. A coordinate is taken for a label where the table explains
+something (by two standard errors over episodes) and the neighbours less than half of that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policyrisk._core.arrays import Floats, Ints, Seed
+from policyrisk._core.random import generator
+from policyrisk.passes.survey import Survey
+from policyrisk.trajectories import Trajectories
+
+FEWEST = 6  # values: a straight line through fewer is not much less than a table of them
+PRIOR = 3.0  # visits
+FOLDS = 4
+_REACH = (1, 2, 4, 8, 16)  # values on either side
+
+
+def label_columns(
+    data: Trajectories, survey: Survey, discount: float = 1.0, seed: Seed = None
+) -> tuple[int, ...]:
+    """The coordinates that are taken for labels; folds of the episodes are drawn from ``seed``.
+
+    ``survey`` is of the whole data, of which ``data`` may be a sample.
+
+    >>> import policyrisk as pr
+    >>> data = pr.domains.walk(n=30, p=0.7).sample(0, episodes=300, seed=1)
+    >>> label_columns(data, Survey.of(data), seed=0)
+    ()
+    >>> names = np.random.default_rng(0).permutation(31)
+    >>> shuffled = pr.Trajectories(names[data.states], data.rewards, data.lengths, data.terminated)
+    >>> label_columns(shuffled, Survey.of(shuffled), seed=0)
+    (0,)
+    """
+    whole = [d for d, values in enumerate(survey.values) if values is not None and values.size >= FEWEST]
+    if not whole or len(data) < 2 * FOLDS:
+        return ()
+    states = np.asarray(data.states[data.visited_rows], dtype=np.float64)
+    y = data.returns_to_go(discount)
+    episode = np.repeat(np.arange(len(data)), data.lengths)
+    fold = (generator(seed).permutation(len(data)) % FOLDS)[episode]
+    smooth = _quadratics(states)
+    gram = [(part := smooth[fold != k]).T @ part for k in range(FOLDS)]
+    moments = [smooth[fold != k].T @ y[fold != k] for k in range(FOLDS)]
+    found = []
+    for d in whole:
+        _, code = np.unique(states[:, d], return_inverse=True)
+        others = np.delete(np.arange(smooth.shape[1]), [1 + 2 * d, 2 + 2 * d])
+        explained = np.zeros((len(data), 2 * len(_REACH)))  # by each prediction, the table's first
+        total = np.zeros(len(data))
+        for k in range(FOLDS):
+            w = np.linalg.lstsq(gram[k][np.ix_(others, others)], moments[k][others], rcond=1e-10)[0]
+            left = y - smooth[:, others] @ w
+            test = fold == k
+            at, of, true = code[test], episode[test], left[test]
+            predicted = _predictions(code[~test], left[~test], code.max() + 1)
+            total += np.bincount(of, true**2, len(data))
+            for j, values in enumerate(predicted):
+                explained[:, j] += np.bincount(of, true**2 - (true - values[at]) ** 2, len(data))
+        table, near = explained[:, 0], explained[:, 1:].sum(axis=0).max()
+        error = np.sqrt(np.square(table - table.mean()).sum())
+        if table.sum() > 2 * error and near < 0.5 * table.sum():
+            found.append(d)
+    return tuple(found)
+
+
+def _quadratics(states: Floats) -> Floats:
+    """1, u_0, u_0², u_1, u_1², … with u the standardised coordinates, of shape (n, 1 + 2 dim)."""
+    spread = states.std(axis=0)
+    u = (states - states.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    powers = np.stack([u, u**2], axis=2).reshape(len(u), -1)
+    return np.hstack([np.ones((len(u), 1)), powers])
+
+
+def _predictions(code: Ints, y: Floats, m: int) -> list[Floats]:
+    """The table's prediction at each of m values, and the neighbours', each of shape (m,)."""
+    n: Floats = np.bincount(code, minlength=m).astype(np.float64)
+    total = np.asarray(np.bincount(code, y, m), dtype=np.float64)
+    found: list[Floats] = [total / (n + PRIOR)]
+    for h in _REACH:
+        u = np.arange(-h, h + 1)
+        kernel = (1.0 - np.abs(u) / (h + 1)) * (u != 0)
+
+        def around(values: Floats, power: int, kernel: Floats = kernel, u: Ints = u, h: int = h) -> Floats:
+            """Σ_u kernel(u) u^power values[i + u] for every i."""
+            summed: Floats = np.convolve(values, (kernel * u**power)[::-1])[h : h + m]
+            return summed
+
+        n0, n1, n2 = around(n, 0) + PRIOR, around(n, 1), around(n, 2) + PRIOR
+        y0, y1 = around(total, 0), around(total, 1)
+        found.append(y0 / n0)
+        if h > 1:
+            found.append((n2 * y0 - n1 * y1) / (n0 * n2 - n1**2))
+    return found
