@@ -60,7 +60,7 @@ def test_labels_are_spelled():
         ("labels,dims=x", "labels must be whole numbers or text, .*not all of them whole"),
         ("labels,dims=shop,shrink=0", "shrink= takes a positive number of visits, not '0'"),
         ("labels,dims=shop,shrink=a", "shrink= takes a positive number of visits, not 'a'"),
-        ("tiles:4,shrink=1", "after tiles can stand each of tilings=, dims= once"),
+        ("tiles:4,shrink=1", "after tiles can stand each of tilings=, by=, dims= once"),
         ("tiles:4,dims=x/", "features must be auto or one of"),
         ("tiles:9999,dims=x/labels,dims=shop/poly:1", "at most 10000, got 10033"),
     ],

@@ -7,6 +7,9 @@
     tabular, tabular:30     Tabular of whole-numbered states 0, …, 29 (of as many as the data have)
     labels                  Labels, a table of the numbers seen  shrink=3: towards the mean, see below
 
+``by=rank`` puts tiles, rbf, fourier and poly on the coordinates' ranks among the visited states
+(:class:`~policyrisk.features.Ranked`) instead of on the box: equal parts then hold as many states.
+
 One number stands for all coordinates: ``tiles:10`` of two coordinates is ``tiles:10x10``. Options follow
 after commas. Each kind takes ``dims=x+y``, the coordinates that it looks at, by name or by number from 0;
 and, last of all, ``second=`` with another spelling: the features of the second moment (of the variance,
@@ -32,7 +35,17 @@ import numpy as np
 
 from policyrisk._core.arrays import Floats
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import Features, Fourier, Joint, Labels, Polynomial, RadialBasis, Tabular, TileCoding
+from policyrisk.features import (
+    Features,
+    Fourier,
+    Joint,
+    Labels,
+    Polynomial,
+    RadialBasis,
+    Ranked,
+    Tabular,
+    TileCoding,
+)
 from policyrisk.passes.survey import VALUES, Survey
 
 EXAMPLES = (
@@ -47,10 +60,10 @@ EXAMPLES = (
 )
 
 _KINDS = {  # the options of each, and an example
-    "tiles": (("tilings", "dims"), "tiles:20x20,tilings=4"),
-    "rbf": (("width", "dims"), "rbf:7x7,width=0.2"),
-    "fourier": (("total", "dims"), "fourier:3"),
-    "poly": (("dims",), "poly:2"),
+    "tiles": (("tilings", "by", "dims"), "tiles:20x20,tilings=4"),
+    "rbf": (("width", "by", "dims"), "rbf:7x7,width=0.2"),
+    "fourier": (("total", "by", "dims"), "fourier:3"),
+    "poly": (("by", "dims"), "poly:2"),
     "tabular": (("dims",), "tabular:30"),
     "labels": (("shrink", "dims"), "labels,dims=city,shrink=3"),
 }
@@ -76,6 +89,7 @@ class Spelling:
     tilings: int = 1
     width: tuple[float, ...] = ()
     total: int | None = None
+    by: str = ""  # "rank", or the box
     shrink: float = 0.0  # visits
     dims: tuple[str, ...] = ()
     others: tuple[Spelling, ...] = ()  # maps beside this one
@@ -123,6 +137,7 @@ class Spelling:
             "tilings": str(self.tilings) if self.tilings != 1 else "",
             "width": "x".join(f"{part:g}" for part in self.width),
             "total": "" if self.total is None else str(self.total),
+            "by": self.by,
             "shrink": f"{self.shrink:g}" if self.shrink else "",
             "dims": "+".join(self.dims),
         }
@@ -186,18 +201,25 @@ class Spelling:
             return [Labels(_values(survey, d, names), None if alone else (d,), scale) for d in looked_at]
         size = self.count(count) if self.sizes else _table_size(survey, looked_at[0], names, largest)
         _check_size(size, largest, self)
-        box: dict[str, Any] = {"low": low[looked_at], "high": high[looked_at], "dims": dims}
-        sizes = self._sizes(count)
         if self.kind == "tabular":
             return [Tabular(size, dims)]
+        box: dict[str, Any] = {"low": low[looked_at], "high": high[looked_at], "dims": dims}
+        if self.by == "rank":
+            unit = {"low": np.zeros(count), "high": np.ones(count), "dims": dims}
+            return [Ranked.of(self._on(unit), survey.visited, looked_at)]
+        return [self._on(box)]
+
+    def _on(self, box: dict[str, Any]) -> Features:
+        """The map on a box: its low, high and dims."""
+        sizes = self._sizes(len(box["low"]))
         if self.kind == "tiles":
-            return [TileCoding(bins=sizes, tilings=self.tilings, **box)]
+            return TileCoding(bins=sizes, tilings=self.tilings, **box)
         if self.kind == "rbf":
             width = self.width if len(self.width) > 1 else self.width[0] if self.width else None
-            return [RadialBasis.grid(shape=sizes, width=width, **box)]
+            return RadialBasis.grid(shape=sizes, width=width, **box)
         if self.kind == "fourier":
-            return [Fourier(order=sizes[0], total=self.total, **box)]
-        return [Polynomial(degree=sizes[0], **box)]
+            return Fourier(order=sizes[0], total=self.total, **box)
+        return Polynomial(degree=sizes[0], **box)
 
     def count(self, d: int) -> int:
         """How many features there are of d coordinates, or of cosines with a total at most."""
@@ -288,6 +310,10 @@ def _wrong(text: str, rule: str, example: str) -> InvalidInputError:
 def _value(name: str, value: str, text: str, example: str) -> Any:
     if name == "dims":
         return tuple(value.split("+"))
+    if name == "by":
+        if value != "rank":
+            raise _wrong(text, f"by= takes rank, not {value!r}", example)
+        return value
     if name == "width":
         try:
             widths = tuple(float(part) for part in value.split("x"))

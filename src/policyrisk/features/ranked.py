@@ -43,12 +43,16 @@ class Ranked(Described):
             )
 
     @classmethod
-    def of(cls, inner: Features, states: npt.ArrayLike) -> Ranked:
-        """The map whose knots are the distinct ones of 65 quantiles of each coordinate of states (n, dim)."""
+    def of(cls, inner: Features, states: npt.ArrayLike, dims: Sequence[int] | None = None) -> Ranked:
+        """The map whose knots are the distinct ones of 65 quantiles of each coordinate of states (n, dim).
+
+        ``dims`` are the coordinates that the inner map looks at; all others have the rank 0 everywhere.
+        """
         array = as_states(states)
         shares = np.linspace(0.0, 1.0, KNOTS + 1)
         quantiles = np.quantile(array, shares, axis=0, method="inverted_cdf")
-        return cls(inner, [np.unique(column) for column in quantiles.T])
+        used = range(array.shape[1]) if dims is None else dims
+        return cls(inner, [np.unique(q) if d in used else q[:1] for d, q in enumerate(quantiles.T)])
 
     @classmethod
     def of_spec(cls, inner: Mapping[str, Any], knots: Sequence[Sequence[float]]) -> Ranked:
@@ -56,6 +60,13 @@ class Ranked(Described):
         from policyrisk.features.registry import from_spec
 
         return cls(from_spec(inner), knots)
+
+    @property
+    def dims(self) -> tuple[int, ...] | None:
+        """The coordinates that the inner map looks at, None for all."""
+        inner: Any = self.inner
+        found: tuple[int, ...] | None = getattr(inner, "dims", None) or getattr(inner, "box", inner).dims
+        return found
 
     @property
     def size(self) -> int:
@@ -78,8 +89,9 @@ class Ranked(Described):
     def outside(self, states: npt.ArrayLike) -> Bools:
         """Which states lie beyond the knots, of shape (n,)."""
         array = self._checked(states)
-        ends = np.array([[knots[0], knots[-1]] for knots in self.knots])
-        return np.asarray(np.any((array < ends[:, 0]) | (array > ends[:, 1]), axis=1))
+        ends = [(knots[0], knots[-1]) if knots.size > 1 else (-np.inf, np.inf) for knots in self.knots]
+        low, high = np.array(ends).T
+        return np.asarray(np.any((array < low) | (array > high), axis=1))
 
     def spec(self) -> dict[str, Any]:
         """This map in plain values."""
