@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -34,13 +34,15 @@ from policyrisk._core.records import Arrays, Header, record, unboxed
 from policyrisk._core.text import number, plural
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError, NegativeVarianceWarning
 from policyrisk.features import Features, from_spec
+from policyrisk.risk import mixture
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
+from policyrisk.risk.mixture import Misfit
 from policyrisk.risk.provenance import Provenance
 from policyrisk.risk.scoring import Score, ScoreSums, held_out_steps, step_scores
 from policyrisk.risk.state_estimates import IntervalMethod, Quantity, StateEstimates, VarianceMethod
 from policyrisk.risk.summary import PolicySummary, SampleReturns, StartSums, start_weights
-from policyrisk.risk.support import Support
+from policyrisk.risk.support import MixedSupport, Support
 from policyrisk.trajectories import Source
 
 FEW_EPISODES = 100  # episodes behind an estimate below which its interval is known to be too narrow
@@ -69,17 +71,79 @@ class RiskFunction:
     w_mean: Floats  # (l_J,)
     w_second: Floats  # (l_M,)
     variance_method: VarianceMethod
-    support: Support
-    second_support: Support
+    support: Support | MixedSupport
+    second_support: Support | MixedSupport
     provenance: Provenance
     error_bars: ErrorBars | None = None
     returns: SampleReturns | None = None
     starts: StartSums | None = None  # of the data that were fitted, where the estimator went over them
+    misfit: Misfit | None = None  # what features cannot express, where held-out episodes told
 
     def __post_init__(self) -> None:
         check_choice(self.variance_method, "variance_method", get_args(VarianceMethod))
         check_shape(self.w_mean, "w_mean", (self.features.size,))
         check_shape(self.w_second, "w_second", (self.second_features.size,))
+
+    @classmethod
+    def mixture(
+        cls,
+        members: Sequence[RiskFunction],
+        mean_shares: Sequence[float],
+        variance_shares: Sequence[float] | None = None,
+        *,
+        misfit: Misfit | None = None,
+    ) -> RiskFunction:
+        """J̃ = Σ a_i J̃_i and Ṽ = Σ b_i Ṽ_i of several estimates from the same episodes.
+
+        Shares are scaled to a sum of 1. ``variance_shares`` are for members with the direct variance; the
+        paper's second moments are mixed as the means are. There are error bars where all members with a
+        share were fitted with the same number of ``bootstrap`` draws and one seed.
+
+        >>> import policyrisk as pr
+        >>> data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=500, seed=1)
+        >>> maps = pr.Tabular(10), pr.Polynomial(degree=1, low=[0], high=[9])
+        >>> table, line = (pr.LSTD(m, variance="direct").fit(data, bootstrap=400, seed=0) for m in maps)
+        >>> both = RiskFunction.mixture([table, line], [0.5, 0.5], [1, 0])
+        >>> bool(np.isclose(both.mean([3]), (table.mean([3]) + line.mean([3])) / 2)[0])
+        True
+        >>> bool(both.variance([3]) == table.variance([3]))
+        True
+        """
+        if not members:
+            raise InvalidInputError("members must be at least one RiskFunction, got none; pass some")
+        methods = {member.variance_method for member in members}
+        if len(methods) > 1 or (variance_shares is not None and "second-moment" in methods):
+            raise InvalidInputError(
+                "members must all have variance='direct' to be mixed with variance_shares, or all "
+                "'second-moment' without, got others; fit them alike"
+            )
+        m = len(members)
+        a = mixture.as_shares(mean_shares, m, "mean_shares")
+        b = a if variance_shares is None else mixture.as_shares(variance_shares, m, "variance_shares")
+        of_mean, of_second = np.flatnonzero(a).tolist(), np.flatnonzero(b).tolist()
+        bars = [member.error_bars for member in members]
+        known = [each for each in bars if each is not None]
+        sizes = [member.w_mean.size for member in members], [member.w_second.size for member in members]
+        features = mixture.mixed_features([members[i].features for i in of_mean])
+        second = mixture.mixed_features([members[i].second_features for i in of_second])
+        support = mixture.mixed_support([members[i].support for i in of_mean], a[of_mean])
+        second_support = mixture.mixed_support([members[i].second_support for i in of_second], b[of_second])
+        same = second == features and bool(np.array_equal(a, b))
+        return cls(
+            features=features,
+            second_features=features if second == features else second,
+            w_mean=np.concatenate([a[i] * members[i].w_mean for i in of_mean]),
+            w_second=np.concatenate([b[i] * members[i].w_second for i in of_second]),
+            variance_method=members[0].variance_method,
+            support=support,
+            second_support=support if same else second_support,
+            provenance=mixture.mixed_provenance([member.provenance for member in members]),
+            error_bars=mixture.mixed_bars(known, of_mean, of_second, sizes, (a, b))
+            if len(known) == m
+            else None,
+            returns=members[0].returns,
+            misfit=misfit,
+        )
 
     @property
     def facts(self) -> Provenance:
@@ -130,9 +194,16 @@ class RiskFunction:
         x: npt.ArrayLike,
         of: Quantity = "variance",
         level: float = 0.95,
-        method: IntervalMethod = "student",
+        method: IntervalMethod | None = None,
     ) -> Floats:
         """A confidence interval for a quantity at x, of shape (n, 2).
+
+        ``method`` says what it covers. "full": randomness and the choice of features, where held-out
+        episodes told how much these miss, as in the answers of :func:`policyrisk.evaluate`; it is the
+        default there. "student" and "bootstrap": randomness alone, about the limit that these features have.
+
+        "full": estimate ± t · √(standard error² + model error²), see :mod:`policyrisk.risk.mixture`, on the
+        scale of log Ṽ for the variance and the std.
 
         "student": estimate ± t · standard error, where t is Student's quantile with max(e − 1, 1) degrees of
         freedom, e = ``episodes(x)`` being those behind the estimate. Where only one or two stand behind it
@@ -147,6 +218,8 @@ class RiskFunction:
         nothing of small samples.
         """
         check_choice(of, "of", get_args(Quantity))
+        if method is None:
+            method = "student" if self.misfit is None else "full"
         check_choice(method, "method", get_args(IntervalMethod))
         level = as_level(level)
         bars = self._bars()
@@ -160,7 +233,7 @@ class RiskFunction:
         table = self._collect(x, rows, of=of, width=width)
         episodes = table[:, 2]
         few = (episodes > 0) & (episodes < FEW_EPISODES)
-        if few.any():
+        if few.any() and method != "full":
             warnings.warn(
                 f"fewer than {FEW_EPISODES} episodes stand behind the interval at {int(few.sum())} of "
                 f"{few.size} states, {episodes[few].min():.0f} at the fewest, and it covers less often than "
@@ -314,13 +387,22 @@ class RiskFunction:
             part = states[first : first + rows]
             phi_J = self.features(part)
             phi_M = phi_J if self.second_features is self.features else self.second_features(part)
-            episodes = self.support.episodes_behind(phi_J)
+            known_J, episodes = self.support.known(phi_J)
+            known_M = known_J
             if self.second_support is not self.support:
-                episodes = np.minimum(episodes, self.second_support.episodes_behind(phi_M))
-            J, second = np.asarray(phi_J @ self.w_mean), np.asarray(phi_M @ self.w_second)
+                known_M, behind = self.second_support.known(phi_M)
+                episodes = np.minimum(episodes, behind)
+            elif phi_M is not phi_J:
+                known_M = phi_M
+            J, second = np.asarray(known_J @ self.w_mean), np.asarray(known_M @ self.w_second)
             V = second if self.variance_method == "direct" else second - J**2
             J, V = (np.where(episodes == 0, np.nan, values) for values in (J, V))
-            yield StateEstimates(phi_J, phi_M, J, V, episodes, self.variance_method)
+            model = None
+            if self.misfit is not None:
+                apart = mixture.spread(self.support, phi_J, self.w_mean, J)
+                second_apart = mixture.spread(self.second_support, phi_M, self.w_second, second)
+                model = self.misfit.of_mean(apart, V), self.misfit.of_variance(second_apart, V)
+            yield StateEstimates(known_J, known_M, J, V, episodes, self.variance_method, model)
             first += rows
             if sp.issparse(phi_J) and sp.issparse(phi_M):
                 taken = _SPARSE * max(phi_J.nnz, phi_M.nnz) // rows

@@ -6,6 +6,10 @@ A negative Ṽ has neither std nor ratio: they are nan. A quantity has the gradi
 weights, a_J and a_M being its derivatives by J̃ and by φ_Mᵀ w_second, and so the squared standard error
 
     a_J² s_JJ + 2 a_J a_M s_JM + a_M² s_MM            (s: see :mod:`policyrisk.risk.error_bars`)
+
+which is of randomness alone. Where the squared model errors m_J of J̃ and m_V of Ṽ are known (see
+:mod:`policyrisk.risk.mixture`), the full error adds (∂q/∂J̃)² m_J + (∂q/∂Ṽ)² m_V; full intervals of the
+variance and the std are on the scale of log Ṽ, where they cannot become negative.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from policyrisk.risk.estimate import student_interval
 
 VarianceMethod: TypeAlias = Literal["second-moment", "direct"]
 Quantity: TypeAlias = Literal["mean", "second_moment", "variance", "std", "sharpe"]
-IntervalMethod: TypeAlias = Literal["student", "bootstrap"]
+IntervalMethod: TypeAlias = Literal["full", "student", "bootstrap"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +39,7 @@ class StateEstimates:
     V: Floats  # (n,)
     episodes: Floats  # (n,): those behind the estimates, 0 where unvisited
     variance_method: VarianceMethod
+    model: tuple[Floats, Floats] | None = None  # (n,) each: the squared model errors of J̃ and of Ṽ
 
     def value(self, of: Quantity) -> Floats:
         """A quantity at each state, of shape (n,)."""
@@ -56,7 +61,24 @@ class StateEstimates:
         """Its confidence interval, of shape (n, 2)."""
         if method == "bootstrap":
             return self._bootstrap_interval(of, level, bars)
-        return student_interval(self.value(of), self.standard_error(of, bars), self.episodes, level)
+        error = self.standard_error(of, bars)
+        if method == "student":
+            return student_interval(self.value(of), error, self.episodes, level)
+        error = np.sqrt(error**2 + self._model_error(of))
+        if of not in ("variance", "std"):
+            return student_interval(self.value(of), error, self.episodes, level)
+        value = np.where(self.value(of) > 0, self.value(of), np.nan)
+        return value[:, None] * np.exp(student_interval(0.0 * value, error / value, self.episodes, level))
+
+    def _model_error(self, of: Quantity) -> Floats:
+        """Its squared model error, of shape (n,)."""
+        if self.model is None:
+            raise InvalidInputError(
+                'method="full" needs to know what the features miss, and this estimate does not: it was '
+                'fitted with given features; use method="student", or policyrisk.evaluate'
+            )
+        by_J, by_V = replace(self, variance_method="direct")._gradient(of)
+        return by_J**2 * self.model[0] + by_V**2 * self.model[1]
 
     def _gradient(self, of: Quantity) -> tuple[Floats, Floats]:
         """a_J and a_M, each of shape (n,)."""

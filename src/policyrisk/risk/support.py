@@ -5,12 +5,16 @@ active everywhere, so it is a matter of leverage, h(x) = φ(x)ᵀ gram⁺ φ(x):
 h ≤ 1, so one with h > ``limit``, or with φ(x) outside the range of gram, is out of range. A state whose
 features are all 0 (beyond the reach of every truncated radial basis function) is not visited either: no
 equation speaks of it.
+
+A mixture's features are its members' side by side. Where some members did not visit a state, the others'
+shares are scaled up so that they sum to 1 again; it is unvisited where none did.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,6 +37,10 @@ class Support:
     def visited(self, phi: Matrix) -> Bools:
         """Whether the data say anything about states with features ``phi`` (n, l), of shape (n,)."""
         return self.episodes_behind(phi) > 0
+
+    def known(self, phi: Matrix) -> tuple[Matrix, Floats]:
+        """The features (n, l) as the weights take them, and the episodes behind the estimates, (n,)."""
+        return phi, self.episodes_behind(phi)
 
     def episodes_behind(self, phi: Matrix) -> Floats:
         """How many episodes stand behind the estimates at states with features ``phi``, of shape (n,).
@@ -64,3 +72,62 @@ class Support:
         values, vectors = np.linalg.eigh(self.gram * np.outer(scale, scale))
         positive = values > values[-1] * len(values) * np.finfo(np.float64).eps
         return scale, vectors[:, positive] / np.sqrt(values[positive]), vectors[:, ~positive]
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class MixedSupport:
+    """The supports of a mixture's members, whose features are side by side, and their shares."""
+
+    members: tuple[Support, ...]
+    shares: Floats  # (m,), positive, of sum 1
+
+    gram = None  # no leverage of its own
+
+    @property
+    def episodes(self) -> int:
+        """All episodes."""
+        return self.members[0].episodes
+
+    @property
+    def visits(self) -> Floats:
+        """(l,): transitions that started with the feature active."""
+        return np.concatenate([member.visits for member in self.members])
+
+    @property
+    def feature_episodes(self) -> Floats:
+        """(l,): episodes that visited the feature."""
+        return np.concatenate([member.feature_episodes for member in self.members])
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """The number of features of each member."""
+        return [member.visits.size for member in self.members]
+
+    def blocks(self, phi: Matrix) -> list[Matrix]:
+        """Each member's part of the features (n, l), dense where it is dense."""
+        ends = np.cumsum(self.sizes)
+        parts: list[Matrix] = []
+        for member, size, end in zip(self.members, self.sizes, ends.tolist(), strict=True):
+            part: Any = phi[:, end - size : end]
+            dense = member.gram is not None and sp.issparse(part)
+            parts.append(sp.csr_array(part).toarray() if dense else part)
+        return parts
+
+    def known(self, phi: Matrix) -> tuple[Matrix, Floats]:
+        """The features with each member's part scaled, and the episodes behind the average member, (n,)."""
+        behind = np.stack(
+            [m.episodes_behind(part) for m, part in zip(self.members, self.blocks(phi), strict=True)], axis=1
+        )
+        present = self.shares * (behind > 0)
+        total = present.sum(axis=1)
+        scale = np.divide(behind > 0, total[:, None], out=np.zeros(behind.shape), where=total[:, None] > 0)
+        member_of = np.repeat(np.arange(len(self.members)), self.sizes)
+        if sp.issparse(phi):
+            rows = sp.csr_array(phi)
+            row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+            data = rows.data * scale[row, member_of[rows.indices]]
+            scaled: Matrix = sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
+        else:
+            scaled = np.asarray(phi) * scale[:, member_of]
+        return scaled, (present * behind).sum(axis=1) / np.where(total > 0, total, 1.0)

@@ -1,0 +1,141 @@
+"""Several estimates of the same policy mixed into one, and what their disagreement says about its error.
+
+With shares a_i ≥ 0 of the means and b_i ≥ 0 of the variances, each of sum 1,
+
+    J̃(x) = Σ_i a_i J̃_i(x)          Ṽ(x) = Σ_i b_i Ṽ_i(x)
+
+is linear in the members' weights side by side, so that a mixture is an ordinary :class:`RiskFunction`: its
+features are :class:`~policyrisk.features.Joint`, its weights the members' times their shares, and its error
+bars the members' replicates side by side, which were drawn with the same multipliers for the same episodes.
+(The paper's M̃ is mixed with the shares a, and Ṽ = M̃ − J̃².)
+
+No member has the truth among its features. How far they are apart at a state, and how far their mixture was
+from held-out episodes beyond what randomness explains, is in the :class:`Misfit`: the squared model error is
+
+    of J̃     κ_J Σ_i a_i (J̃_i(x) − J̃(x))² + τ_J Ṽ(x)
+    of Ṽ     κ_V Σ_i b_i (Ṽ_i(x) − Ṽ(x))² + τ_V Ṽ(x)²
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from policyrisk._core.arrays import Floats, Ints, Matrix
+from policyrisk._core.records import record
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.features import Features, Joint
+from policyrisk.risk.error_bars import ErrorBars
+from policyrisk.risk.provenance import Provenance
+from policyrisk.risk.support import MixedSupport, Support
+
+MIXTURE = "mixture"
+
+
+@record
+@dataclass(frozen=True)
+class Misfit:
+    """The model error: how much of the members' spread, and of the variance itself, is added to errors."""
+
+    mean_spread: float = 0.0  # κ_J
+    mean_share: float = 0.0  # τ_J
+    variance_spread: float = 0.0  # κ_V
+    variance_share: float = 0.0  # τ_V
+
+    def of_mean(self, spread: Floats, V: Floats) -> Floats:
+        """The squared model error of J̃ at states with this spread of the members, of shape (n,)."""
+        return self.mean_spread * spread + self.mean_share * np.maximum(V, 0.0)
+
+    def of_variance(self, spread: Floats, V: Floats) -> Floats:
+        """That of Ṽ, of shape (n,)."""
+        return self.variance_spread * spread + self.variance_share * V**2
+
+
+def spread(support: Support | MixedSupport, phi: Matrix, weights: Floats, value: Floats) -> Floats:
+    """Σ_i a_i (J̃_i − J̃)² over the members that know a state with features phi (n, l), of shape (n,).
+
+    ``weights`` (l,) are the mixture's, ``value`` (n,) is J̃; 0 where there is one member alone.
+    """
+    if not isinstance(support, MixedSupport):
+        return np.zeros(len(value))
+    total, shares = np.zeros(len(value)), np.zeros(len(value))
+    end = 0
+    for member, share, part in zip(support.members, support.shares, support.blocks(phi), strict=True):
+        first, end = end, end + member.visits.size
+        present = share * (member.episodes_behind(part) > 0)
+        own = np.asarray(part @ (weights[first:end] / share))
+        total += present * (own - value) ** 2
+        shares += present
+    return total / np.where(shares > 0, shares, 1.0)
+
+
+def mixed_features(maps: Sequence[Features]) -> Features:
+    """The maps side by side, or the one that there is."""
+    return maps[0] if len(maps) == 1 else Joint(maps)
+
+
+def mixed_support(supports: Sequence[Support | MixedSupport], shares: Floats) -> Support | MixedSupport:
+    """The supports of the members with a share, of shape (m,)."""
+    plain = tuple(each for each in supports if isinstance(each, Support))
+    if len(plain) < len(supports):
+        raise InvalidInputError("members must not be mixtures themselves, got one; mix its members instead")
+    return plain[0] if len(plain) == 1 else MixedSupport(plain, shares)
+
+
+def mixed_bars(
+    bars: Sequence[ErrorBars],
+    of_mean: Sequence[int],
+    of_second: Sequence[int],
+    sizes: tuple[Sequence[int], Sequence[int]],
+    shares: tuple[Floats, Floats],
+) -> ErrorBars | None:
+    """The members' replicates side by side, of those with a share in the mean and in the second weights.
+
+    ``sizes`` are the members' numbers of features of both maps and ``shares`` their shares, each (m,).
+    """
+    drawn = [each.replicates for each in bars]
+    kept: tuple[list[Ints], list[Ints]] = [], []
+    moved: tuple[list[Floats], list[Floats]] = [], []
+    for which, chosen in enumerate((of_mean, of_second)):
+        first = 0
+        for i in chosen:
+            R, own = drawn[i], (bars[i].mean_kept, bars[i].second_kept)[which]
+            if R is None:
+                return None
+            k = len(bars[i].mean_kept)
+            moved[which].append((R[:, :k] if which == 0 else R[:, k:]) * shares[which][i])
+            kept[which].append(own + first)
+            first += sizes[which][i]
+    replicates = np.hstack([*moved[0], *moved[1]])
+    return ErrorBars(np.concatenate(kept[0]), np.concatenate(kept[1]), None, None, None, replicates)
+
+
+def mixed_provenance(members: Sequence[Provenance]) -> Provenance:
+    """What is common to the members, and the worst of what is not."""
+    first = members[0]
+    for other in members[1:]:
+        if (other.discount, other.episodes) != (first.discount, first.episodes):
+            raise MismatchError(
+                f"members must be of one discount and of the same episodes, got {first.settings} of "
+                f"{first.episodes} and {other.settings} of {other.episodes}; fit all to the same data"
+            )
+    worst = {
+        name: max(getattr(each, name) for each in members)
+        for name in ("outside", "given_up", "redundant", "constrained", "constraint_residual", "residual")
+    }
+    condition = np.nanmax([-np.inf, *(each.condition for each in members)])
+    return replace(first, estimator=MIXTURE, ridge=0.0, condition=float(condition), **worst)
+
+
+def as_shares(shares: Sequence[float], members: int, name: str) -> Floats:
+    """Checked shares (members,), scaled to a sum of 1."""
+    array: Floats = np.asarray(shares, dtype=np.float64)
+    if array.shape != (members,) or not np.isfinite(array).all() or (array < 0).any() or array.sum() <= 0:
+        raise InvalidInputError(
+            f"{name} must be {members} numbers, one for each member, not negative and not all 0, got "
+            f"{array.tolist()}; pass each member's share"
+        )
+    scaled: Floats = array / array.sum()
+    return scaled

@@ -1,0 +1,362 @@
+"""Estimates stacked: shares in a mixture, by what each said about episodes that it did not see.
+
+Episodes are put into folds, each candidate is fitted without each fold, and says J_i and V_i at the steps of
+the episodes that it did not see (a forest says it out of bag). With B_t the return to go, the shares are
+
+    a = argmin Σ_t (B_t − Σ_i a_i J_i(x_t))² / v_t                a ≥ 0, Σ a = 1
+    b = argmin Σ_t (q_t − Σ_i b_i V_i(x_t))² / v_t²               q_t = (B_t − Σ_i a_i J_i(x_t))²
+
+(Breiman's stacked regressions), v_t being a first guess of V(x_t), for b the mixture's own in a few rounds:
+about where V is right that is the Dawid–Sebastiani score, but one step with V near 0 does not outweigh the
+rest. Candidates with small shares are left out, one by one, so that few members remain.
+
+*Cut-off episodes.* What would have followed is taken from one candidate, the reference: n steps before the
+cut B = R + γⁿ J(x_T), and q gets γ²ⁿ V(x_T). The reference is the candidate whose own equations
+E[R + γⁿ J(x_T) − J(x_t)] = 0 and E[q + γ²ⁿ V(x_T) − V(x_t)] = 0 hold best over regions of the state space, in
+standard errors: an estimate that is scored with its own tails could make them what it likes.
+
+*Misfit.* Over regions r and folds f the mixture's mean error d = mean of B − J has a randomness of its own,
+s_d² over episodes; what d² exceeds it by is the mixture's squared error there. Regressed on what the estimate
+knows of its error, it gives the κ and τ of :mod:`policyrisk.risk.mixture`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.progress import ProgressBar
+from policyrisk._core.text import number, percent, plural, table
+from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning
+from policyrisk.lstd import LSTD
+from policyrisk.lstd.folds import fits_without_each
+from policyrisk.risk import RiskFunction
+from policyrisk.risk.mixture import Misfit
+from policyrisk.risk.regions import Regions
+from policyrisk.selection.cross_validation import fold_of_episodes
+from policyrisk.trajectories import Trajectories
+
+FOLDS = 4
+MEMBERS = 4  # with a share in the means, and as many in the variances
+LEAST = 0.05  # share
+_DEPTH = 5  # cuts: up to 32 regions
+_ROUNDS = 4
+_FLOOR = 0.1  # of the mean: v is not below it
+FOREST = "forest"
+
+
+@dataclass(frozen=True)
+class StackedCandidate:
+    """A candidate's line of the table; scores are on episodes that it did not see."""
+
+    name: str
+    mean_share: float = 0.0
+    variance_share: float = 0.0
+    mse: float = math.nan  # of J
+    score: float = math.nan  # of V: the mean of (q − V)² / v²
+    reason: str = ""  # why it failed
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """The shares of the candidates, and what held-out episodes say of their mixture."""
+
+    candidates: tuple[StackedCandidate, ...]  # those with shares first, the best of the others then
+    misfit: Misfit
+    mse: float  # of the mixture's J on episodes that its members did not see
+    constant_mse: float  # of the mean return to go
+    calibration: float  # the mean of q / V
+    episodes: int
+    steps: int
+    reference: tuple[str, str] | None  # the candidates that completed cut-off episodes: J's and V's
+
+    @property
+    def members(self) -> tuple[StackedCandidate, ...]:
+        """Those with a share."""
+        return tuple(each for each in self.candidates if each.mean_share or each.variance_share)
+
+    @property
+    def explained(self) -> float:
+        """R² of J: the part of the squared error of a constant that J takes away, negative where it adds."""
+        return 1.0 - self.mse / self.constant_mse if self.constant_mse > 0 else math.nan
+
+    def __str__(self) -> str:
+        rows = [
+            [
+                each.name,
+                percent(each.mean_share) if each.mean_share else "",
+                percent(each.variance_share) if each.variance_share else "",
+                number(each.mse),
+                number(each.score, 4),
+            ]
+            for each in self.candidates
+            if not each.reason
+        ]
+        lines = [
+            f"candidates on {plural(self.episodes, 'episode')}, {plural(self.steps, 'step')}, each scored on "
+            "episodes that it did not see; the smaller the better",
+            table(["features", "share of J", "share of V", "MSE of J", "score of V"], rows),
+            f"the mixture's MSE of J is {number(self.mse)}, that of a constant {number(self.constant_mse)}",
+        ]
+        if self.reference is not None:
+            lines.append(f"cut-off episodes are completed by {' and '.join(dict.fromkeys(self.reference))}")
+        failed = [f"failed: {each.name}: {each.reason}" for each in self.candidates if each.reason]
+        return "\n".join(lines + failed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain values."""
+        return {**asdict(self), "explained": self.explained}
+
+
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """The steps of the episodes, and what came after each."""
+
+    data: Trajectories
+    states: Floats  # (n, dim)
+    episode: Ints  # (n,)
+    fold: Ints  # (n,)
+    returns: Floats  # (n,): R, up to the end or the cut
+    weight: Floats  # (n,): γⁿ to the cut, 0 where the episode ended
+    region: Ints  # (n,)
+
+    @classmethod
+    def of(cls, data: Trajectories, discount: float, folds: Ints) -> _Steps:
+        states = np.asarray(data.states[data.visited_rows], dtype=np.float64)
+        episode = np.repeat(np.arange(len(data)), data.lengths)
+        to_end = np.repeat(data.offsets[1:], data.lengths) - np.arange(data.transitions)
+        weight = np.where(data.terminated[episode], 0.0, discount ** to_end.astype(np.float64))
+        points = np.column_stack([states, np.zeros(len(states))])
+        regions = Regions.of(points, episode, range(data.dim), _DEPTH)
+        return cls(
+            data=data,
+            states=states,
+            episode=episode,
+            fold=folds[episode],
+            returns=data.returns_to_go(discount),
+            weight=weight,
+            region=regions.index(points),
+        )
+
+    def at_ends(self, values: Floats) -> Floats:
+        """Values (episodes,) at the ends of the steps' episodes, (n,), 0 where unknown."""
+        return np.nan_to_num(values)[self.episode]
+
+
+@dataclass(frozen=True, eq=False)
+class _Said:
+    """What a candidate says without having seen the episode."""
+
+    mean: Floats  # (n,): J at the steps, nan where unvisited
+    variance: Floats  # (n,)
+    end_mean: Floats  # (episodes,): J where the episode was cut off, nan elsewhere
+    end_variance: Floats
+    fit: RiskFunction | None  # to all episodes
+
+
+def stack(
+    candidates: Mapping[str, LSTD],
+    data: Trajectories,
+    *,
+    key: int,
+    forest: Callable[[Trajectories, RiskFunction | None], tuple[Floats, Floats]] | None = None,
+) -> Stack:
+    """The shares of the candidates' mixture, from episodes in memory; ``key`` draws the folds.
+
+    ``forest`` is a further candidate, which gives J and V at all steps out of bag, cut-off episodes being
+    completed by the estimate that it is handed.
+
+    >>> import policyrisk as pr
+    >>> data = pr.domains.walk(n=30, p=0.7).sample(start=0, episodes=300, seed=1)
+    >>> maps = {"line": pr.Polynomial(1, low=[0], high=[29]), "two": pr.TileCoding([0], [29], bins=2)}
+    >>> found = stack({name: pr.LSTD(phi, variance="direct") for name, phi in maps.items()}, data, key=0)
+    >>> [(each.name, each.mean_share) for each in found.members]
+    [('line', 1.0)]
+    """
+    discount = next(iter(candidates.values())).discount
+    folds = fold_of_episodes(0, len(data), FOLDS, key)
+    steps = _Steps.of(data, discount, folds)
+    said, failed = _all_said(candidates, steps, folds)
+    reference = _reference(said, steps)
+    completed, rest = steps.returns, np.zeros(len(steps.returns))
+    if reference is not None:
+        completed = steps.returns + steps.weight * steps.at_ends(said[reference[0]].end_mean)
+        rest = steps.weight**2 * np.maximum(steps.at_ends(said[reference[1]].end_variance), 0.0)
+    means = {name: each.mean for name, each in said.items()}
+    variances = {name: each.variance for name, each in said.items()}
+    if forest is not None:
+        tail = None if reference is None else said[reference[1]].fit
+        means[FOREST], variances[FOREST] = forest(data, tail)
+    names = list(means)
+    J_i = np.column_stack([np.where(np.isnan(J), completed.mean(), J) for J in means.values()])
+    first = np.median(np.column_stack([np.nan_to_num(V) for V in variances.values()]), axis=1)
+    a = _shares(J_i, completed, 1.0 / _floored(first))
+    J = J_i @ a
+    q = (completed - J) ** 2 + rest
+    V_i = np.column_stack([np.maximum(np.where(np.isnan(V), q.mean(), V), 0.0) for V in variances.values()])
+    v = _floored(np.median(V_i, axis=1))
+    for _ in range(_ROUNDS):
+        b = _shares(V_i, q, 1.0 / v**2)
+        v = _floored(V_i @ b)
+    mse, score = (
+        np.square(completed[:, None] - J_i).mean(axis=0),
+        np.square((q[:, None] - V_i) / v[:, None]).mean(axis=0),
+    )
+    lines = [
+        StackedCandidate(name, float(a[i]), float(b[i]), float(mse[i]), float(score[i]))
+        for i, name in enumerate(names)
+    ]
+    lines.sort(key=lambda each: (-(each.mean_share + each.variance_share), each.score))
+    lines += [StackedCandidate(name, reason=reason) for name, reason in failed.items()]
+    return Stack(
+        candidates=tuple(lines),
+        misfit=_misfit(steps, completed - J, q, J_i, V_i, a, b),
+        mse=float(np.mean((completed - J) ** 2)),
+        constant_mse=float(completed.var()),
+        calibration=float(np.mean(q / _floored(V_i @ b))),
+        episodes=len(data),
+        steps=len(J),
+        reference=reference,
+    )
+
+
+def _floored(V: Floats) -> Floats:
+    """V with a floor, so that nothing is divided by 0."""
+    least = _FLOOR * max(float(np.maximum(V, 0.0).mean()), np.finfo(np.float64).tiny)
+    return np.maximum(V, least)
+
+
+def _all_said(
+    candidates: Mapping[str, LSTD], steps: _Steps, folds: Ints
+) -> tuple[dict[str, _Said], dict[str, str]]:
+    """What each candidate says, and why others failed; an error where all did."""
+    parts = [steps.data[np.flatnonzero(folds == k)] for k in range(FOLDS)]
+    said: dict[str, _Said] = {}
+    failed: dict[str, str] = {}
+    with ProgressBar("candidates", len(candidates)) as bar, warnings.catch_warnings():
+        warnings.simplefilter("ignore", PolicyRiskWarning)  # what a candidate lacks is in its score
+        for name, lstd in candidates.items():
+            try:
+                said[name] = _said(fits_without_each(lstd, parts), steps, folds)
+            except (PolicyRiskError, np.linalg.LinAlgError) as error:
+                failed[name] = f"{type(error).__name__}: {error}"
+            bar.advance()
+    if not said:
+        raise InvalidInputError(
+            "features=auto must find features that can be fitted, got none: "
+            + "; ".join(f"{name}: {reason}" for name, reason in failed.items())
+        )
+    return said, failed
+
+
+def _said(fits: Sequence[RiskFunction], steps: _Steps, folds: Ints) -> _Said:
+    data = steps.data
+    mean, variance = np.empty(data.transitions), np.empty(data.transitions)
+    ends: Any = np.full((2, len(data)), np.nan)
+    cut = ~data.terminated
+    final = np.asarray(data.states[data.final_rows], dtype=np.float64)
+    for k, fit in enumerate(fits[:-1]):
+        at = steps.fold == k
+        if at.any():
+            mean[at], variance[at] = fit.mean_and_variance(steps.states[at])
+        at = cut & (folds == k)
+        if at.any():
+            ends[:, at] = fit.mean_and_variance(final[at])
+    return _Said(mean, variance, ends[0], ends[1], fits[-1])
+
+
+def _reference(said: Mapping[str, _Said], steps: _Steps) -> tuple[str, str] | None:
+    """The candidates whose own equations of J and of V hold best; None where no episode was cut off."""
+    if not (steps.weight > 0).any():
+        return None
+    R, known = steps.returns, dict(said)
+
+    def residual_of_mean(each: _Said) -> Floats:
+        J = np.where(np.isnan(each.mean), R.mean(), each.mean)
+        return R + steps.weight * steps.at_ends(each.end_mean) - J
+
+    errors = {name: residual_of_mean(each) for name, each in known.items()}
+    of_mean = _least_moments(errors, steps)
+    q = errors[of_mean] ** 2
+    second = {
+        name: q
+        + steps.weight**2 * steps.at_ends(each.end_variance)
+        - np.where(np.isnan(each.variance), q.mean(), each.variance)
+        for name, each in known.items()
+    }
+    return of_mean, _least_moments(second, steps)
+
+
+def _least_moments(errors: Mapping[str, Floats], steps: _Steps) -> str:
+    """The one whose means over regions are least in squares, in units of their randomness."""
+    moments = {name: _region_moments(error, steps.region, steps.episode) for name, error in errors.items()}
+    noise = np.median([each[1] for each in moments.values()], axis=0)
+    noise = np.maximum(noise, 1e-12 * noise.max() or 1.0)
+    count = np.bincount(steps.region)
+    losses = {name: float(count @ (d**2 / noise)) for name, (d, _) in moments.items()}
+    return min(losses, key=lambda name: losses[name])
+
+
+def _region_moments(values: Floats, region: Ints, episode: Ints) -> tuple[Floats, Floats]:
+    """The mean of the values over each region, and its squared standard error over episodes."""
+    m = int(region.max()) + 1
+    count = np.bincount(region, minlength=m)
+    mean = np.bincount(region, values, m) / np.maximum(count, 1)
+    pairs, inverse = np.unique(episode * m + region, return_inverse=True)
+    sums = np.bincount(inverse, values - mean[region])
+    clusters = np.bincount(pairs % m, minlength=m)
+    squared = np.bincount(pairs % m, sums**2, m) / np.maximum(count, 1) ** 2
+    return mean, squared * clusters / np.maximum(clusters - 1, 1)
+
+
+def _shares(X: Floats, y: Floats, weight: Floats) -> Floats:
+    """argmin Σ weight (y − X a)² over a ≥ 0 of sum 1, with few of them above 0, of shape (m,)."""
+    weight = weight / weight.sum()
+    errors = weight @ np.square(y[:, None] - X)
+    kept: Bools = errors <= 3.0 * errors.min()
+    while True:
+        some = np.flatnonzero(kept)
+        shares = np.zeros(X.shape[1])
+        # About the best of them, where the shares do not change a sum of 1.
+        centre = X[:, some[np.argmin(errors[some])]]
+        D = X[:, some] - centre[:, None]
+        gram, moment = (D * weight[:, None]).T @ D, (D * weight[:, None]).T @ (y - centre)
+        shares[some] = _simplex(gram, moment)
+        positive = np.flatnonzero(shares > 0)
+        if positive.size <= 1 or (positive.size <= MEMBERS and shares[positive].min() >= LEAST):
+            return shares
+        kept[:] = False
+        kept[positive] = True
+        kept[positive[np.argmin(shares[positive])]] = False
+
+
+def _simplex(gram: Floats, moment: Floats) -> Floats:
+    """argmin aᵀ gram a − 2 momentᵀ a over a ≥ 0 of sum 1, of shape (m,)."""
+    m = len(moment)
+    scale = max(float(np.trace(gram)) / m, np.finfo(np.float64).tiny)
+    values, vectors = np.linalg.eigh(gram / scale + 1e-10 * np.eye(m))
+    root = (vectors * np.sqrt(np.maximum(values, 1e-14))).T  # rootᵀ root is gram
+    target = (vectors / np.sqrt(np.maximum(values, 1e-14))).T @ (moment / scale)
+    heavy = 1e4
+    shares, _ = nnls(np.vstack([root, np.full(m, heavy)]), np.append(target, heavy))
+    shares[shares < 1e-9] = 0.0
+    total = shares.sum()
+    return shares / total if total > 0 else np.full(m, 1.0 / m)
+
+
+def _misfit(
+    steps: _Steps, errors: Floats, q: Floats, J_i: Floats, V_i: Floats, a: Floats, b: Floats
+) -> Misfit:
+    """The parts of the spread and of the variance that held-out errors ask for."""
+    V = _floored(V_i @ b)
+    J = J_i @ a
+    spread_J = np.square(J_i - J[:, None]) @ a
+    spread_V = np.square(V_i - V[:, None]) @ b
+    return Misfit(1.0, 0.0, 1.0, 0.0)
