@@ -9,6 +9,7 @@ becomes one by :func:`as_features`; a class of your own is loaded again once it 
 
 from policyrisk.features.fourier import Fourier
 from policyrisk.features.function import FunctionFeatures, as_features
+from policyrisk.features.leaves import Leaves
 from policyrisk.features.polynomial import Polynomial
 from policyrisk.features.protocol import BinaryFeatures, Features
 from policyrisk.features.radial import RadialBasis
@@ -22,6 +23,7 @@ __all__ = [
     "Features",
     "Fourier",
     "FunctionFeatures",
+    "Leaves",
     "Polynomial",
     "RadialBasis",
     "Ranked",

@@ -8,6 +8,7 @@ from typing import Any
 from policyrisk._core.records import makes_features
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.fourier import Fourier
+from policyrisk.features.leaves import Leaves
 from policyrisk.features.polynomial import Polynomial
 from policyrisk.features.protocol import Features
 from policyrisk.features.radial import RadialBasis
@@ -19,6 +20,7 @@ __all__ = ["from_spec", "register"]
 
 _KINDS: dict[str, Callable[..., Features]] = {
     "Fourier": Fourier,
+    "Leaves": Leaves,
     "Polynomial": Polynomial,
     "RadialBasis": RadialBasis,
     "RadialBasis.grid": RadialBasis.grid,
