@@ -1,14 +1,14 @@
 """The leaves of binary trees as features: in each tree a state lies in exactly one leaf.
 
-A tree is written in preorder, a split before what lies below it, the left side before the right. A split has a
-coordinate f and a threshold θ and sends a state to the left where
+A tree is written in preorder, a split before what lies below it, the left side before the right. A split has
+a coordinate f and a threshold θ and sends a state to the left where
 
     x_f ≤ θ
 
 in float64, as it comes; a leaf is written as coordinate −1. ``feature=[[0, -1, 1, -1, -1]]`` and
 ``threshold=[[0.5, 2.0]]`` are one tree: x_0 ≤ 0.5 is leaf 0; what is left of the others goes to leaf 1 where
-x_1 ≤ 2, else to leaf 2. Leaves are numbered in that order, tree after tree. An average over trees whose leaves
-hold values v is φ(x)ᵀ w with w = v / trees.
+x_1 ≤ 2, else to leaf 2. Leaves are numbered in that order, tree after tree. An average over trees whose
+leaves hold values v is φ(x)ᵀ w with w = v / trees.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class Leaves(Described):
             as_floats(each, f"threshold of tree {tree}", (count,))
             for tree, (each, count) in enumerate(zip(threshold, splits, strict=True))
         ]
-        self.roots = readonly(np.concatenate([[0], np.cumsum([each.size for each in nodes])]).astype(np.int64))
+        self.roots = readonly(
+            np.concatenate([[0], np.cumsum([each.size for each in nodes])]).astype(np.int64)
+        )
         self.feature = readonly(np.concatenate(nodes))  # (nodes,)
         at = np.zeros(self.feature.size)
         at[self.feature >= 0] = np.concatenate(cuts)

@@ -31,8 +31,8 @@ def grow(
 ) -> int:
     """A tree in preorder, into feature and threshold; returns its number of nodes.
 
-    Rows with ``grown`` choose the splits: of ``tries`` random ones along every coordinate, x_f ≤ x_if with i a
-    random row, that which leaves the least squares of y about the two sides' means. Either side keeps
+    Rows with ``grown`` choose the splits: of ``tries`` random ones along every coordinate, x_f ≤ x_if with i
+    a random row, that which leaves the least squares of y about the two sides' means. Either side keeps
     ``least_rows`` rows and ``least_episodes`` episodes, of those that are grown on and, where there are any,
     of those that are not.
     """
