@@ -15,12 +15,11 @@ from conftest import dense
 from scipy.linalg import block_diag
 
 from policyrisk._core import threads as threads_module
-from policyrisk._core.random import keys, stream, uniform
+from policyrisk._core.random import keys, mammen, stream, uniform
 from policyrisk._core.threads import single_threaded
 from policyrisk.equations import Weights
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Polynomial, Tabular, TileCoding
-from policyrisk.lstd import _kernels
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.definition import Definition
 from policyrisk.lstd.sandwich import Face, sandwich
@@ -240,8 +239,8 @@ def test_bootstrap_deviations_have_the_covariance_and_the_skewness() -> None:
 def test_multipliers_come_from_the_seed_and_the_number_of_the_episode() -> None:
     key, root = keys(7), np.sqrt(5.0)
     whole, rest = np.empty((6, 4)), np.empty((4, 4))
-    _kernels.mammen(*key, 0, whole)
-    _kernels.mammen(*key, 2, rest)
+    mammen(*key, 0, whole)
+    mammen(*key, 2, rest)
     np.testing.assert_array_equal(rest, whole[2:])
     for k in range(6):
         state = stream(*key, k)

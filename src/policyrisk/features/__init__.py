@@ -11,6 +11,7 @@ from policyrisk.features.fourier import Fourier
 from policyrisk.features.function import FunctionFeatures, as_features
 from policyrisk.features.joint import Joint
 from policyrisk.features.labels import Labels
+from policyrisk.features.leaves import Leaves
 from policyrisk.features.polynomial import Polynomial
 from policyrisk.features.protocol import BinaryFeatures, Features
 from policyrisk.features.radial import RadialBasis
@@ -26,6 +27,7 @@ __all__ = [
     "FunctionFeatures",
     "Joint",
     "Labels",
+    "Leaves",
     "Polynomial",
     "RadialBasis",
     "Ranked",

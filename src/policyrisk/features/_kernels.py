@@ -135,6 +135,53 @@ def hashed_indices(
     return -1
 
 
+@njit(cache=True, nogil=True)
+def right_children(feature: Ints, roots: Ints, out: Ints) -> int:
+    """Where the right side of every split begins, and the number of every leaf, into out (nodes,).
+
+    Trees are written in preorder (``leaves.py``). Returns the first tree that is not a whole one, or −1.
+    """
+    open_splits = np.empty(len(feature), np.int64)  # those whose right side is still to come
+    leaves = 0
+    for tree in range(len(roots) - 1):
+        waiting, done = 0, False
+        for node in range(roots[tree], roots[tree + 1]):
+            if done:
+                return tree
+            if feature[node] >= 0:
+                open_splits[waiting] = node
+                waiting += 1
+                continue
+            out[node] = leaves
+            leaves += 1
+            if waiting == 0:
+                done = True
+            else:
+                waiting -= 1
+                out[open_splits[waiting]] = node + 1
+        if not done:
+            return tree
+    return -1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def leaf_indices(
+    states: Floats, columns: Ints, feature: Ints, threshold: Floats, right: Ints, roots: Ints, out: Ints
+) -> int:
+    """The leaf that holds every state in every tree, into out (n, trees)."""
+    for row in range(len(states)):
+        if not _finite(states, row):
+            return row
+    for tree in range(len(roots) - 1):  # one tree at a time stays in the cache
+        for row in range(len(states)):
+            node = roots[tree]
+            while feature[node] >= 0:
+                left = states[row, columns[feature[node]]] <= threshold[node]
+                node = node + 1 if left else right[node]
+            out[row, tree] = right[node]
+    return -1
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def monomials(u: Floats, parent: Ints, coordinate: Ints, out: Floats) -> None:
     """φ_k = φ_{parent of k} · u_i, i = coordinate[k], from φ_0 = 1, into out (n, size)."""

@@ -10,6 +10,7 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.features.fourier import Fourier
 from policyrisk.features.joint import Joint
 from policyrisk.features.labels import Labels
+from policyrisk.features.leaves import Leaves
 from policyrisk.features.polynomial import Polynomial
 from policyrisk.features.protocol import Features
 from policyrisk.features.radial import RadialBasis
@@ -28,6 +29,7 @@ _KINDS: dict[str, Callable[..., Features]] = {
     "Fourier": Fourier,
     "Joint": _joint,
     "Labels": Labels,
+    "Leaves": Leaves,
     "Polynomial": Polynomial,
     "RadialBasis": RadialBasis,
     "RadialBasis.grid": RadialBasis.grid,

@@ -7,7 +7,6 @@ row i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1].
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ import numpy.typing as npt
 from numba import njit
 
 from policyrisk._core.arrays import Bools, Floats, Ints
-from policyrisk._core.random import stream, uniform
 
 
 @njit(cache=True, nogil=True)
@@ -166,14 +164,3 @@ def scores_dense(ends: Bools, phi: Floats, weight: Floats, out: Floats) -> None:
         else:
             for j in range(phi.shape[1]):
                 out[k, j] += weight[i] * phi[i, j]
-
-
-@njit(cache=True, nogil=True)
-def mammen(key0: np.uint64, key1: np.uint64, first: int, out: Floats) -> None:
-    """Draws of mean 0, variance 1 and third moment 1: row i of out (n, B) is episode first + i's own."""
-    root = math.sqrt(5.0)
-    for i in range(out.shape[0]):
-        s0, s1 = stream(key0, key1, first + i)
-        for b in range(out.shape[1]):
-            u, s0, s1 = uniform(s0, s1)
-            out[i, b] = (1.0 - root) / 2.0 if u < (root + 1.0) / (2.0 * root) else (1.0 + root) / 2.0

@@ -35,7 +35,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints, Seed, as_count
-from policyrisk._core.random import keys
+from policyrisk._core.random import keys, mammen
 from policyrisk._core.records import record
 from policyrisk._core.threads import in_order
 from policyrisk.equations import MomentEquations, Weights
@@ -183,7 +183,7 @@ class ScorePass:
         if self.replicates:
             drawn, drawn_sum = sums.drawn, sums.drawn_sum
             xi = np.empty((scores.shape[0], self.replicates))
-            _kernels.mammen(*self.key, first + sums.count, xi)
+            mammen(*self.key, first + sums.count, xi)
             drawn += scores.T @ xi
             drawn_sum += xi.sum(axis=0)
         return replace(sums, count=sums.count + scores.shape[0], waiting=(*sums.waiting, scores))

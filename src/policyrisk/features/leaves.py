@@ -1,0 +1,147 @@
+"""The leaves of binary trees as features: in each tree a state lies in exactly one leaf.
+
+A tree is written in preorder, a split before what lies below it, the left side before the right. A split has
+a coordinate f and a threshold θ and sends a state to the left where
+
+    x_f ≤ θ
+
+in float64, as it comes; a leaf is written as coordinate −1. ``feature=[[0, -1, 1, -1, -1]]`` and
+``threshold=[[0.5, 2.0]]`` are one tree: x_0 ≤ 0.5 is leaf 0; what is left of the others goes to leaf 1 where
+x_1 ≤ 2, else to leaf 2. Leaves are numbered in that order, tree after tree. An average over trees whose
+leaves hold values v is φ(x)ᵀ w with w = v / trees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk._core.arrays import Ints, as_count, as_floats, as_states, readonly
+from policyrisk.errors import InvalidInputError
+from policyrisk.features import _kernels
+from policyrisk.features.box import as_dims, columns, unchecked_states
+from policyrisk.features.protocol import Described
+from policyrisk.features.tabular import ones_at
+
+
+class Leaves(Described):
+    """φ_j(x) = 1 where x lies in leaf j, and 0 elsewhere: as many ones in every state as there are trees.
+
+    ``feature`` and ``threshold`` hold a sequence for each tree, in preorder: the coordinates of all nodes, −1
+    for leaves, and the splits' thresholds. ``dim`` is the number of coordinates that the trees know.
+
+    >>> phi = Leaves([[0, -1, 1, -1, -1], [1, -1, -1]], [[0.5, 2.0], [3.0]], dim=2)
+    >>> phi.size, phi.active([[0.5, 9.0], [0.6, 2.0]]).tolist()
+    (5, [[0, 4], [1, 3]])
+    """
+
+    def __init__(
+        self,
+        feature: Sequence[npt.ArrayLike],
+        threshold: Sequence[npt.ArrayLike],
+        dim: int,
+        dims: npt.ArrayLike | None = None,
+    ) -> None:
+        self.dim = as_count(dim, "dim", 1)
+        self.dims = as_dims(dims, self.dim)
+        if len(feature) != len(threshold) or len(feature) == 0:
+            raise InvalidInputError(
+                f"feature and threshold must hold a sequence for each of at least one tree, got "
+                f"{len(feature)} and {len(threshold)}; pass as many of one as of the other"
+            )
+        nodes = [_as_nodes(each, tree, self.dim) for tree, each in enumerate(feature)]
+        splits = [int(np.count_nonzero(each >= 0)) for each in nodes]
+        cuts = [
+            as_floats(each, f"threshold of tree {tree}", (count,))
+            for tree, (each, count) in enumerate(zip(threshold, splits, strict=True))
+        ]
+        self.roots = readonly(
+            np.concatenate([[0], np.cumsum([each.size for each in nodes])]).astype(np.int64)
+        )
+        self.feature = readonly(np.concatenate(nodes))  # (nodes,)
+        at = np.zeros(self.feature.size)
+        at[self.feature >= 0] = np.concatenate(cuts)
+        self.threshold = readonly(at)  # (nodes,), 0 at leaves
+        beyond = np.empty(self.feature.size, dtype=np.int64)
+        wrong = _kernels.right_children(self.feature, self.roots, beyond)
+        if wrong >= 0:
+            raise InvalidInputError(
+                f"feature of tree {wrong} must be a whole tree in preorder, each split followed by its left "
+                "and its right side, got one with too few or too many leaves; write -1 for each leaf"
+            )
+        # (nodes,): where a split's right side begins; the left one follows at once. A leaf's own number.
+        self.right = readonly(beyond)
+
+    @property
+    def trees(self) -> int:
+        """The number of trees."""
+        return self.roots.size - 1
+
+    @cached_property
+    def size(self) -> int:
+        """The number of leaves."""
+        return int(np.count_nonzero(self.feature < 0))
+
+    @cached_property
+    def tree_of(self) -> Ints:
+        """The tree that each leaf belongs to, of shape (size,)."""
+        tree = np.repeat(np.arange(self.trees), np.diff(self.roots))
+        return readonly(tree[self.feature < 0])
+
+    def active(self, states: npt.ArrayLike) -> Ints:
+        """The leaf that holds each state in each tree, increasing, of shape (n, trees)."""
+        array = unchecked_states(states)
+        at = columns(array.shape[1], self.dims, self.dim)
+        out = np.empty((len(array), self.trees), dtype=np.int64)
+        tables = self.feature, self.threshold, self.right, self.roots
+        if _kernels.leaf_indices(array, at, *tables, out) >= 0:
+            as_states(states)  # raises, and says where they are not finite
+        return out
+
+    def __call__(self, states: npt.ArrayLike) -> sp.csr_array[Any, tuple[int, int]]:
+        """φ(states), of shape (n, size), CSR."""
+        return ones_at(self.active(states), self.size)
+
+    def spec(self) -> dict[str, Any]:
+        """This map in plain values."""
+        nodes = np.split(self.feature, self.roots[1:-1])
+        cuts = np.split(self.threshold, self.roots[1:-1])
+        return {
+            "kind": "Leaves",
+            "feature": [each.tolist() for each in nodes],
+            "threshold": [cut[each >= 0].tolist() for each, cut in zip(nodes, cuts, strict=True)],
+            "dim": self.dim,
+            "dims": None if self.dims is None else list(self.dims),
+        }
+
+    @cached_property
+    def _key(self) -> str:
+        # A digest: a forest in plain values is long.
+        total = hashlib.sha256(f"{self.dim} {self.dims}".encode())
+        for array in (self.roots, self.feature, self.threshold + 0.0):  # -0 is 0
+            total.update(array.tobytes())
+        return f"Leaves {total.hexdigest()}"
+
+    def __repr__(self) -> str:
+        return f"Leaves(trees={self.trees}, size={self.size}, dim={self.dim})"
+
+
+def _as_nodes(value: npt.ArrayLike, tree: int, dim: int) -> Ints:
+    nodes = np.asarray(value)
+    if nodes.ndim != 1 or nodes.size == 0 or not np.issubdtype(nodes.dtype, np.integer):
+        raise InvalidInputError(
+            f"feature of tree {tree} must be whole numbers, one per node, got {nodes.dtype} of shape "
+            f"{nodes.shape}; write the coordinates of the splits, and -1 for each leaf"
+        )
+    if nodes.min() < -1 or nodes.max() >= dim:
+        raise InvalidInputError(
+            f"feature of tree {tree} must be from -1 to dim - 1 = {dim - 1}, got {nodes.min()} to "
+            f"{nodes.max()}; write the coordinates of the splits, and -1 for each leaf"
+        )
+    return nodes.astype(np.int64)

@@ -1,0 +1,169 @@
+"""Compiled loops of the forest: growing a tree, and sums over the leaves that episodes visit.
+
+Rows are transitions in order, so that the rows of an episode lie together. ``offsets`` (K + 1,) are where
+episodes begin, ``active`` (n, m) the leaf of every row in every one of m trees (see ``features/leaves.py``),
+``apart`` (K, m) whether a tree was grown without the episode.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.random import below, stream
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def grow(
+    x: Floats,
+    y: Floats,
+    episode: Ints,
+    grown: Bools,
+    least_rows: int,
+    least_episodes: int,
+    tries: int,
+    key0: np.uint64,
+    key1: np.uint64,
+    index: int,
+    feature: Ints,
+    threshold: Floats,
+) -> int:
+    """A tree in preorder, into feature and threshold; returns its number of nodes.
+
+    Rows with ``grown`` choose the splits: of ``tries`` random ones along every coordinate, x_f ≤ x_if with i
+    a random row, that which leaves the least squares of y about the two sides' means. Either side keeps
+    ``least_rows`` rows and ``least_episodes`` episodes, of those that are grown on and, where there are any,
+    of those that are not.
+    """
+    n, dim = x.shape
+    s0, s1 = stream(key0, key1, index)
+    order, spare = np.arange(n), np.empty(n, np.int64)
+    begins, ends = np.empty(n + 1, np.int64), np.empty(n + 1, np.int64)  # segments of order, still to split
+    begins[0], ends[0] = 0, n
+    waiting, node = 1, 0
+    honest = not grown.all()
+    while waiting > 0:
+        waiting -= 1
+        a, b = begins[waiting], ends[waiting]
+        count, total = 0, 0.0
+        for i in range(a, b):
+            if grown[order[i]]:
+                count += 1
+                total += y[order[i]]
+        best = total * total / count * (1.0 + 1e-12) + 1e-300
+        best_feature, best_threshold = -1, 0.0
+        if count >= 2 * least_rows:
+            for trial in range(dim * tries):
+                f = trial // tries
+                pick, s0, s1 = below(b - a, s0, s1)
+                cut = x[order[a + pick], f]
+                left, left_total = 0, 0.0
+                # Episodes on either side, grown on or not, and the last one seen there.
+                e00, e01, e10, e11 = 0, 0, 0, 0
+                l00, l01, l10, l11 = -1, -1, -1, -1
+                for i in range(a, b):
+                    row = order[i]
+                    if x[row, f] <= cut:
+                        if grown[row]:
+                            left += 1
+                            left_total += y[row]
+                            if episode[row] != l00:
+                                l00 = episode[row]
+                                e00 += 1
+                        elif episode[row] != l01:
+                            l01 = episode[row]
+                            e01 += 1
+                    elif grown[row]:
+                        if episode[row] != l10:
+                            l10 = episode[row]
+                            e10 += 1
+                    elif episode[row] != l11:
+                        l11 = episode[row]
+                        e11 += 1
+                right = count - left
+                if left < least_rows or right < least_rows or min(e00, e10) < least_episodes:
+                    continue
+                if honest and min(e01, e11) < least_episodes:
+                    continue
+                right_total = total - left_total
+                gain = left_total * left_total / left + right_total * right_total / right
+                if gain > best:
+                    best, best_feature, best_threshold = gain, f, cut
+        feature[node], threshold[node] = best_feature, best_threshold
+        node += 1
+        if best_feature < 0:
+            continue
+        middle, others = a, 0
+        for i in range(a, b):  # in their order, so that episodes stay together
+            if x[order[i], best_feature] <= best_threshold:
+                order[middle] = order[i]
+                middle += 1
+            else:
+                spare[others] = order[i]
+                others += 1
+        order[middle:b] = spare[:others]
+        begins[waiting], ends[waiting] = middle, b
+        begins[waiting + 1], ends[waiting + 1] = a, middle
+        waiting += 2
+    return node
+
+
+@njit(cache=True, nogil=True)
+def tally(offsets: Ints, active: Ints, apart: Bools, x: Floats, size: int) -> tuple[Ints, Ints, Floats]:
+    """Σ_t x_t of every episode in every leaf that it visits, of trees that are apart from it, in CSR form.
+
+    x (n, c); the entries are (entries, c), leaves in the order in which they are met.
+    """
+    episodes, trees = len(offsets) - 1, active.shape[1]
+    ptr = np.zeros(episodes + 1, np.int64)
+    idx, sums = np.empty(active.size, np.int64), np.zeros((active.size, x.shape[1]))
+    slot = np.full(size, -1)
+    at = 0
+    for k in range(episodes):
+        for t in range(offsets[k], offsets[k + 1]):
+            for tree in range(trees):
+                if not apart[k, tree]:
+                    continue
+                leaf = active[t, tree]
+                if slot[leaf] < 0:
+                    slot[leaf], idx[at] = at, leaf
+                    at += 1
+                for c in range(x.shape[1]):
+                    sums[slot[leaf], c] += x[t, c]
+        for p in range(ptr[k], at):
+            slot[idx[p]] = -1
+        ptr[k + 1] = at
+    return ptr, idx[:at], sums[:at]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def out_of_bag(
+    offsets: Ints, active: Ints, apart: Bools, y: Floats, visits: Floats, sums: Floats, out: Floats
+) -> None:
+    """The average over trees apart from the episode of their leaves' means without it, into out (n,).
+
+    visits and sums (size,) are those of each leaf, the episode's own in trees apart from it included. nan
+    where no such leaf was visited by another episode.
+    """
+    trees = active.shape[1]
+    own_visits, own_sums = np.zeros(len(visits)), np.zeros(len(visits))
+    for k in range(len(offsets) - 1):
+        for t in range(offsets[k], offsets[k + 1]):
+            for tree in range(trees):
+                if apart[k, tree]:
+                    own_visits[active[t, tree]] += 1.0
+                    own_sums[active[t, tree]] += y[t]
+        for t in range(offsets[k], offsets[k + 1]):
+            total, count = 0.0, 0
+            for tree in range(trees):
+                leaf = active[t, tree]
+                others = visits[leaf] - own_visits[leaf]
+                if apart[k, tree] and others > 0.0:
+                    total += (sums[leaf] - own_sums[leaf]) / others
+                    count += 1
+            out[t] = total / count
+        for t in range(offsets[k], offsets[k + 1]):
+            for tree in range(trees):
+                own_visits[active[t, tree]] = 0.0
+                own_sums[active[t, tree]] = 0.0

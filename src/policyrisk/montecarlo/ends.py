@@ -1,0 +1,135 @@
+"""Where episodes were cut off, and what is estimated to follow there.
+
+With e the values at the ends x_T of cut-off episodes (a mean, or a variance), the numbers of their steps are
+completed by γⁿ e, or γ²ⁿ e, n = T − t steps before the cut. Ends that no other estimate knows are the
+forest's own: with E (ends, leaves) the averages over trees and G (leaves, ends) the averages over leaves,
+
+    v = c + G e,   e = E v        so that        e = E c + E G e,
+
+where c are the leaves' averages without what is missing. E G has rows that sum to less than 1 as long as
+episodes end (or γ < 1), and e is found by iterating.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk.errors import ImproperPolicyError
+from policyrisk.features import Leaves
+from policyrisk.montecarlo import _kernels
+from policyrisk.montecarlo.leaf_sums import leaf_pieces
+from policyrisk.risk import RiskFunction
+from policyrisk.trajectories import Trajectories
+
+_ITERATIONS = 2_000
+_CLOSE = 1e-10  # relative change below which the iteration has ended
+
+
+@dataclass(frozen=True, eq=False)
+class EndValues:
+    """A quantity at the ends."""
+
+    values: Floats  # (ends,), nan where nobody knows
+    moves: Floats | None  # (ends, draws): what replicates add to it
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """The cut-off episodes of some data."""
+
+    data: Trajectories
+    states: npt.NDArray[Any]  # (ends, dim): x_T
+    end: Ints  # (transitions,): the end that a step goes to, -1 where its episode terminated
+    weight: Floats  # (transitions,): γⁿ, 0 where its episode terminated
+    mean: EndValues
+    variance: EndValues
+
+    @classmethod
+    def of(cls, data: Trajectories, tails: Sequence[RiskFunction], discount: float, draws: int) -> Ends:
+        """The ends, with what the first of the tails that knows a state says there."""
+        cut = np.flatnonzero(~data.terminated)
+        number = np.full(len(data), -1, dtype=np.int64)
+        number[cut] = np.arange(len(cut))
+        end = np.repeat(number, data.lengths)
+        left = np.repeat(data.offsets[1:], data.lengths) - np.arange(data.transitions)  # n
+        states = data.states[data.final_rows[cut]]
+        J, V = np.full(len(cut), np.nan), np.full(len(cut), np.nan)
+        dJ, dV = (np.zeros((len(cut), draws)) for _ in range(2))
+        for tail in tails if len(cut) else ():
+            mean, variance = tail.mean_and_variance(states)
+            by_mean, by_variance = np.isnan(J) & ~np.isnan(mean), np.isnan(V) & (variance >= 0)
+            J[by_mean], V[by_variance] = mean[by_mean], variance[by_variance]
+            bars = tail.error_bars
+            if draws and bars is not None and bars.replicates is not None and len(bars.replicates) == draws:
+                moved, moved_second = bars.deviations(tail.features(states), tail.second_features(states))
+                if tail.variance_method == "second-moment":
+                    moved_second -= 2 * mean[:, None] * moved
+                dJ[by_mean], dV[by_variance] = moved[by_mean], moved_second[by_variance]
+        moves = (dJ, dV) if draws and tails else (None, None)
+        weight = np.where(end >= 0, discount ** left.astype(np.float64), 0.0)
+        return cls(data, states, end, weight, EndValues(J, moves[0]), EndValues(V, moves[1]))
+
+    def completed(self, y: Floats, e: Floats, power: int) -> Floats:
+        """y_t + γ^{power n} e, of shape (transitions,)."""
+        if not e.size:
+            return y
+        return y + np.where(self.end >= 0, e[self.end], 0.0) * self.weight**power
+
+    def one_value(self, y: Floats, missing: Bools, power: int) -> float:
+        """The missing values as if there were one leaf alone: e = Σ (y + γ^{power n} e) / N."""
+        share = float((self.weight**power)[np.isin(self.end, np.flatnonzero(missing))].sum()) / len(y)
+        return float(y.mean()) / max(1.0 - share, 1.0 / len(y))
+
+    def by_leaf(self, leaves: Leaves, apart: Bools, power: int) -> Any:
+        """N_ℓ G, CSR of shape (leaves, ends)."""
+        cut = np.flatnonzero(~self.data.terminated)
+        rows, columns, entries = [], [], []
+        weight = self.weight**power
+        for span, part, active in leaf_pieces(leaves, self.data):
+            at = slice(int(self.data.offsets[span.start]), int(self.data.offsets[span.stop]))
+            open_trees = apart[span] & ~part.terminated[:, None]
+            ptr, idx, sums = _kernels.tally(part.offsets, active, open_trees, weight[at, None], leaves.size)
+            rows.append(idx)
+            columns.append(np.searchsorted(cut, np.repeat(np.arange(span.start, span.stop), np.diff(ptr))))
+            entries.append(sums[:, 0])
+        where = np.concatenate(rows), np.concatenate(columns)
+        return sp.csr_array((np.concatenate(entries), where), shape=(leaves.size, len(cut)))
+
+
+@dataclass(frozen=True, eq=False)
+class OwnEnds:
+    """The ends whose values are the forest's own: E and G of those alone."""
+
+    E: Any  # CSR (missing, leaves)
+    G: Any  # CSR (leaves, missing)
+
+    @classmethod
+    def of(
+        cls, ends: Ends, leaves: Leaves, apart: Bools, visits: Floats, missing: Bools, power: int
+    ) -> OwnEnds:
+        """``missing`` (ends,) says which they are; visits (leaves,) are N."""
+        G: Any = sp.csc_array(ends.by_leaf(leaves, apart, power))[:, np.flatnonzero(missing)]
+        G = sp.csr_array(G.multiply(1.0 / visits[:, None]))
+        return cls(leaves(ends.states[missing]) / leaves.trees, G)
+
+    def solve(self, c: Floats) -> Floats:
+        """e = E (c + G e) for c (leaves,) or, one column a draw, (leaves, draws)."""
+        start: Floats = self.E @ c
+        e, scale = start, float(np.abs(start).max(initial=0.0))
+        for _ in range(_ITERATIONS):
+            step: Floats = start + self.E @ (self.G @ e)
+            change, e = float(np.abs(step - e).max(initial=0.0)), step
+            if change <= _CLOSE * max(scale, float(np.abs(e).max(initial=0.0))):
+                return e
+        raise ImproperPolicyError(
+            f"what follows {len(e)} cut-off episodes cannot be estimated from the others: from where they "
+            "end, hardly any episode ends (Assumption 1: proper policy); gather episodes that end, pass "
+            "tail=, or use discount < 1"
+        )

@@ -1,0 +1,473 @@
+"""A forest on returns to go: J̃ and Ṽ as averages over leaves of randomised trees, in two stages.
+
+With B_t = Σ_{s ≥ t} γ^{s−t} r_s the return to go of step t, a tree with leaves ℓ has the values
+
+    v_ℓ = Σ_{t: x_t ∈ ℓ} B_t / N_ℓ,        N_ℓ the steps in ℓ,
+
+and J̃(x) is the average over the trees of the value of the leaf that holds x. A second forest does the same
+to the squared residuals q_t = (B_t − J̃₋(x_t))², which gives Ṽ ≥ 0 directly.
+
+*Episodes, not steps, are independent.* A tree is grown on half of the episodes, and the values of its leaves
+are averages over the other half (*honest*: the splits were not chosen to make them large or small, so that
+they are unbiased averages over the leaf, with error bars that hold). Trees come in pairs, the second grown
+on what the first left out, so that every episode counts in half of the trees. A leaf holds at least ``leaf``
+episodes of either half. Splits are the best of a few random ones along every coordinate, x_f ≤ θ with θ the
+coordinate of a random step: only the order of a coordinate's values matters. The out-of-bag estimate
+J̃₋(x_t) averages the trees that the episode of t did not help to grow, with its own steps taken out of their
+leaves as well.
+
+*Cut-off episodes.* What follows the last state x_T is estimated: B_t = R_t + γⁿ J̃(x_T) with n = T − t steps
+to the cut, and q_t = (B_t − J̃₋(x_t))² + γ²ⁿ Ṽ(x_T). Both come from ``tail``, another estimate, where there
+is one and it knows x_T, else from the forest itself (:mod:`policyrisk.montecarlo.ends`).
+
+*Error bars.* Episode k moves v_ℓ by Σ_{t ∈ k, x_t ∈ ℓ} (B_t − v_ℓ) / N_ℓ, and by what it moves J̃(x_T) by.
+These are drawn by the multiplier bootstrap of :mod:`policyrisk.lstd.sandwich`, with the same multipliers for
+the same seed and episode, so that replicates of different estimates fit together. Ṽ's take J̃₋ as given: its
+errors enter squared, as q's expectation is least at J.
+
+*Data of any size.* The trees are grown on a sample of episodes in memory; values, visits and replicates are
+sums over leaves, which passes over the whole data add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from policyrisk._core.arrays import Bools, Floats, Seed, as_count, as_number
+from policyrisk._core.random import keys
+from policyrisk._core.records import record
+from policyrisk.errors import ImproperPolicyError, InvalidInputError
+from policyrisk.features import Leaves
+from policyrisk.montecarlo import _kernels
+from policyrisk.montecarlo.ends import Ends, EndValues, OwnEnds
+from policyrisk.montecarlo.leaf_sums import Key, LeafSums
+from policyrisk.passes.fold import Fold, here
+from policyrisk.passes.survey import SurveyPass
+from policyrisk.risk import ErrorBars, Provenance, RiskFunction, SampleReturns
+from policyrisk.risk.summary import StartSums
+from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
+
+TRANSITIONS = 150_000  # up to which data are taken as one sample, and which a sample of larger ones holds
+_ROWS = 20_000  # steps of either half that a tree is grown on
+_LEAVES = 400  # of a tree, at most about: the fewest steps of a leaf are this part of those it is grown on
+_TRIES = 2  # splits that are tried along every coordinate
+_FEWEST = 4  # episodes: two in either half
+
+
+@dataclass(frozen=True, eq=False)
+class OutOfBag:
+    """A forest's risk function, and what the forest says of every step without the step's own episode."""
+
+    risk: RiskFunction
+    mean: Floats  # (transitions,): J at x_t
+    variance: Floats  # (transitions,): V
+
+
+@dataclass(frozen=True)
+class ReturnForest:
+    """Settings of the forest: ``trees`` of them, an even number, with at least ``leaf`` episodes in a leaf.
+
+    >>> import policyrisk as pr
+    >>> chain = pr.domains.walk(n=10, p=0.7)
+    >>> risk = ReturnForest().fit(chain.sample(start=0, episodes=2000, seed=1), bootstrap=200, seed=0)
+    >>> z = (risk.std([0, 5]) - chain.std()[[0, 5]]) / risk.standard_error([0, 5], of="std")
+    >>> bool((abs(z) < 3).all())
+    True
+    """
+
+    trees: int = 50
+    leaf: int = 10
+    discount: float = 1.0
+
+    def __post_init__(self) -> None:
+        trees = as_count(self.trees, "trees", 2)
+        if trees % 2:
+            raise InvalidInputError(
+                f"trees must be even, since they come in pairs, got {trees}; pass {trees + 1}"
+            )
+        discount = as_number(self.discount, "discount", 0.0, 1.0, open_low=True)
+        settings = {"trees": trees, "leaf": as_count(self.leaf, "leaf", 2), "discount": discount}
+        for name, value in settings.items():
+            object.__setattr__(self, name, value)
+
+    def fit(
+        self, data: Source, *, tail: RiskFunction | None = None, bootstrap: int = 0, seed: Seed = None
+    ) -> RiskFunction:
+        """The risk function of recorded episodes; ``bootstrap`` draws are its error bars, none where 0.
+
+        ``data`` is one Trajectories or a re-iterable stream of them. The trees of data with more than
+        ``TRANSITIONS`` transitions are grown on a uniform sample of the episodes. ``tail`` estimates what
+        follows where an episode was cut off; ``seed`` is that of the trees, of the sample and of the draws.
+        """
+        check_reiterable(data)
+        key = keys(seed)
+        whole = _whole(data)
+        if whole is not None:
+            return self._fit_here(whole, tail, bootstrap, key).risk
+        bounds = TRANSITIONS, TRANSITIONS
+        sample = here(data)(SurveyPass(int(key[0] >> np.uint64(1)), bounds)).sample()
+        return self._fit_by(here(data), sample, tail, bootstrap, key)
+
+    def fit_by(
+        self,
+        fold: Fold,
+        sample: Trajectories,
+        *,
+        tail: RiskFunction | None = None,
+        bootstrap: int = 0,
+        seed: Seed = None,
+    ) -> RiskFunction:
+        """As ``fit``, for data that a fold goes over (:mod:`policyrisk.passes.fold`), and a sample of them.
+
+        Where the sample holds as many episodes and transitions as the data, it is taken for all of them, in
+        their order, and this is ``fit(sample)``.
+        """
+        return self._fit_by(fold, sample, tail, bootstrap, keys(seed))
+
+    def fit_out_of_bag(
+        self, data: Trajectories, *, tail: RiskFunction | None = None, bootstrap: int = 0, seed: Seed = None
+    ) -> OutOfBag:
+        """As ``fit`` for episodes in memory, with what the forest says of each step without its episode.
+
+        >>> import policyrisk as pr
+        >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=200, seed=1)
+        >>> fitted = ReturnForest().fit_out_of_bag(data, seed=0)
+        >>> fitted.mean.shape == data.rewards.shape, bool((fitted.variance >= 0).all())
+        (True, True)
+        """
+        return self._fit_here(data, tail, bootstrap, keys(seed))
+
+    def _fit_here(self, data: Trajectories, tail: RiskFunction | None, bootstrap: int, key: Key) -> OutOfBag:
+        """Both stages, on episodes in memory."""
+        draws = as_count(bootstrap, "bootstrap")
+        self._check(data, tail)
+        ends = Ends.of(data, () if tail is None else (tail,), self.discount, draws)
+        mean = self._stage(ends, ends.mean, data.returns_to_go(self.discount), 1, key, draws)
+        residuals = (mean.y - mean.out_of_bag) ** 2
+        second = self._stage(ends, ends.variance, residuals, 2, key, draws)
+        counts = DataCounts.of(data, self.discount)
+        moved = (mean.moved, second.moved) if draws else None
+        risk = self._answer((mean.leaves, second.leaves), (mean.sums, second.sums), moved, counts)
+        risk = replace(risk, starts=risk.start_sums(data.starts()))
+        return OutOfBag(risk, mean.out_of_bag, second.out_of_bag)
+
+    def _check(self, data: Trajectories, tail: RiskFunction | None) -> None:
+        if len(data) < _FEWEST:
+            raise InvalidInputError(
+                f"data must hold at least {_FEWEST} episodes for a forest, got {len(data)}; gather more"
+            )
+        if tail is not None and tail.provenance.discount != self.discount:
+            raise InvalidInputError(
+                f"tail must have the forest's discount={self.discount:g}, got {tail.provenance.discount:g}; "
+                "fit it with the same discount"
+            )
+        if self.discount == 1.0 and tail is None and not data.terminated.any():
+            raise ImproperPolicyError(
+                f"with discount=1 some episode must terminate (Assumption 1: proper policy), got {len(data)} "
+                "episodes, all cut off; gather episodes that end, pass tail=, or use discount < 1"
+            )
+
+    def _stage(
+        self, ends: Ends, known: EndValues, y: Floats, power: int, key: Key, draws: int
+    ) -> ForestStage:
+        """A forest on the numbers y_t + γ^{power n} e of steps, e the values at the ends of the episodes."""
+        data = ends.data
+        missing, e, own = np.isnan(known.values), known.values.copy(), None
+        e[missing] = 0.0
+        base = ends.completed(y, e, power)  # without what is missing
+        if missing.any():
+            e[missing] = ends.one_value(base, missing, power)
+            leaves, apart = self._grow(data, ends.completed(y, e, power), key, power)
+            e[missing] = self._own_values(ends, leaves, apart, base, missing, power)[1]
+        completed = ends.completed(y, e, power)
+        leaves, apart = self._grow(data, completed, key, power)
+        if missing.any():
+            own, e[missing] = self._own_values(ends, leaves, apart, base, missing, power)
+            completed = ends.completed(y, e, power)
+        sums = LeafSums.over(leaves, data, completed, apart, float(completed.mean()))
+        moved = np.zeros((leaves.size, draws))
+        if draws:
+            moved = sums.draws(leaves, data, completed, apart, key, 0, draws)
+            if known.moves is not None and known.moves.size:
+                moved += ends.by_leaf(leaves, apart, power) @ known.moves
+            moved /= sums.visits[:, None]
+            if own is not None:
+                moved += own.G @ own.solve(moved)
+        out_of_bag = sums.out_of_bag(leaves, data, completed, apart)
+        return ForestStage(leaves, sums, moved, completed, out_of_bag)
+
+    def _own_values(
+        self, ends: Ends, leaves: Leaves, apart: Bools, base: Floats, missing: Bools, power: int
+    ) -> tuple[OwnEnds, Floats]:
+        """The forest's own values at the ends that are missing, (missing,), and how they depend on leaves."""
+        sums = LeafSums.over(leaves, ends.data, base, apart, float(base.mean()))
+        own = OwnEnds.of(ends, leaves, apart, sums.visits, missing, power)
+        return own, own.solve(sums.values)
+
+    def _grow(self, data: Trajectories, y: Floats, key: Key, power: int) -> tuple[Leaves, Bools]:
+        """Trees on y (transitions,), and which episodes each was grown without, (episodes, trees)."""
+        K, n = len(data), len(y)
+        x = np.ascontiguousarray(data.states[data.visited_rows], dtype=np.float64)
+        deviation = y - y.mean()
+        rng = np.random.default_rng([int(key[0]), int(key[1]), power])
+        episode = np.repeat(np.arange(K), data.lengths)
+        apart = np.empty((K, self.trees), dtype=np.bool_)
+        nodes, cuts = [], []
+        half = np.zeros(K, dtype=np.bool_)
+        for tree in range(self.trees):
+            half = rng.permutation(K) < K // 2 if tree % 2 == 0 else ~half
+            apart[:, tree] = ~half
+            rows = np.arange(n) if n <= 2 * _ROWS else np.sort(rng.choice(n, 2 * _ROWS, replace=False))
+            chosen = half[episode[rows]]
+            least = max(int(np.count_nonzero(chosen)) // _LEAVES, 2)
+            feature, threshold = np.empty(2 * len(rows) + 1, dtype=np.int64), np.empty(2 * len(rows) + 1)
+            streams = key[1] ^ np.uint64(power), key[0]  # others than the multipliers'
+            count = _kernels.grow(
+                x[rows],
+                deviation[rows],
+                episode[rows],
+                chosen,
+                least,
+                self.leaf,
+                _TRIES,
+                *streams,
+                tree,
+                feature,
+                threshold,
+            )
+            nodes.append(feature[:count])
+            cuts.append(threshold[:count][feature[:count] >= 0])
+        return Leaves(nodes, cuts, dim=data.dim), apart
+
+    def _answer(
+        self,
+        maps: tuple[Leaves, Leaves],
+        sums: tuple[LeafSums, LeafSums],
+        moved: tuple[Floats, Floats] | None,  # (leaves, draws): what draws move the leaves' values by
+        counts: DataCounts,
+    ) -> RiskFunction:
+        bars = None
+        if moved is not None:
+            replicates = np.concatenate(moved).T.astype(np.float32) / self.trees
+            kept = np.arange(maps[0].size), np.arange(maps[1].size)
+            bars = ErrorBars(*kept, mean=None, cross=None, second=None, replicates=replicates)
+        return RiskFunction(
+            features=maps[0],
+            second_features=maps[1],
+            w_mean=sums[0].values / self.trees,
+            w_second=sums[1].values / self.trees,
+            variance_method="direct",
+            support=sums[0].support(counts.episodes),
+            second_support=sums[1].support(counts.episodes),
+            provenance=Provenance(
+                estimator="forest",
+                lam=1.0,
+                discount=self.discount,
+                episodes=counts.episodes,
+                terminated=counts.terminated,
+                transitions=counts.transitions,
+            ),
+            error_bars=bars,
+            returns=counts.returns,
+        )
+
+    def _fit_by(
+        self, fold: Fold, sample: Trajectories, tail: RiskFunction | None, bootstrap: int, key: Key
+    ) -> RiskFunction:
+        """The trees of the sample, with values and replicates of all the data, in four passes."""
+        grown = self._fit_here(sample, tail, bootstrap, key).risk
+        counts = fold(lambda source, _: DataCounts.of(source, self.discount))
+        if counts.episodes == len(sample) and counts.transitions == sample.transitions:
+            return grown
+        passes = ForestPasses(
+            grown=grown,
+            tails=(grown,) if tail is None else (tail, grown),
+            discount=self.discount,
+            draws=bootstrap,
+            key=key,
+            first=np.cumsum([0, *counts.parts]).tolist(),
+        )
+        mean = fold(lambda source, _: passes.mean(source))
+        second = fold(lambda source, part: passes.second(source, part, mean))
+        maps, sums = passes.maps, (mean, second.sums)
+        risk = self._answer(maps, sums, None, counts)
+        last = fold(lambda source, part: passes.last(source, part, mean, second.sums, risk))
+        if not bootstrap:
+            return replace(risk, starts=last.starts)
+        moved = second.moved / mean.visits[:, None], last.moved / second.sums.visits[:, None]
+        return replace(self._answer(maps, sums, moved, counts), starts=last.starts)
+
+
+@dataclass(frozen=True, eq=False)
+class ForestStage:
+    """One of the two forests, on data in memory."""
+
+    leaves: Leaves
+    sums: LeafSums
+    moved: Floats  # (leaves, draws): what draws move the leaves' values by
+    y: Floats  # (transitions,): the numbers whose averages they are
+    out_of_bag: Floats  # (transitions,)
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class DataCounts:
+    """What a pass counts; it adds."""
+
+    parts: tuple[int, ...]  # the episodes of each part of the data, in order
+    terminated: int
+    transitions: int
+    returns: SampleReturns  # of the terminated episodes
+
+    @classmethod
+    def of(cls, source: Source, discount: float) -> DataCounts:
+        """The counts of one part."""
+        episodes, terminated, transitions, returns = 0, 0, 0, SampleReturns.of([])
+        for batch in batches(source):
+            episodes += len(batch)
+            terminated += int(batch.terminated.sum())
+            transitions += batch.transitions
+            returns += SampleReturns.of(batch.returns(discount)[batch.terminated])
+        return cls((episodes,), terminated, transitions, returns)
+
+    def __add__(self, other: DataCounts) -> DataCounts:
+        return DataCounts(
+            self.parts + other.parts,
+            self.terminated + other.terminated,
+            self.transitions + other.transitions,
+            self.returns + other.returns,
+        )
+
+    @property
+    def episodes(self) -> int:
+        """Of all parts."""
+        return sum(self.parts)
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class SecondSums:
+    """What the pass for the second stage adds up."""
+
+    sums: LeafSums  # of the second forest
+    moved: Floats  # (leaves, draws): the first forest's draws, times visits
+
+    def __add__(self, other: SecondSums) -> SecondSums:
+        return SecondSums(self.sums + other.sums, self.moved + other.moved)
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class LastSums:
+    """What the last pass adds up."""
+
+    starts: StartSums
+    moved: Floats  # (leaves, draws): the second forest's draws, times visits
+
+    def __add__(self, other: LastSums) -> LastSums:
+        return LastSums(self.starts + other.starts, self.moved + other.moved)
+
+
+@dataclass(frozen=True, eq=False)
+class ForestPasses:
+    """The passes over data of any size, for trees that were grown on a sample of them.
+
+    Every episode counts in every tree: those of the sample, which helped to grow half of them, are few.
+    """
+
+    grown: RiskFunction  # of the sample
+    tails: tuple[RiskFunction, ...]  # what is asked about ends, in this order
+    discount: float
+    draws: int
+    key: Key
+    first: Sequence[int]  # the number of each part's first episode
+
+    @property
+    def maps(self) -> tuple[Leaves, Leaves]:
+        """The two forests."""
+        mean, second = self.grown.features, self.grown.second_features
+        assert isinstance(mean, Leaves)
+        assert isinstance(second, Leaves)
+        return mean, second
+
+    def mean(self, source: Source) -> LeafSums:
+        """The sums of the first forest."""
+        total = _no_sums(self.maps[0], self.grown.w_mean)
+        for data in batches(source):
+            if len(data):
+                total += LeafSums.over(
+                    self.maps[0], data, self._returns(data)[1], self._all(data), total.centre
+                )
+        return total
+
+    def second(self, source: Source, part: int, mean: LeafSums) -> SecondSums:
+        """The sums of the second forest, and the draws of the first."""
+        total, moved = _no_sums(self.maps[1], self.grown.w_second), np.zeros((self.maps[0].size, self.draws))
+        first = self.first[part]
+        for data in batches(source):
+            if not len(data):
+                continue
+            ends, B = self._returns(data)
+            q = self._squares(ends, B, mean)
+            total += LeafSums.over(self.maps[1], data, q, self._all(data), total.centre)
+            if self.draws:
+                moved += mean.draws(self.maps[0], data, B, self._all(data), self.key, first, self.draws)
+                if ends.mean.moves is not None and ends.mean.moves.size:
+                    moved += ends.by_leaf(self.maps[0], self._all(data), 1) @ ends.mean.moves
+            first += len(data)
+        return SecondSums(total, moved)
+
+    def last(
+        self, source: Source, part: int, mean: LeafSums, second: LeafSums, risk: RiskFunction
+    ) -> LastSums:
+        """The draws of the second forest, and the starts."""
+        moved = np.zeros((self.maps[1].size, self.draws))
+        starts = StartSums.empty(risk.w_mean.size, risk.w_second.size)
+        first = self.first[part]
+        for data in batches(source):
+            if not len(data):
+                continue
+            starts += risk.start_sums(data.starts())
+            if self.draws:
+                ends, B = self._returns(data)
+                q = self._squares(ends, B, mean)
+                moved += second.draws(self.maps[1], data, q, self._all(data), self.key, first, self.draws)
+                if ends.variance.moves is not None and ends.variance.moves.size:
+                    moved += ends.by_leaf(self.maps[1], self._all(data), 2) @ ends.variance.moves
+            first += len(data)
+        return LastSums(starts, moved)
+
+    def _returns(self, data: Trajectories) -> tuple[Ends, Floats]:
+        ends = Ends.of(data, self.tails, self.discount, self.draws)
+        return ends, ends.completed(data.returns_to_go(self.discount), ends.mean.values, 1)
+
+    def _squares(self, ends: Ends, B: Floats, mean: LeafSums) -> Floats:
+        residuals = B - mean.out_of_bag(self.maps[0], ends.data, B, self._all(ends.data))
+        return ends.completed(residuals**2, ends.variance.values, 2)
+
+    def _all(self, data: Trajectories) -> Bools:
+        return np.ones((len(data), self.maps[0].trees), dtype=np.bool_)
+
+
+def _no_sums(leaves: Leaves, weights: Floats) -> LeafSums:
+    """No data, about the average of the leaves' values."""
+    zeros = np.zeros(leaves.size)
+    return LeafSums(zeros, zeros, zeros, float(weights.mean()) * leaves.trees)
+
+
+def _whole(data: Source) -> Trajectories | None:
+    """The data in one record, None where they are too large for it."""
+    if isinstance(data, Trajectories):
+        return data if data.transitions <= TRANSITIONS else None
+    kept, transitions = [], 0
+    for batch in batches(data):
+        kept.append(batch)
+        transitions += batch.transitions
+        if transitions > TRANSITIONS:
+            return None
+    if not kept:
+        raise InvalidInputError("data must hold at least one episode, got none; record some")
+    return Trajectories.concatenate(kept)
