@@ -1,102 +1,154 @@
-"""Features chosen by cross-validation among a few sensible ones.
+"""What the default answer is made of: candidates, and the mixture that held-out episodes ask for.
 
 The candidates depend on the number d of coordinates and on the number n of transitions:
 
     tiles        a coarse, a middling and a fine grid, b tiles along every coordinate with b^d ≤ 100, 400 and
                  1600, and 4 shifted grids with 4 b^d ≤ 256
     rbf          c^d ≤ 64 centres
-    fourier      the highest orders of at most 64 and 256 cosines
+    fourier      the highest orders of at most 64 and 256 cosines, and one coordinate at a time
     poly         degrees 1, 2 and 3, up to 200 monomials
-    tabular      for one whole-numbered coordinate with at most 500 values
+    by rank      of these the grids up to 400 tiles, the cosines and the polynomials
+    labels       for whole-numbered coordinates whose numbers are names: a table of their values, shrunk
+                 or not, beside the others; a plain table for one whole-numbered coordinate
+    forest       leaf averages of returns to go
 
-each of them only if it has at most n/20 features, and each with both ways to the variance unless one is asked
-for. They are fitted and scored by :func:`policyrisk.selection.cross_validation.cross_validate` on at most
-``EPISODES`` episodes with at most ``TRANSITIONS`` transitions, a uniform sample, so that the cost does not
-grow with the data. The first in its ranking is taken; of maps with the same score, that with the fewest
-features.
+each of them only if it has at most n/20 features (tables: as many as there are values). They are fitted and
+put into a mixture by :func:`policyrisk.selection.stacking.stack` on at most ``EPISODES`` episodes with at
+most ``TRANSITIONS`` transitions, a uniform sample, so that the cost does not grow with the data.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from policyrisk._core.arrays import Floats, Seed
-from policyrisk._core.text import plural
-from policyrisk.errors import InvalidInputError, PolicyRiskWarning
+from policyrisk._core.arrays import Floats
+from policyrisk._core.random import keys
+from policyrisk._core.text import percent, plural
+from policyrisk.errors import InvalidInputError
+from policyrisk.evaluation.labels import label_columns
 from policyrisk.evaluation.spelling import Spelling
 from policyrisk.lstd import LSTD
+from policyrisk.montecarlo.forest import ReturnForest
 from policyrisk.passes.survey import Survey
-from policyrisk.risk import VarianceMethod
-from policyrisk.selection.cross_validation import CrossValidation, cross_validate
+from policyrisk.risk import RiskFunction, VarianceMethod
+from policyrisk.selection.stacking import FOLDS, FOREST, Stack, stack
 from policyrisk.trajectories import Trajectories
 
 EPISODES = 2_000
 TRANSITIONS = 60_000
-_METHODS: tuple[VarianceMethod, ...] = ("second-moment", "direct")
+_SHRINK = 3.0  # visits
+_ADDITIVE = 6  # cosines of a coordinate
+_FEW_DIMS = 4  # up to which there are grids
+
+
+@dataclass(frozen=True)
+class Member:
+    """A part of the mixture: features, or the forest where they are None."""
+
+    spelling: Spelling | None
+    mean_share: float
+    variance_share: float
+
+    def __str__(self) -> str:
+        return FOREST if self.spelling is None else str(self.spelling)
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureChoice:
     """What was chosen, and the table that it was chosen from."""
 
-    spelling: Spelling
-    variance: VarianceMethod
-    validation: CrossValidation
+    members: tuple[Member, ...]
+    labels: tuple[int, ...]  # coordinates that are taken for labels
+    stack: Stack
     sampled: int  # episodes that it was chosen on
     episodes: int  # of the data
 
     def __str__(self) -> str:
         share = "all" if self.sampled == self.episodes else f"{self.sampled} of the"
-        return f"{self.validation}\nchosen on {share} {plural(self.episodes, 'episode')}: {self.name}"
+        return f"{self.stack}\nchosen on {share} {plural(self.episodes, 'episode')}: {self.name}"
 
     @property
     def name(self) -> str:
-        """The chosen candidate's name."""
-        return f"{self.spelling} {self.variance}"
+        """The members with their shares."""
+        if len(self.members) == 1:
+            return str(self.members[0])
+        said = [f"{m} ({percent(m.mean_share)} of J, {percent(m.variance_share)} of V)" for m in self.members]
+        return "a mixture of " + ", ".join(said)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""
-        return {
-            "features": str(self.spelling),
-            "variance": self.variance,
-            "sampled_episodes": self.sampled,
-            "cross_validation": self.validation.to_dict(),
-        }
+        members = [
+            {"features": str(m), "mean_share": m.mean_share, "variance_share": m.variance_share}
+            for m in self.members
+        ]
+        return {"members": members, "sampled_episodes": self.sampled, "stack": self.stack.to_dict()}
 
 
-def candidates(survey: Survey, transitions: int) -> list[Spelling]:
-    """The feature maps that are tried for states like these.
+def candidates(
+    survey: Survey, transitions: int, names: Sequence[str], labels: Sequence[int] = ()
+) -> list[Spelling]:
+    """The feature maps that are tried for states like these, with these coordinates taken for labels.
 
     >>> import policyrisk as pr
     >>> survey = Survey.of(pr.domains.walk(n=30, p=0.7).sample(0, episodes=1000, seed=1), seed=0)
-    >>> print(*candidates(survey, 70_000))
-    tabular tiles:10 tiles:29 tiles:10,tilings=4 rbf:8 fourier:8 poly:1 poly:2 poly:3
+    >>> print(*candidates(survey, 70_000, ["x"])[:7])
+    tabular tiles:10 tiles:29 tiles:10,tilings=4 rbf:8 fourier:8 poly:1
     """
-    d, most = survey.dim, transitions / 20
+    numbers = [d for d in range(survey.dim) if d not in labels]
+    tables = tuple(names[d] for d in labels)
+    found: list[Spelling] = []
+    if tables:
+        dims = tables if survey.dim > 1 else ()
+        beside = [Spelling("labels", dims=dims), Spelling("labels", shrink=_SHRINK, dims=dims)]
+        if not numbers:
+            return beside
+        found += [
+            replace(each, others=(label,))
+            for each in _of_numbers(survey, numbers, names, transitions)
+            for label in beside[1:]
+        ]
+        return [*beside, *found]
+    if survey.dim == 1 and survey.whole[0] and survey.low[0] >= 0 and survey.reached[0] < transitions / 2:
+        found.append(Spelling("tabular"))
+    return found + list(_of_numbers(survey, numbers, names, transitions))
+
+
+def _of_numbers(
+    survey: Survey, dims: Sequence[int], names: Sequence[str], transitions: int
+) -> Iterator[Spelling]:
+    """Candidates that look at these coordinates, whose values are in an order."""
+    d, most = len(dims), transitions / 20
+    chosen = () if d == survey.dim else tuple(names[i] for i in dims)
 
     def side(total: int, longest: int) -> int:
         return min(math.floor(math.pow(total, 1 / d) + 1e-9), longest)
 
-    found: list[Spelling] = []
     finest = 40  # tiles along a coordinate
-    if d == 1 and survey.whole[0] and survey.low[0] >= 0 and survey.reached[0] < 500:
-        table = int(survey.reached[0]) + 1
-        if table <= most:
-            found.append(Spelling("tabular"))
-        finest = min(finest, table - 1)  # as many tiles as states are the table again
+    if d == 1 and survey.whole[dims[0]]:
+        # As many tiles as states are the table again.
+        finest = max(min(finest, int(survey.reached[dims[0]] - survey.low[dims[0]])), 1)
     grids = sorted({side(100, min(10, finest)), side(400, finest), side(1600, finest)})
     orders = sorted({side(64, 9) - 1, side(256, 9) - 1})
     squares = [*(("tiles", tiles, 1) for tiles in grids), ("tiles", side(64, 10), 4), ("rbf", side(64, 8), 1)]
-    others = [
+    plain = [
         *(Spelling(kind, (n,) * d, tilings=tilings) for kind, n, tilings in squares if n >= 2),
         *(Spelling("fourier", (order,)) for order in orders if order >= 2),
         *(Spelling("poly", (degree,)) for degree in (1, 2, 3) if math.comb(d + degree, degree) <= 200),
     ]
-    return found + [spelling for spelling in others if spelling.count(d) <= most]
+    ranked = [
+        replace(each, by="rank")
+        for each in plain
+        if each.kind != "rbf" and each.count(d) <= 400 and (d <= _FEW_DIMS or each.kind == "poly")
+    ]
+    for each in (*plain, *ranked):
+        if each.count(d) <= most:
+            yield replace(each, dims=chosen)
+    if d > 1 and (1 + _ADDITIVE) * d <= most:
+        first, *others = (Spelling("fourier", (_ADDITIVE,), by="rank", dims=(names[i],)) for i in dims)
+        yield replace(first, others=tuple(others))
 
 
 def choose_features(
@@ -109,44 +161,41 @@ def choose_features(
     lam: float,
     discount: float,
     ridge: float,
-    variance: VarianceMethod | None = None,
-    seed: Seed = None,
+    variance: VarianceMethod = "direct",
+    labels: Sequence[int] | None = None,
+    seed: int,
 ) -> FeatureChoice:
-    """The best of the candidates for the box low to high (dim,), on a sample of the episodes.
+    """The mixture of the candidates for the box low to high (dim,), on a sample of the episodes.
 
-    ``survey`` is of the whole data, ``variance`` the one way to estimate it that is considered (both where
-    None). Folds are drawn from ``seed``.
+    ``survey`` is of the whole data. ``labels`` are the coordinates that are labels; where None, those that
+    behave like one. Folds and the forest are drawn from ``seed``.
     """
-    spellings = candidates(survey, data.transitions)
-    folds = min(4, len(data))
-    if not spellings or folds < 2:
+    found = tuple(label_columns(data, survey, discount, seed)) if labels is None else tuple(labels)
+    spellings = candidates(survey, data.transitions, names, found)
+    if not spellings or len(data) < FOLDS:
         raise InvalidInputError(
             f"features=auto must have enough data to choose by, got {plural(len(data), 'episode')} with "
             f"{plural(data.transitions, 'transition')}; gather more, or name the features, as in poly:1"
         )
-    methods = _METHODS if variance is None else (variance,)
-    entries = {f"{s} {m}": (s, m) for s in spellings for m in methods}
+    K = len(data)
     estimators = {
-        name: LSTD(s.build(names, survey, low, high), lam=lam, discount=discount, ridge=ridge, variance=m)
-        for name, (s, m) in entries.items()
+        str(s): LSTD(
+            s.build(names, survey, low, high),
+            lam=lam,
+            discount=discount,
+            ridge=max(ridge, s.ridge(K)),
+            variance=variance,
+        )
+        for s in spellings
     }
-    with warnings.catch_warnings():
-        # What a candidate lacks is in the table.
-        warnings.simplefilter("ignore", PolicyRiskWarning)
-        validation = cross_validate(estimators, data, folds=folds, seed=seed)
-    sizes = {name: estimator.features.size for name, estimator in estimators.items()}
-    best = entries[_best(validation, sizes)]
-    return FeatureChoice(*best, validation, sampled=len(data), episodes=survey.episodes)
 
+    def forest(data: Trajectories, tail: RiskFunction | None) -> tuple[Floats, Floats]:
+        fitted = ReturnForest(discount=discount).fit_out_of_bag(data, tail=tail, seed=seed)
+        return fitted.mean, fitted.variance
 
-def _best(validation: CrossValidation, sizes: Mapping[str, int]) -> str:
-    """The first; of several alike, as two spellings of one table are, that with the fewest features."""
-    first = validation.best  # raises where all failed
-    lowest = validation.ranking[0].floored
-    assert lowest is not None
-    alike = [
-        c.name
-        for c in validation.ranking
-        if c.floored is not None and math.isclose(c.floored, lowest, rel_tol=1e-9, abs_tol=1e-9)
-    ]
-    return min([first, *alike], key=lambda name: sizes[name])
+    stacked = stack(estimators, data, key=int(keys(seed)[0]), forest=forest if variance == "direct" else None)
+    by_name = {str(s): s for s in spellings}
+    members = tuple(
+        Member(by_name.get(each.name), each.mean_share, each.variance_share) for each in stacked.members
+    )
+    return FeatureChoice(members, found, stacked, sampled=K, episodes=survey.episodes)

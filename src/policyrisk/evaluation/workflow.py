@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -29,6 +30,8 @@ from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.source import Watched, described, fingerprint, opened, shards_of
 from policyrisk.evaluation.spelling import Spelling, data_box
 from policyrisk.lstd import LSTD
+from policyrisk.lstd.passes import ObservedStarts
+from policyrisk.montecarlo.forest import ReturnForest
 from policyrisk.passes.checkpoint import DurableFold, stored_problem
 from policyrisk.passes.fold import Fold, here
 from policyrisk.passes.survey import SurveyPass
@@ -36,9 +39,10 @@ from policyrisk.readers import Stream
 from policyrisk.readers.files import PathOrPaths
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.risk.estimate import as_level
-from policyrisk.trajectories import Source
+from policyrisk.trajectories import Source, Trajectories
 
 AUTO = "auto"
+DRAWS = 400  # of the weights, for a mixture's error bars
 
 
 def evaluate(
@@ -135,24 +139,37 @@ def evaluate(
         if spelling is None:
             with clock("choice"):
                 choice = choose_features(
-                    found.sample(), survey, names, low, high, **shared, variance=variance, seed=number
+                    found.sample(),
+                    survey,
+                    names,
+                    low,
+                    high,
+                    **shared,
+                    variance=variance or "direct",
+                    seed=number,
                 )
-            spelling, variance = choice.spelling, choice.variance
+            variance = variance or "direct"
             if say is not None:
                 say(str(choice))
-        with _naming_arguments("features"):
-            phi = spelling.build(names, survey, low, high)
-            other = spelling.second
-            second = None if other is None else other.build(names, survey, low, high, beside=spelling)
+        described_features = str(spelling) if choice is None else choice.name
         demanded: Literal["visited"] | None = "visited" if nonnegative else None
-        shared["ridge"] += spelling.ridge(survey.episodes)
-        lstd = LSTD(phi, second, **shared, variance=variance or "second-moment", nonnegative_at=demanded)
+        settled = variance or "second-moment"
+
+        def estimator(spelled: Spelling) -> LSTD:
+            with _naming_arguments("features"):
+                phi = spelled.build(names, survey, low, high)
+                other = spelled.second
+                second = None if other is None else other.build(names, survey, low, high, beside=spelled)
+            own = {**shared, "ridge": max(ridge, spelled.ridge(survey.episodes))}
+            return LSTD(phi, second, **own, variance=settled, nonnegative_at=demanded)
+
+        lstd = None if spelling is None else estimator(spelling)
         notes = {
             "data": described(source),
             "columns": json.loads(json.dumps(columns, default=_called)),
             "settings": settings,
-            "features": str(spelling),
-            "variance": lstd.variance,
+            "features": described_features,
+            "variance": settled,
             "box": [list(map(float, ends)) for ends in zip(low, high, strict=True)],
             "constant": [names[d] for d in constant],
             "unrecorded_ends": 0 if losses is None else losses.given_up,
@@ -167,7 +184,11 @@ def evaluate(
                 watched = Watched("fit", data, survey.transitions)
                 fold = DurableFold(watched, checkpoint, problem, resume=resume)
             try:
-                risk = _fit(lstd, fold)
+                if lstd is not None:
+                    risk = _fit(lstd, fold)
+                else:
+                    assert choice is not None
+                    risk = _mixture(choice, estimator, fold, found.sample(), discount, number)
             except PolicyRiskError:
                 if checkpoint is not None:
                     Path(checkpoint).unlink(missing_ok=True)  # it would come to the same end
@@ -237,6 +258,47 @@ def _fit(lstd: LSTD, fold: Fold) -> RiskFunction:
             stacklevel=3,
         )
     return risk
+
+
+def _mixture(
+    choice: FeatureChoice,
+    estimator: Callable[[Spelling], LSTD],
+    fold: Fold,
+    sample: Trajectories,
+    discount: float,
+    seed: int,
+) -> RiskFunction:
+    """The chosen mixture, its members fitted to all of the data."""
+    fits: list[RiskFunction] = []
+    for member in sorted(choice.members, key=lambda each: each.spelling is None):  # the forest last
+        if member.spelling is None:
+            tail = _tail(choice, fits, estimator, fold)
+            forest = ReturnForest(discount=discount)
+            fits.append(forest.fit_by(fold, sample, tail=tail, bootstrap=DRAWS, seed=seed))
+        else:
+            fits.append(estimator(member.spelling).fit_by(fold, bootstrap=DRAWS, seed=seed))
+    members = sorted(choice.members, key=lambda each: each.spelling is None)
+    direct = fits[0].variance_method == "direct"
+    risk = RiskFunction.mixture(
+        fits,
+        [each.mean_share for each in members],
+        [each.variance_share for each in members] if direct else None,
+        misfit=choice.stack.misfit,
+    )
+    return replace(risk, starts=fold(lambda source, _: ObservedStarts.over(source, risk)))
+
+
+def _tail(
+    choice: FeatureChoice, fits: list[RiskFunction], estimator: Callable[[Spelling], LSTD], fold: Fold
+) -> RiskFunction | None:
+    """What completes the forest's cut-off episodes: the estimate that completed them in the choice."""
+    if choice.stack.reference is None:
+        return None
+    name = choice.stack.reference[1]
+    for member, fit in zip(choice.members, fits, strict=False):
+        if str(member) == name:
+            return fit
+    return estimator(Spelling.parse(name)).fit_by(fold, error_bars=False)
 
 
 def _coordinates(

@@ -357,6 +357,5 @@ def _misfit(
     """The parts of the spread and of the variance that held-out errors ask for."""
     V = _floored(V_i @ b)
     J = J_i @ a
-    spread_J = np.square(J_i - J[:, None]) @ a
-    spread_V = np.square(V_i - V[:, None]) @ b
+    del V, J
     return Misfit(1.0, 0.0, 1.0, 0.0)
