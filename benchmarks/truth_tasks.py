@@ -4,8 +4,8 @@ A task samples episodes of one fixed policy, all of them at once, and knows J(x)
 table of transitions or a closed form gives them, else from many fresh returns of each state, which are
 computed once and kept in a cache folder.
 
-A *simulator* is two functions of arrays: ``start(n, rng)`` gives n states (n, dim), ``step(x, rng)`` moves all
-of them, x (m, dim) to x' (m, dim), rewards (m,), and whether the episode is over (m,).
+A *simulator* is two functions of arrays: ``start(n, rng)`` gives n states (n, dim), ``step(x, rng)`` moves
+all of them from x (m, dim) to x' (m, dim), with rewards (m,) and whether the episode is over (m,).
 
 A table of transitions has branches (x, p, y, r): from state x with probability p to y with reward r; y = n is
 the end. With noise of standard deviation σ(x) on every reward,
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -134,7 +135,7 @@ class Task:
         if not path.exists():
             CACHE.mkdir(parents=True, exist_ok=True)
             mean, std = compute(np.random.default_rng(20260))
-            partial = path.with_name(f"{path.stem}.partial-{id(x)}.npz")
+            partial = path.with_name(f"{path.stem}.partial-{os.getpid()}.npz")
             np.savez(partial, mean=mean, std=std)
             partial.replace(path)
         with np.load(path) as stored:
@@ -576,6 +577,36 @@ def network() -> Task:
         return np.maximum(after, 0.0), -(x @ cost), rng.random(n) < 0.02
 
     return Task(lambda n, rng: rng.poisson(2.0, (n, 12)).astype(float), step, discount=0.95)
+
+
+@task
+def lander() -> Task:
+    """Eight coordinates: place, height, speeds, angle, spin, wind and fuel; down softly, or not, in gusts."""
+
+    def start(n: int, rng: Rng) -> Array:
+        x = rng.uniform([-1, 2, -0.5, -0.5, -0.2, -0.2, 0, 2], [1, 3, 0.5, 0, 0.2, 0.2, 0, 4], (n, 8))
+        x[:, 6] = 0.15 * rng.standard_normal(n)
+        return x
+
+    def step(x: Array, rng: Rng) -> tuple[Array, Array, Array]:
+        place, height, across, up, angle, spin, wind, fuel = x.T
+        noise = rng.standard_normal((3, len(x)))
+        lean = np.clip(-0.3 * place - 0.7 * across, -0.4, 0.4)
+        push = np.clip(1.0 - 1.5 * (up + 0.15 + 0.3 * height), 0.0, 2.0) * np.maximum(
+            1.0 + 0.4 * noise[0], 0.0
+        )
+        push *= (fuel > 0.0) & (rng.random(len(x)) > 0.1)
+        spin = spin + 0.1 * (6.0 * (lean - angle) - 4.0 * spin + noise[1])
+        across = across + 0.1 * (push * np.sin(angle) + wind)
+        up = up + 0.1 * (push * np.cos(angle) - 1.0)
+        wind = 0.95 * wind + 0.05 * noise[2]
+        after = (place + 0.1 * across, height + 0.1 * up, across, up, angle + 0.1 * spin, spin, wind)
+        x = np.stack([*after, np.maximum(fuel - 0.05 * push, 0.0)], 1)
+        down = x[:, 1] <= 0.0
+        soft = (np.abs(x[:, 0]) < 1.0) & (up > -0.5) & (np.abs(x[:, 4]) < 0.3)
+        return x, -0.2 * push - 0.1 * np.abs(x[:, 0]) + down * np.where(soft, 10.0, 20.0 * up - 5.0), down
+
+    return Task(start, step)
 
 
 @dataclass(frozen=True)
