@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.neighbors import NearestNeighbors
+from threadpoolctl import threadpool_limits
 
 import policyrisk as pr
 from policyrisk.errors import PolicyRiskError
@@ -122,11 +123,12 @@ def two_stages(
     if np.unique(fold).size < 2:
         fold = np.arange(B.size) % FOLDS
     squares = np.empty(B.size)
-    for k in np.unique(fold):
-        here = fold == k
-        squares[here] = (B[here] - model().fit(states[~here], B[~here]).predict(states[here])) ** 2
-    mean = model().fit(states, B).predict(x)
-    variance = model().fit(states, squares).predict(x)
+    with threadpool_limits(1):  # others may need the machine, and waiting threads take time
+        for k in np.unique(fold):
+            here = fold == k
+            squares[here] = (B[here] - model().fit(states[~here], B[~here]).predict(states[here])) ** 2
+        mean = model().fit(states, B).predict(x)
+        variance = model().fit(states, squares).predict(x)
     return _without_intervals(mean, np.sqrt(np.maximum(variance, 0.0)), data, discount)
 
 
