@@ -2,7 +2,8 @@
 
 The others learn from pairs of a visited state and its return to go B, of the episodes that terminated: J is
 predicted first, then V from squared residuals (B − J̃)² of a fourfold cross-prediction by episodes. They have
-no intervals. Above ROWS pairs a random part of them is taken, so that none of them takes hours.
+no intervals. Above ROWS pairs a random part of them is taken, so that none of them takes hours. Where no
+episode terminated, the states count from which less than LEFT of the discounted future was cut off.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from policyrisk.errors import PolicyRiskError
 Array = np.ndarray[Any, Any]
 ROWS = 50_000
 FOLDS = 4
-NEIGHBOURS = (10, 20, 40, 80, 160, 320, 640)
+LEFT = 0.05
+NEIGHBOURS = (10, 20, 40, 80, 160, 320, 640, 1280)
 NORMAL = 1.96
 
 
@@ -133,22 +135,27 @@ def two_stages(
 
 
 def pairs(data: pr.Trajectories, discount: float, seed: int) -> tuple[Array, Array, Array]:
-    """Visited states (m, dim), returns to go (m,) and episodes (m,) of those that terminated."""
-    whole = data[data.terminated]
+    """Visited states (m, dim), returns to go (m,) and episodes (m,) of those that terminated, shuffled."""
+    whole = complete(data)
     states, B = whole.states[whole.visited_rows].astype(float), whole.returns_to_go(discount)
     episode = np.repeat(np.arange(len(whole)), whole.lengths)
-    if B.size > ROWS:
-        rows = np.sort(np.random.default_rng(seed).choice(B.size, ROWS, replace=False))
-        states, B, episode = states[rows], B[rows], episode[rows]
-    return states, B, episode
+    steps_left = whole.offsets[1:][episode] - np.arange(B.size)
+    rows = np.flatnonzero(whole.terminated[episode] | (discount**steps_left < LEFT))
+    rows = np.random.default_rng(seed).permutation(rows)[:ROWS]
+    return states[rows], B[rows], episode[rows]
+
+
+def complete(data: pr.Trajectories) -> pr.Trajectories:
+    """The episodes that terminated; all where none did."""
+    return data[data.terminated] if data.terminated.any() else data
 
 
 def _without_intervals(
     mean: Array, std: Array, data: pr.Trajectories, discount: float, **facts: Any
 ) -> Answer:
-    """Nothing is known of the errors at states; at the start the plain sample of the returns speaks."""
+    """Nothing is known of the errors at states; about the start the plain sample of the returns speaks."""
     none = np.full((len(mean), 2), np.nan)
-    g = data[data.terminated].returns(discount)
+    g = complete(data).returns(discount)
     m, v = float(g.mean()), float(g.var(ddof=1))
     half = NORMAL * np.sqrt(v / g.size)
     half_v = NORMAL * np.sqrt(max(float(np.mean((g - m) ** 4)) - v**2, 0.0) / g.size)

@@ -26,7 +26,7 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ class Task:
     def returns(self, x: Array, rng: Rng) -> Array:
         """A return of the task without its time limit from each state, of shape (n,)."""
         total, going, weight = np.zeros(len(x)), np.arange(len(x)), 1.0
-        while going.size and weight > 1e-9:
+        while going.size and weight > 1e-6:
             x, r, over = self.step(x, rng)
             total[going] += weight * r
             weight *= self.discount
@@ -178,7 +178,7 @@ class Table:
         branch = np.searchsorted(self._cumulative, x + rng.random(x.size), side="right")
         return self.y[branch], self.r[branch]
 
-    @property
+    @cached_property
     def _cumulative(self) -> Array:
         within = np.cumsum(self.p) - self.x  # the branches' probabilities sum to 1 at every state
         return np.append(self.x[:-1] + within[:-1], np.inf)
@@ -363,9 +363,11 @@ def queue_cut_50() -> Task:
     return _busy_period(8, lambda n, rng: rng.geometric(0.05, n))
 
 
-def _inventory(limit: Callable[[int, Rng], Array] | None = None) -> Task:
-    """Stock up to 20 under an (s, S) rule and Poisson demand, until the season ends (1 period in 25)."""
-    most, reorder, end = 20, 5, 0.04
+def _inventory(
+    limit: Callable[[int, Rng], Array] | None = None, end: float = 0.04, discount: float = 1.0
+) -> Task:
+    """Stock up to 20 under an (s, S) rule and Poisson demand, until the season ends."""
+    most, reorder = 20, 5
     demand = np.cumprod([np.exp(-4.0), *(4.0 / np.arange(1, 30))])
     branches = []
     for x in range(most + 1):
@@ -374,7 +376,7 @@ def _inventory(limit: Callable[[int, Rng], Array] | None = None) -> Task:
             sold = min(wanted, stock)
             r = 4.0 * sold - 2.0 * (wanted - sold) - 0.3 * stock - (12.0 + 2.0 * (stock - x)) * (stock > x)
             branches += [(x, p * end, most + 1, r), (x, p * (1 - end), stock - sold, r)]
-    return tabular(table(branches, most + 1), np.ones(most + 1), limit=limit)
+    return tabular(table(branches, most + 1), np.ones(most + 1), discount, limit=limit)
 
 
 @task
@@ -392,6 +394,12 @@ def inventory_cut_5() -> Task:
 def inventory_cut_50() -> Task:
     """One season in two is cut off by a time limit."""
     return _inventory(lambda n, rng: np.full(n, 17))
+
+
+@task
+def inventory_endless() -> Task:
+    """No season ends: all episodes are cut off after 80 periods; γ = .95."""
+    return _inventory(lambda n, rng: np.full(n, 80), end=0.0, discount=0.95)
 
 
 @task
@@ -473,6 +481,24 @@ def drawdown() -> Task:
         return np.stack([depth, vol], 1), -depth - 5.0 * ruined, ruined | (depth == 0.0)
 
     return Task(start, step)
+
+
+@task
+def recovery() -> Task:
+    """A drawdown under violent changes of volatility, both coordinates skewed; γ = .9."""
+
+    def start(n: int, rng: Rng) -> Array:
+        return np.exp(rng.standard_normal((n, 2)) * [0.8, 0.6] + np.log([0.06, 0.02]))
+
+    def step(x: Array, rng: Rng) -> tuple[Array, Array, Array]:
+        depth, vol = x.T
+        noise = rng.standard_normal((2, len(x)))
+        depth = np.maximum(depth - 0.2 * vol - vol * noise[0], 0.0)
+        vol = np.exp(np.log(0.02) + 0.9 * (np.log(vol) - np.log(0.02)) + 0.4 * noise[1])
+        ruined = depth > 0.5
+        return np.stack([depth, vol], 1), -depth - 2.0 * ruined, ruined | (depth == 0.0)
+
+    return Task(start, step, discount=0.9)
 
 
 @task
