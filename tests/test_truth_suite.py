@@ -145,6 +145,10 @@ def test_blackjack_is_gymnasiums() -> None:
     of_mean, of_variance = z_scores(np.array(returns), *task.start_truth())
     assert abs(of_mean) < 4
     assert abs(of_variance) < 4
+    data = task.sample(2000, 0)
+    totals, last = data.states[data.visited_rows, 0], data.offsets[1:] - 1
+    assert (totals[np.isin(np.arange(totals.size), last, invert=True)] < 18).all()  # a hit, and it goes on
+    assert (data.rewards[last[totals[last] < 18]] == -1.0).all()  # a hit ends a hand above 21 only
 
 
 def test_a_truth_without_a_formula_is_simulated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,10 +196,10 @@ def test_measures_by_hand() -> None:
 
 def test_what_is_not_known_counts_as_the_overall_sample() -> None:
     J, std = np.array([0.0, 10.0]), np.array([3.0, 4.0])
-    overall = answer([5.0, 5.0], [6.0, 6.0], np.nan)
+    overall = answer([5.0, 5.0], [7.0, 7.0], np.nan)
     row = truth.measures(answer([np.nan, 10.0], [np.nan, 4.0], 0.5), J, std, (1.0, 4.0), overall)
     assert row["mean_error"] == pytest.approx(np.sqrt(12.5) / np.sqrt(12.5))
-    assert row["std_error"] == pytest.approx(np.sqrt(4.5) / np.sqrt(12.5))
+    assert row["std_error"] == pytest.approx(np.sqrt(8.0) / np.sqrt(12.5))
     assert (row["mean_coverage"], row["std_coverage"], row["unknown"]) == (0.5, 0.5, 1)
 
 
