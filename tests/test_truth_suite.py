@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import sys
 from dataclasses import replace
@@ -18,6 +19,8 @@ pytest.importorskip("sklearn")
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import truth
 import truth_methods
+import truth_tables
+import truth_task
 import truth_tasks
 from truth_methods import Answer
 from truth_tasks import TASKS
@@ -33,6 +36,10 @@ def z_scores(returns: np.ndarray, mean: float, std: float) -> tuple[float, float
         (returns.mean() - mean) / (returns.std() / np.sqrt(returns.size)),
         (squares.mean() - std**2) / (squares.std() / np.sqrt(returns.size)),
     )
+
+
+def test_the_tasks_example_runs() -> None:
+    assert doctest.testmod(truth_tasks) == (0, 3)
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -86,11 +93,11 @@ def test_a_table_has_the_moments_of_its_chain() -> None:
     P, r = rng.dirichlet(np.ones(6), 5), rng.standard_normal((5, 5))
     branches = [(x, P[x, y], y, r[x, y] if y < 5 else 0.0) for x in range(5) for y in range(6)]
     chain = pr.MarkovChain(P[:, :5], r, 0.9)
-    J, V = truth_tasks.table(branches[::-1], 5).moments(0.9)
+    J, V = truth_tables.table(branches[::-1], 5).moments(0.9)
     assert np.allclose(J, chain.mean())
     assert np.allclose(V, chain.variance())
     sigma = np.arange(5.0)
-    _, noisy = truth_tasks.table(branches, 5, sigma).moments(0.9)
+    _, noisy = truth_tables.table(branches, 5, sigma).moments(0.9)
     assert np.allclose(noisy - V, np.linalg.solve(np.eye(5) - 0.81 * P[:, :5], sigma**2))
 
 
@@ -152,10 +159,10 @@ def test_blackjack_is_gymnasiums() -> None:
 
 
 def test_a_truth_without_a_formula_is_simulated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(truth_tasks, "CACHE", tmp_path)
-    monkeypatch.setattr(truth_tasks, "RETURNS", 2000)
-    monkeypatch.setattr(truth_tasks, "START_RETURNS", 4000)
-    monkeypatch.setattr(truth_tasks, "LANES", 4000)
+    monkeypatch.setattr(truth_task, "CACHE", tmp_path)
+    monkeypatch.setattr(truth_task, "RETURNS", 2000)
+    monkeypatch.setattr(truth_task, "START_RETURNS", 4000)
+    monkeypatch.setattr(truth_task, "LANES", 4000)
     known = TASKS["lognormal"]()
     blind = replace(known, exact=None, exact_start=None, made_by="a test")
     x = known.states()[:5]
