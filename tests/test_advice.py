@@ -140,28 +140,43 @@ def test_unvisited_starts_and_tiles(good):
     assert found(good, "never visited") is None
 
 
-def test_bias_shows_as_disagreement_with_the_sample():
+def test_bias_shows_as_disagreement_with_the_returns():
     """One constant feature for a walk: its mean is that of all states, far from that of the start."""
     data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=2000, seed=1)
     evaluation = evaluated(pr.LSTD(pr.Polynomial(0, [0], [9]), lam=0.95), data)
     advice = found(evaluation, "disagrees")
     assert advice.severity == "serious"
-    summary = evaluation.summary
-    larger = max(summary.mean.standard_error, summary.sample.mean.standard_error)
-    z = abs(summary.mean_value - summary.sample.mean_value) / larger
-    assert f"{z:.1f} standard errors apart" in advice.seen
+    gap = evaluation.summary.gap("mean")
+    assert gap == pytest.approx(evaluation.risk.mean([0])[0] - data.returns().mean())
+    assert f"{abs(gap) / gap.standard_error:.1f} standard errors apart" in advice.seen
+    assert "believe the returns: there are no features in them" in advice.seen
     assert "--lam" in advice.remedy
 
 
 def test_randomness_is_no_disagreement():
-    """An unbiased estimate of 40 data sets is not accused."""
+    """An unbiased estimate of 60 data sets is not accused, cut-off episodes or not."""
     chain = pr.domains.walk(n=6, p=0.7)
-    for seed in range(40):
-        evaluation = evaluated(pr.LSTD(pr.Tabular(6)), chain.sample(0, episodes=300, seed=seed))
-        assert found(evaluation, "disagrees") is None
+    for seed in range(60):
+        data = chain.sample(0, episodes=300, seed=seed, max_steps=12 if seed % 2 else None)
+        assert found(evaluated(pr.LSTD(pr.Tabular(6)), data), "disagrees") is None
 
 
-def test_no_comparison_with_a_sample_of_other_episodes():
+def test_one_cut_off_episode_does_not_switch_the_check_off():
+    """20 steps of reward 3 + N(0, 1) on 10 tiles of two places each; one of 500 episodes is cut off."""
+    lengths, ends = np.full(500, 20), np.ones(500, dtype=bool)
+    lengths[7], ends[7] = 11, False
+    states = np.concatenate([np.arange(length + 1.0) for length in lengths])
+    rewards = 3 + np.random.default_rng(0).normal(size=lengths.sum())
+    data = pr.Trajectories(states, rewards, lengths, ends)
+    evaluation = evaluated(pr.LSTD(pr.TileCoding([0], [20], [10])), data)
+    advice = found(evaluation, "disagrees")
+    assert advice.severity == "serious"
+    assert "only what 1 of 500 episodes miss" in advice.seen
+    assert evaluation.summary.std.low < math.sqrt(20) < evaluation.summary.std.high
+    assert evaluation.summary.model.std.low > evaluation.summary.std.high
+
+
+def test_no_disagreement_where_the_sample_is_of_other_episodes():
     data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=500, seed=1, max_steps=25)
     assert 0.2 < data.terminated.mean() < 0.9
     evaluation = evaluated(pr.LSTD(pr.Tabular(10)), data)
@@ -169,6 +184,23 @@ def test_no_comparison_with_a_sample_of_other_episodes():
     assert abs(evaluation.summary.mean_value - sample.mean_value) > 3 * sample.mean.standard_error
     assert found(evaluation, "disagrees") is None
     assert found(evaluation, "cut off") is not None
+
+
+def test_bias_of_returns_without_randomness_is_found():
+    """Two steps of reward 1 and one feature for both: every episode is the same, and nothing has an error."""
+    states, rewards = np.tile([0.0, 1.0, 2.0], 50), np.ones(100)
+    data = pr.Trajectories(states, rewards, np.full(50, 2), np.ones(50, dtype=bool))
+    biased = evaluated(pr.LSTD(pr.Polynomial(0, [0], [2]), lam=0.0), data)
+    assert biased.summary.gap("mean").standard_error == pytest.approx(0, abs=1e-12)
+    assert biased.summary.gap("variance") > 1
+    assert found(biased, "disagrees").severity == "serious"
+    assert found(evaluated(pr.LSTD(pr.Tabular(3)), data), "disagrees") is None
+
+
+def test_what_was_not_compared_is_not_called_checked(good):
+    assert "the agreement with the returns" in advise(good)[0].seen
+    older = dataclasses.replace(good, risk=dataclasses.replace(good.risk, completed=None))
+    assert "the agreement" not in advise(older)[0].seen
 
 
 def test_no_error_bars(good):

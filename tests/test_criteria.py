@@ -67,9 +67,9 @@ def test_directions_and_constraints():
     assert [a.constrained for a in (sharpe, penalised, mean, variance)] == [False, False, True, True]
     assert sharpe.probability == penalised.probability == 1.0
     assert mean.feasible
-    assert mean.probability == pytest.approx(stats.norm.cdf((8.0 - 6.0) / 0.5))
+    assert mean.probability == pytest.approx(stats.t.cdf((8.0 - 6.0) / 0.5, 49))
     assert variance.feasible
-    assert variance.probability == pytest.approx(stats.norm.cdf((3.0 - 2.0) / 0.2))
+    assert variance.probability == pytest.approx(stats.t.cdf((3.0 - 2.0) / 0.2, 49))
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,10 @@ def test_the_best_two_are_compared_as_independent():
     assert (pair.best, pair.second) == ("b", "a")
     assert pair.difference == pytest.approx(1.0)
     assert pair.difference.standard_error == pytest.approx(0.5)
-    assert pair.difference.high == pytest.approx(1.0 + 0.5 * stats.t.ppf(0.95, 99))
-    assert pair.probability == pytest.approx(stats.norm.cdf(2.0))
-    assert pair.p_value == pytest.approx(2 * stats.norm.sf(2.0))
+    dof = 0.5**4 / (0.3**4 / 99 + 0.4**4 / 99)  # Welch's
+    assert pair.difference.high == pytest.approx(1.0 + 0.5 * stats.t.ppf(0.95, dof))
+    assert pair.probability == pytest.approx(stats.t.cdf(2.0, dof))
+    assert pair.p_value == pytest.approx(2 * stats.t.sf(2.0, dof))
 
 
 def test_where_smaller_is_better_the_lead_is_positive():
@@ -152,7 +153,7 @@ def test_where_smaller_is_better_the_lead_is_positive():
     pair = compare(risks, [0], criteria.VarianceMeanAtLeast(0.0)).significance
     assert pair.best == "b"
     assert pair.difference == pytest.approx(1.0)
-    assert pair.probability == pytest.approx(stats.norm.cdf(2.0))
+    assert pair.probability == pytest.approx(stats.t.cdf(2.0, 0.5**4 / (0.3**4 / 99 + 0.4**4 / 99)))
 
 
 def test_probability_of_being_better_is_that_of_repetition():
@@ -165,6 +166,33 @@ def test_probability_of_being_better_is_that_of_repetition():
         ).significance
         called.append(2 * pair.probability - 1)
     assert stats.kstest(called, "uniform").pvalue > 1e-3
+
+
+def test_without_starts_policies_are_compared_as_samples_are():
+    """Where nothing is cut off, the means' comparison is Welch's test of the returns."""
+    data = [pr.domains.walk(n=6, p=p).sample(0, K, seed=1) for p, K in ((0.7, 80), (0.72, 300))]
+    risks = {str(k): pr.LSTD(pr.Polynomial(0, [0], [5])).fit(each) for k, each in enumerate(data)}
+    pair = compare(risks, criterion=criteria.MeanMinusStd(0.0)).significance
+    welch = stats.ttest_ind(*(each.returns() for each in data), equal_var=False)
+    assert abs(pair.difference) / pair.difference.standard_error == pytest.approx(abs(welch.statistic))
+    # Degrees of freedom know of the returns' kurtosis, and are never more than Welch's.
+    assert 30 < pair.difference.dof < welch.df + 1e-9
+    assert pair.p_value == pytest.approx(2 * stats.t.sf(abs(welch.statistic), pair.difference.dof))
+    assert "by its returns from its own starts" in str(compare(risks))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("criterion", [criteria.MeanMinusStd(1.0), criteria.Sharpe()], ids=["std", "sharpe"])
+@pytest.mark.parametrize("most", [None, 40], ids=["terminated", "cut off"])
+def test_two_evaluations_of_one_policy_differ_by_randomness_alone(criterion, most):
+    chain, lstd, called = pr.domains.walk(n=10, p=0.6), pr.LSTD(pr.Tabular(10)), 0
+    for seed in range(400):
+        risks = {
+            name: lstd.fit(chain.sample(0, 200, seed=2 * seed + k, max_steps=most))
+            for k, name in enumerate("ab")
+        }
+        called += compare(risks, criterion=criterion).significance.p_value < 0.05
+    assert abs(called - 20) / np.sqrt(400 * 0.05 * 0.95) < 3
 
 
 def test_one_policy_and_infeasible_seconds_have_no_significance():

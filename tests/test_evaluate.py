@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -128,14 +129,13 @@ def test_compare_is_the_librarys_ranking(place, capsys, tmp_path):
     assert code == 0
     result = json.loads(out)
     risks = {name: pr.LSTD(pr.Tabular(10)).fit(walk(p)) for name, p in (("slow", 0.7), ("quick", 0.8))}
-    starts = np.zeros((4000, 1))
-    expected = pr.compare(risks, starts, pr.criteria.MeanVarianceAtMost(50))
+    expected = pr.compare(risks, criterion=pr.criteria.MeanVarianceAtMost(50))
     assert [entry["name"] for entry in result["ranking"]] == [r.name for r in expected.ranking]
     for entry, ranked in zip(result["ranking"], expected.ranking, strict=True):
         assert entry["feasible"] == ranked.assessment.feasible
         assert entry["value"]["value"] == pytest.approx(ranked.assessment.value.value, rel=1e-12)
         assert entry["value"]["low"] == pytest.approx(ranked.assessment.value.low, rel=1e-12)
-    assert result["starts"] == 4000
+    assert (result["starts"], result["pooled"], result["starts_apart"]) == (4000, False, None)
     assert picture.read_bytes().startswith(b"\x89PNG")
     code, out, _ = call(capsys, *arguments)
     assert code == 0
@@ -568,11 +568,44 @@ def test_compare_says_what_stands_against_it(capsys, tmp_path):
     assert "doubt" not in out
     code, out, _ = call(capsys, "compare", tmp_path / "table", tmp_path / "coarse", *picture)
     assert code == 0
-    assert "doubt about coarse: The estimate disagrees with the plain sample" in out
+    assert "doubt about coarse: The estimate disagrees with the returns" in out
     assert "doubt about table" not in out
-    assert "doubt about the difference: table with tabular, coarse with tiles:2;" in out
+    assert "doubt about the difference" not in out, "no features are in what is compared"
     code, out, _ = call(capsys, "compare", tmp_path / "table", tmp_path / "coarse", *picture, "--json")
     found = json.loads(out)
     assert found["features"] == {"table": "tabular", "coarse": "tiles:2"}
     assert found["doubts"]["table"] == []
-    assert "The estimate disagrees with the plain sample" in found["doubts"]["coarse"]
+    assert "The estimate disagrees with the returns" in found["doubts"]["coarse"]
+
+
+def test_compare_of_cut_off_data_doubts_other_features_and_other_starts(capsys, tmp_path):
+    chain = pr.domains.walk(n=12, p=0.7)
+    for name, features, start in (("near", "tabular", 0), ("far", "poly:2", 3)):
+        data = chain.sample(start, 600, seed=start, max_steps=25)
+        write_parquet(data, tmp_path / f"{name}.parquet", state=["x"])
+        code, _, err = call(
+            capsys,
+            *("evaluate", tmp_path / f"{name}.parquet", "--state", "x", "--features", features),
+            *("--out", tmp_path / name),
+        )
+        assert code == 0, err
+    code, out, _ = call(capsys, "compare", tmp_path / "near", tmp_path / "far", "--out", tmp_path / "p.png")
+    assert code == 0
+    assert "doubt about the difference: near with tabular, far with poly:2;" in out
+    assert "the data do not start alike, x being 0 in near and 3 in far on average" in out
+
+
+def test_compare_with_an_older_evaluation_pools_the_starts(place, capsys, tmp_path):
+    older = Evaluation.load(place / "quick")
+    replace(older, risk=replace(older.risk, completed=None)).save(tmp_path / "older")
+    arguments = ("compare", place / "slow", tmp_path / "older", "--out", tmp_path / "p.png")
+    code, out, _ = call(capsys, *arguments, "--json")
+    assert code == 0
+    result = json.loads(out)
+    risks = {name: pr.LSTD(pr.Tabular(10)).fit(walk(p)) for name, p in (("slow", 0.7), ("quick", 0.8))}
+    expected = pr.compare(risks, np.zeros((4000, 1)))
+    assert (result["starts"], result["pooled"]) == (4000, True)
+    value = result["ranking"][0]["value"]
+    assert value["low"] == pytest.approx(expected.ranking[0].assessment.value.low, rel=1e-9)
+    _, out, _ = call(capsys, *arguments)
+    assert "note: over the 4000 recorded starts of all 2 together" in out

@@ -132,9 +132,10 @@ def test_the_headline_is_over_all_starts_not_over_the_surveys_sample(variance, m
     lstd = pr.LSTD(pr.Tabular(10), variance=variance)
     expected = lstd.fit(data).summary(data.starts())
     for name in ("mean", "variance", "std", "sharpe"):
-        found, truth = getattr(result.summary, name), getattr(expected, name)
+        found, truth = getattr(result.summary.model, name), getattr(expected, name)
         assert found.value == pytest.approx(truth.value, rel=1e-12)
         assert found.standard_error == pytest.approx(truth.standard_error, rel=1e-9)
+    assert result.summary.mean_value == pytest.approx(data.returns().mean())
     sampled = result.risk.summary(result.survey.starts)
     assert abs(sampled.mean_value - expected.mean_value) > 0.1
 

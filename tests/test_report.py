@@ -109,7 +109,7 @@ def test_the_file_asks_for_nothing_and_shows_names_as_they_are(three, tmp_path):
     assert [axis["name"] for axis in embedded(text)["axes"]] == list(NAMES)
 
 
-def test_headline_numbers_stand_beside_the_samples(three, tmp_path):
+def test_headline_numbers_stand_beside_the_estimators(three, tmp_path):
     text = written(three, tmp_path).read_text(encoding="utf-8")
     cards = dict(re.findall(r'data-of="(\w+)">(.*?)</article>', text, re.DOTALL))
     for name, card in cards.items():
@@ -118,9 +118,10 @@ def test_headline_numbers_stand_beside_the_samples(three, tmp_path):
         assert read(shown) == pytest.approx(estimate.value, rel=1e-3)
         ends = re.search(r"95%: (.*?) to (.*?)<", card).groups()
         assert [read(end) for end in ends] == pytest.approx([estimate.low, estimate.high], rel=1e-3)
-        sample = getattr(three.summary.sample, name)
-        beside = re.search(r"<b>(.*?)</b> \((.*?) to (.*?)\)", card).groups()
-        assert [read(n) for n in beside] == pytest.approx([sample.value, sample.low, sample.high], rel=1e-3)
+        model = getattr(three.summary.model, name)
+        beside = re.search(r"LSTD over.*?<b>(.*?)</b> \((.*?) to (.*?)\)", card, re.DOTALL).groups()
+        assert [read(n) for n in beside] == pytest.approx([model.value, model.low, model.high], rel=1e-3)
+        assert "plain sample" not in card, "which is the headline where nothing was cut off"
     assert list(cards) == ["mean", "std", "sharpe", "variance"]
 
 

@@ -28,8 +28,11 @@ def walks(episodes=60, seed=0, most=None):
     return pr.Trajectories.concatenate(parts)
 
 
-def assert_same(found, truth):
-    assert (found.starts, found.unvisited, found.negative) == (truth.starts, truth.unvisited, truth.negative)
+def assert_same(summary, truth):
+    """The estimator's average over the data's own starts is that over the starts themselves."""
+    found = summary.model
+    counts = (summary.starts, summary.unvisited, summary.negative)
+    assert counts == (truth.starts, truth.unvisited, truth.negative)
     for name in ("mean", "variance", "std", "sharpe"):
         ours, theirs = getattr(found, name), getattr(truth, name)
         for field in ("value", "standard_error", "low", "high"):
@@ -89,8 +92,15 @@ def test_many_features_have_starts_without_error_bars(monkeypatch):
     with pytest.warns(pr.errors.NoErrorBarsWarning):
         risk = pr.LSTD(pr.Tabular(N)).fit(data)
     found, truth = risk.summary(), risk.summary(data.starts())
-    assert (found.mean.value, found.variance.value) == pytest.approx((truth.mean.value, truth.variance.value))
-    assert (found.starts, found.episodes) == pytest.approx((truth.starts, truth.episodes))
+    model = found.model
+    assert (model.mean.value, model.variance.value) == pytest.approx((truth.mean.value, truth.variance.value))
+    assert (found.starts, model.episodes) == pytest.approx((truth.starts, truth.episodes))
+    assert found.mean.standard_error == pytest.approx(data.returns().std(ddof=1) / np.sqrt(len(data)))
+    assert not model.known
+    with pytest.warns(pr.errors.NoErrorBarsWarning):
+        cut = pr.LSTD(pr.Tabular(N)).fit(walks(most=25)).summary()
+    assert not cut.known, "the tails' errors are not known"
+    assert np.isfinite(cut.mean_value)
 
 
 def test_a_stream_of_single_episodes_looks_at_many_starts_together(monkeypatch):
@@ -103,7 +113,7 @@ def test_a_stream_of_single_episodes_looks_at_many_starts_together(monkeypatch):
         return start_sums(self, starts, **options)
 
     monkeypatch.setattr(pr.RiskFunction, "start_sums", counted)
-    monkeypatch.setattr("policyrisk.lstd.passes._STARTS", 20)
+    monkeypatch.setattr("policyrisk.lstd.passes.EPISODES", 20)
     data = walks()
     risk = pr.LSTD(pr.Tabular(N)).fit(list(data))
     assert looks == 3
@@ -126,7 +136,7 @@ def test_starts_survive_files_and_checkpoints(tmp_path):
     fold.checkpoint.save(fold._state)
     again = lstd.fit_by(DurableFold([], where, {}, resume=True))
     assert str(again.summary()) == str(whole.summary())
-    assert_same(again.summary(), risk.summary())
+    assert_same(again.summary(), risk.summary(data.starts()))
 
 
 @pytest.mark.parametrize("make", ["TD", "solve", "fit_exact", "no error bars"])

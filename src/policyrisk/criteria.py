@@ -8,10 +8,10 @@ With m and v the mean and the variance of the return over the start distribution
     VarianceMeanAtLeast(c)   min v   subject to m ≥ c
 
 The value's error follows from the joint covariance of (m, v) by the delta method; the probability that a
-constraint holds is Φ(slack / its standard error), the slack being how far the estimate is inside the bound. A
-policy whose estimated variance is negative meets no criterion, and the record says so: otherwise the worst
-estimate would look like the least risk. :func:`policyrisk.selection.comparison.compare` ranks policies by one
-of these.
+constraint holds is Student's distribution function at slack / its standard error, the slack being how far the
+estimate is inside the bound. A policy whose estimated variance is negative meets no criterion, and the record
+says so: otherwise the worst estimate would look like the least risk.
+:func:`policyrisk.selection.comparison.compare` ranks policies by one of these.
 """
 
 from __future__ import annotations

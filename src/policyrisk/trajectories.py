@@ -232,6 +232,26 @@ def pieces(data: Trajectories, most: int) -> Iterator[Trajectories]:
         first = last
 
 
+def gathered(source: Source, episodes: int, transitions: int) -> Iterator[Trajectories]:
+    """The episodes of a source in order, small batches put together.
+
+    Each part but the last has at least so many episodes or so many transitions; none is empty.
+
+    >>> data = Trajectories([[0]] * 4, [1.0] * 2, [1, 1], [True] * 2)
+    >>> [len(part) for part in gathered([data, data, data[:1], data[:0]], episodes=3, transitions=100)]
+    [4, 1]
+    """
+    waiting: list[Trajectories] = []
+    for batch in batches(source):
+        if len(batch):
+            waiting.append(batch)
+        if sum(map(len, waiting)) >= episodes or sum(part.transitions for part in waiting) >= transitions:
+            yield Trajectories.concatenate(waiting) if len(waiting) > 1 else waiting[0]
+            waiting = []
+    if waiting:
+        yield Trajectories.concatenate(waiting) if len(waiting) > 1 else waiting[0]
+
+
 def check_reiterable(source: Source) -> None:
     """Raise where a source can be read only once: error bars need a second pass."""
     if isinstance(source, Iterator):

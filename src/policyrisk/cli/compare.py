@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
 
 _SUFFIXES = (".png", ".svg", ".pdf")
+_APART = 5.0  # standard errors between two averages of starts, of many coordinates perhaps
 _EXAMPLES = ("sharpe", "mean-std:1", "mean:variance<=10", "variance:mean>=5")
 
 
@@ -35,9 +36,11 @@ def compare(
     level: LevelOption = 0.95,
     as_json: AsJson = False,
 ) -> None:
-    """Rank policies by a risk criterion over the start states of all their data together.
+    """Rank policies by a risk criterion, each by the returns from its own start states.
 
-    Every policy is judged from the same starts: those of all the evaluations, pooled, up to 10,000 of each.
+    The data must start alike, as those of one task do. Where an evaluation of an older version is among them,
+    all are judged by their estimates from the same starts: those of all the evaluations, pooled, up to 10,000
+    of each.
     """
     from policyrisk._core.output import write_figure
     from policyrisk.evaluation import Evaluation
@@ -50,8 +53,12 @@ def compare(
     evaluations = [Evaluation.load(folder) for folder in folders]
     policies = dict(zip(_titles(evaluations, folders), evaluations, strict=True))
     starts = _pooled_starts(evaluations, folders)
+    own = all(evaluation.risk.completed is not None for evaluation in evaluations)
     result = comparison.compare(
-        {name: evaluation.risk for name, evaluation in policies.items()}, starts, criterion, level=level
+        {name: evaluation.risk for name, evaluation in policies.items()},
+        None if own else starts,
+        criterion,
+        level=level,
     )
     write_figure(plot_mean_std({ranked.name: ranked.summary for ranked in result.ranking}), out)
     doubts = {  # what stands against an evaluation by itself, and so against a comparison with it
@@ -59,23 +66,35 @@ def compare(
         for name, evaluation in policies.items()
     }
     features = {name: str(evaluation.notes.get("features")) for name, evaluation in policies.items()}
+    recorded = sum(evaluation.survey.episodes for evaluation in evaluations)
+    apart = _starts_apart(policies) if own else None
     if as_json:
-        beside = {"starts": len(starts), "doubts": doubts, "features": features, "picture": str(out)}
+        beside = {
+            "starts": recorded if own else len(starts),
+            "pooled": not own,
+            "starts_apart": apart,
+            "doubts": doubts,
+            "features": features,
+            "picture": str(out),
+        }
         typer.echo(as_json_text(result.to_dict() | beside))
         return
     typer.echo(str(result))
     for (name, titles), folder in zip(doubts.items(), folders, strict=True):
         for title in titles:
             typer.echo(f"doubt about {name}: {title} (see {folder / 'report.html'})")
-    if len(set(features.values())) > 1:
+    if apart is not None:
+        typer.echo(f"doubt about the difference: the data do not start alike, {apart}")
+    believed = [r.summary for r in result.ranking if r.summary.completed is None or r.summary.cut_off]
+    if believed and len(set(features.values())) > 1:
         each = ", ".join(f"{name} with {spelling}" for name, spelling in features.items())
         typer.echo(
             f"doubt about the difference: {each}; different features have different biases, so evaluate all "
             "with the same --features"
         )
-    recorded = sum(evaluation.survey.episodes for evaluation in evaluations)
-    sampled = "" if len(starts) == recorded else f"a sample of {len(starts)} of "
-    typer.echo(f"note: over {sampled}the {recorded} recorded starts of all {len(folders)} together")
+    if not own:
+        sampled = "" if len(starts) == recorded else f"a sample of {len(starts)} of "
+        typer.echo(f"note: over {sampled}the {recorded} recorded starts of all {len(folders)} together")
     typer.echo(f"written: {out}")
 
 
@@ -120,6 +139,25 @@ def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -
                 "evaluate them with the same --state"
             )
     return np.concatenate([evaluation.survey.starts for evaluation in evaluations])
+
+
+def _starts_apart(policies: Mapping[str, Evaluation]) -> str | None:
+    """The coordinate whose average over the starts differs most, where that is beyond doubt."""
+    import numpy as np
+
+    means = {name: evaluation.survey.starts.mean(axis=0) for name, evaluation in policies.items()}
+    errors = {name: e.survey.starts.var(axis=0) / len(e.survey.starts) for name, e in policies.items()}
+    first = next(iter(policies))
+    names, most, found = policies[first].names, _APART, None
+    for name in policies:
+        error = np.sqrt(errors[name] + errors[first])
+        gap = np.abs(means[name] - means[first])
+        z = np.where(gap > 0, gap / np.where(error > 0, error, 1e-300), 0.0)
+        d = int(np.argmax(z))
+        if z[d] > most:
+            at = f"{means[first][d]:.4g} in {first} and {means[name][d]:.4g} in {name}"
+            most, found = z[d], f"{names[d]} being {at} on average"
+    return found
 
 
 def _titles(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> list[str]:

@@ -10,7 +10,7 @@ first, those of the library beside them). The checks:
     ill-conditioned equations                 digits are lost
     cut-off episodes, given-up transitions    the estimate rests on itself instead of on outcomes
     states outside the features' box          they are taken for the nearest state inside
-    estimate against plain sample             a difference beyond the errors is the features' bias
+    estimate against completed returns        a difference beyond its error is the features' bias
     redundant features, active constraint, no error bars, sampled starts
 """
 
@@ -28,7 +28,8 @@ from policyrisk._core.text import number, percent, plural
 from policyrisk.equations import DENSE_MOST
 from policyrisk.errors import PolicyRiskWarning
 from policyrisk.risk import FEW_EPISODES
-from policyrisk.risk.summary import Moments, PolicySummary
+from policyrisk.risk.estimate import Estimate
+from policyrisk.risk.summary import PolicySummary
 
 if TYPE_CHECKING:
     from policyrisk.evaluation.record import Evaluation
@@ -45,7 +46,9 @@ _OUTSIDE_SHARE = (0.0, 0.01, 0.1)  # transitions
 _GIVEN_UP_SHARE = (0.0, 0.01, 0.1)  # episodes
 _CONDITION = (math.inf, 1e9, 1e12)  # 16 digits less 9 leave 7
 _MANY_STARTS = (0.0, 0.01, 0.1)  # starts that were never visited
-_APART = 3.0  # standard errors between the estimate and the plain sample
+_SURE = 0.9973  # the level at which the estimate differs from the completed returns: three standard errors
+_HARMFUL = 2.0  # of the estimator's own standard errors: its intervals then miss as often as not
+_ROUNDING = 1e-6  # of the size of a number: a difference below is none
 _LARGE = 0.2  # of the return's std: a difference of this size matters to anybody
 
 
@@ -96,15 +99,16 @@ def _few_episodes(evaluation: Evaluation) -> Iterator[Advice]:
     if not behind.size:
         return  # without an estimate anywhere, other findings speak
     share, middle = float(np.mean(behind < FEW_EPISODES)), float(np.median(behind))
-    severity = "warning" if summary.episodes < FEW_EPISODES else _severity(share, _FEW_SHARE)
+    at_start = (summary.model or summary).episodes
+    severity = "warning" if at_start < FEW_EPISODES else _severity(share, _FEW_SHARE)
     if severity is None:
         return
     yield Advice(
-        "serious" if min(middle, summary.episodes) < _VERY_FEW else severity,
+        "serious" if min(middle, at_start) < _VERY_FEW else severity,
         "Few episodes stand behind the estimates",
         f"{percent(share)} of the visited states have fewer than {FEW_EPISODES} episodes behind their "
         f"estimate ({middle:.0f} in the middle, {behind.min():.0f} at the fewest); the average start has "
-        f"{summary.episodes:.0f}. Intervals are too narrow there: nominal 95% intervals of the variance have "
+        f"{at_start:.0f}. Intervals are too narrow there: nominal 95% intervals of the variance have "
         "covered the truth in 91% of cases with 100 episodes, in 84% with 40 and in 78% with 15.",
         "Record more episodes, or use fewer and wider features (for tiles:50x50, try --features tiles:25x25 "
         "or rbf:9x9). Until then read the map of visits beside the others.",
@@ -209,43 +213,55 @@ def _outside(evaluation: Evaluation) -> Iterator[Advice]:
 
 
 def _disagreement(evaluation: Evaluation) -> Iterator[Advice]:
+    """The estimator's average over the starts against the completed returns from them."""
     summary = evaluation.summary
-    sample = summary.sample
-    if sample is None or not summary.known or summary.cut_off or summary.unvisited:
-        return  # the sample is then of other episodes than the estimate
-    apart = [name for name in ("mean", "variance") if abs(_z(summary, sample, name)) > _APART]
+    model, completed = summary.model, summary.completed
+    if model is None or completed is None or not _comparable(summary):
+        return
+    m, v = summary.mean_value, summary.variance_value
+    rounding = {"mean": abs(m) + math.sqrt(abs(v)), "variance": m**2 + abs(v)}
+    apart: dict[str, Estimate] = {}
+    for name, scale in rounding.items():
+        gap = summary.gap("mean" if name == "mean" else "variance", level=_SURE)
+        # A bias within the estimator's own error may be beyond doubt, and harms nobody.
+        harmful = abs(gap) > max(_HARMFUL * getattr(model, name).standard_error, _ROUNDING * scale)
+        if harmful and (gap.low > 0 or gap.high < 0):
+            apart[name] = gap
     if not apart:
         return
     size = max(
-        abs(summary.mean_value - sample.mean_value) / math.sqrt(max(sample.variance_value, 1e-300)),
-        abs(1.0 - summary.variance_value / sample.variance_value) if sample.variance_value > 0 else math.inf,
+        abs(model.mean_value - m) / math.sqrt(max(v, 1e-300)),
+        abs(1.0 - model.variance_value / v) if v > 0 else math.inf,
     )
     said = "; ".join(
-        f"the {name} is {number(getattr(summary, name), 4)} against {number(getattr(sample, name), 4)} in "
-        f"the plain sample, {abs(_z(summary, sample, name)):.1f} standard errors apart"
-        for name in apart
+        f"the {name} is {number(getattr(model, name), 4)} by {summary.estimator} against "
+        f"{number(getattr(summary, name), 4)} by the returns"
+        + (f", {abs(gap) / gap.standard_error:.1f} standard errors apart" if gap.standard_error > 0 else "")
+        for name, gap in apart.items()
     )
+    why = "there are no features in them"
+    if completed.cut_off:
+        why = (
+            f"they take from {summary.estimator} only what {completed.cut_off:,} of {completed.count:,} "
+            "episodes miss, which were cut off"
+        )
     direct = evaluation.risk.variance_method == "direct"
     remedy = "" if direct else " --direct often puts the variance right by itself."
     yield Advice(
         "serious" if size > _LARGE else "warning",
-        "The estimate disagrees with the plain sample",
+        "The estimate disagrees with the returns",
         f"Over the start states {said}. Both come from the same episodes, so that randomness does not "
-        "explain it: the features are too coarse to tell apart the states that matter.",
+        "explain it: the features are too coarse to tell apart the states that matter. At the start believe "
+        f"the returns: {why}. At other states there is no such check, and the estimate is likely to be off "
+        "there as well.",
         "Use richer features (more tiles, bases or coordinates), or a larger --lam, which leans less on the "
         f"features.{remedy}",
     )
 
 
-def _z(summary: PolicySummary, sample: Moments, name: str) -> float:
-    """How many standard errors lie between the two.
-
-    They come from the same episodes and vary together, so that the larger of their errors is no less than
-    about that of the difference.
-    """
-    one, other = getattr(summary, name), getattr(sample, name)
-    error = max(one.standard_error, other.standard_error)
-    return (one.value - other.value) / error if error > 0 else 0.0
+def _comparable(summary: PolicySummary) -> bool:
+    """Whether the estimator's average and the completed returns are of the same episodes, with errors."""
+    return summary.model is not None and summary.model.known and summary.known and not summary.unvisited
 
 
 def _minor(evaluation: Evaluation) -> Iterator[Advice]:
@@ -288,12 +304,14 @@ def _minor(evaluation: Evaluation) -> Iterator[Advice]:
 
 
 def _all_well(evaluation: Evaluation) -> Advice:
+    summary = evaluation.summary
+    compared = ", and the agreement with the returns" if _comparable(summary) else ""
     return Advice(
         "ok",
         "Nothing stands against these numbers",
-        f"{evaluation.summary.episodes:.0f} episodes stand behind the average start; visits, variance, "
-        "condition number, cut-off episodes, the features' box and the agreement with the plain sample were "
-        "checked, and none is out of the ordinary.",
+        f"{(summary.model or summary).episodes:.0f} episodes stand behind the average start; visits, "
+        f"variance, condition number, cut-off episodes, the features' box{compared} were checked, and none "
+        "is out of the ordinary.",
         "Nothing. The intervals still speak of randomness alone: they do not cover what these features "
         "cannot express.",
     )

@@ -26,8 +26,8 @@ from policyrisk.features import BinaryFeatures, Features, as_features
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.constrained import Constraint
 from policyrisk.lstd.cutoffs import Trim, trim
-from policyrisk.lstd.passes import FirstPass, ObservedStarts, SecondPass
-from policyrisk.lstd.sandwich import Face, sandwich
+from policyrisk.lstd.passes import FirstPass, SecondPass, StartsAndReturns
+from policyrisk.lstd.sandwich import Face, sandwich, with_weights
 from policyrisk.lstd.scores import ScorePass, direct_right_hand_side
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
@@ -181,8 +181,10 @@ class LSTD:
         )
         if not error_bars:
             # Where the features are too many for error bars, no other pass goes over the starts.
-            return replace(risk, starts=fold(lambda s, _: ObservedStarts.over(s, risk))) if starts else risk
+            seen_again = fold(lambda s, _: StartsAndReturns.over(s, risk)) if starts else None
+            return replace(risk, **vars(seen_again)) if seen_again else risk
         weights = replace(weights, second=risk.w_second)
+        reference = returns.mean if returns.count else 0.0
         scores = ScorePass.of(
             equations,
             weights,
@@ -190,10 +192,12 @@ class LSTD:
             replicates=bootstrap,
             seed=seed,
             episodes=first.episodes,
+            reference=reference,
         )
         second = fold(lambda source, part: SecondPass.over(source, part, scores, risk, cut))
         bars = sandwich(second.scores, equations, weights, face)
-        return replace(risk, error_bars=bars, starts=second.starts)
+        completed = with_weights(second.completed, second.scores, reference, equations, weights, face)
+        return replace(risk, error_bars=bars, starts=second.starts, completed=completed)
 
     @property
     def _sampled(self) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """What LSTD's two passes over the data find besides sums: the returns and the starts, for the summary.
 
 The first pass sums the equations and notes the returns of terminated episodes. The second, at known weights,
-sums the episodes' scores for the error bars, and what the summary needs of the starts: of all episodes, those
-included that gave up every transition (see :mod:`policyrisk.lstd.cutoffs`).
+sums the episodes' scores for the error bars, and what the summary needs of the starts and of the completed
+returns (:mod:`policyrisk.risk.completed`): of all episodes, those included that gave up every transition (see
+:mod:`policyrisk.lstd.cutoffs`).
 """
 
 from __future__ import annotations
@@ -12,19 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from policyrisk._core.records import record
 from policyrisk.equations import MomentEquations
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.cutoffs import Trim
 from policyrisk.lstd.scores import EpisodeScores, ScorePass
 from policyrisk.risk import RiskFunction, SampleReturns
+from policyrisk.risk.completed import EPISODES, TRANSITIONS, CompletedReturns
 from policyrisk.risk.summary import StartSums
-from policyrisk.trajectories import Source, Trajectories, batches
-
-_STARTS = 1 << 12  # starts that are looked at together
+from policyrisk.trajectories import Source, Trajectories, batches, gathered
 
 
 @record
@@ -63,43 +60,49 @@ class SecondPass:
 
     scores: EpisodeScores
     starts: StartSums
+    completed: CompletedReturns
 
     @classmethod
     def over(cls, source: Source, part: int, scores: ScorePass, risk: RiskFunction, cut: Trim) -> SecondPass:
         """Of one part of the data."""
-        observed = ObservedStarts(source, risk)
-        return cls(scores(cut(observed), part), observed.sums)
+        observed = Observed(source, risk)
+        return cls(scores(cut(observed), part), observed.starts, observed.completed)
 
     def __add__(self, other: SecondPass) -> SecondPass:
-        return SecondPass(self.scores + other.scores, self.starts + other.starts)
+        return SecondPass(
+            self.scores + other.scores, self.starts + other.starts, self.completed + other.completed
+        )
 
 
-class ObservedStarts:
-    """A source whose starts are summed at an estimate on the way through."""
+@record
+@dataclass(frozen=True, eq=False)
+class StartsAndReturns:
+    """What the summary needs, where no other pass goes over the data."""
+
+    starts: StartSums
+    completed: CompletedReturns
+
+    @classmethod
+    def over(cls, source: Source, risk: RiskFunction) -> StartsAndReturns:
+        """Of one part of the data."""
+        observed = Observed(source, risk)
+        deque(observed, maxlen=0)
+        return cls(observed.starts, observed.completed)
+
+    def __add__(self, other: StartsAndReturns) -> StartsAndReturns:
+        return StartsAndReturns(self.starts + other.starts, self.completed + other.completed)
+
+
+class Observed:
+    """A source whose starts and completed returns are summed at an estimate on the way through."""
 
     def __init__(self, source: Source, risk: RiskFunction) -> None:
         self.source, self.risk = source, risk
-        self.sums = StartSums.empty(risk.w_mean.size, risk.w_second.size)
-
-    @classmethod
-    def over(cls, source: Source, risk: RiskFunction) -> StartSums:
-        """The sums of a source that nobody else goes through."""
-        observed = cls(source, risk)
-        deque(observed, maxlen=0)
-        return observed.sums
+        sizes = risk.w_mean.size, risk.w_second.size
+        self.starts, self.completed = StartSums.empty(*sizes), CompletedReturns.empty(*sizes)
 
     def __iter__(self) -> Iterator[Trajectories]:
-        waiting: list[npt.NDArray[Any]] = []
-        count = 0
-        for batch in batches(self.source):
-            waiting.append(batch.starts())
-            count += len(batch)
-            if count >= _STARTS:
-                self._take(waiting)
-                waiting, count = [], 0
+        for batch in gathered(self.source, EPISODES, TRANSITIONS):
+            self.starts += self.risk.start_sums(batch.starts())
+            self.completed += self.risk.completed_sums(batch)
             yield batch
-        if count:
-            self._take(waiting)
-
-    def _take(self, starts: list[npt.NDArray[Any]]) -> None:
-        self.sums += self.risk.start_sums(np.concatenate(starts))

@@ -25,7 +25,7 @@ skewness included.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,6 +37,7 @@ from policyrisk.equations import MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.lstd.scores import EpisodeScores
 from policyrisk.risk import ErrorBars
+from policyrisk.risk.completed import SIZE, CompletedReturns, centre_shift
 
 SINGLE_FROM = 2000  # weights from which on their covariance is kept in single precision
 
@@ -98,6 +99,35 @@ def sandwich(
         held = sp.csr_array(np.hstack([face.G[:, kept[0]], -face.H[:, kept[1]]]))
     mean, cross, second = blocks
     return ErrorBars(*kept, mean, cross, second, replicates, held)
+
+
+def with_weights(
+    completed: CompletedReturns,
+    scores: EpisodeScores,
+    reference: float,
+    equations: MomentEquations,
+    weights: Weights,
+    face: Face | None = None,
+) -> CompletedReturns:
+    """The completed returns with Σ z_k ψ_kᵀ / (K − 1), and with the bootstrap's Σ_k ξ_kb z_k / K.
+
+    ``scores`` were summed with z about ``reference``.
+    """
+    K = scores.count
+    if K < 2:
+        return completed
+    kept = weights.mean_system.kept, weights.second_system.kept
+    k_J = kept[0].size
+    L = centre_shift(reference - completed.mean, reference - completed.start_mean)
+    solver = _solver(weights, equations.D if scores.D is None else scores.D, face)
+    psi_J, psi_M = _solve(solver, L @ scores.beside.T, k_J)
+    shared = np.zeros((SIZE, len(equations.b) + len(equations.e)))
+    shared[:, kept[0]] = psi_J.T / (K - 1)
+    shared[:, len(equations.b) + kept[1]] = psi_M.T / (K - 1)
+    draws = None
+    if scores.drawn_sum.size:
+        draws = L @ scores.drawn_beside / np.sqrt(K * (K - 1))
+    return replace(completed, with_weights=shared, draws=draws)
 
 
 def _from_influences(

@@ -21,7 +21,8 @@ maps, n in all, the error bars need Σ s_k and
 which is larger than the scores themselves as long as there are few episodes: these are then kept as they
 are, and their influences computed one by one. From as many on as there are weights it is cheaper to sum
 s_k s_kᵀ, and to solve with that sum from both sides. The bootstrap needs Σ_k ξ_kb s_k and Σ_k ξ_kb besides;
-the multipliers ξ_k of episode k come from the seed and k alone, whoever draws them.
+the multipliers ξ_k of episode k come from the seed and k alone, whoever draws them. How the weights vary with
+the completed returns takes Σ s_k z_kᵀ, z_k being :mod:`policyrisk.risk.completed`'s about a fixed reference.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from policyrisk.lstd import _kernels
 from policyrisk.lstd.chunks import Chunk, Plan
 from policyrisk.lstd.rows import DenseRows, Rows
 from policyrisk.lstd.trace_products import Total, TraceProduct
+from policyrisk.risk.completed import SIZE, episode_terms
 from policyrisk.trajectories import Source, Trajectories
 
 Scores: TypeAlias = "Floats | sp.csr_array[Any, tuple[int, int]]"
@@ -85,6 +87,8 @@ class EpisodeScores:
     drawn: Floats  # (n, B): Σ_k ξ_kb s_k
     drawn_sum: Floats  # (B,): Σ_k ξ_kb
     D: Floats | None  # (l_M, l_J): the direct variance's
+    beside: Floats  # (n, 5): Σ s_k z_kᵀ
+    drawn_beside: Floats  # (5, B): Σ_k ξ_kb z_k
 
     def __add__(self, other: EpisodeScores) -> EpisodeScores:
         meats = [each.meat for each in (self, other) if each.meat is not None]
@@ -96,6 +100,8 @@ class EpisodeScores:
             drawn=self.drawn + other.drawn,
             drawn_sum=self.drawn_sum + other.drawn_sum,
             D=None if self.D is None or other.D is None else self.D + other.D,
+            beside=self.beside + other.beside,
+            drawn_beside=self.drawn_beside + other.drawn_beside,
         )
         return both if both.meat is None and both.count <= both.sum.size else both.cooked()
 
@@ -127,6 +133,7 @@ class ScorePass:
     replicates: int  # B
     key: tuple[np.uint64, np.uint64]  # of the multipliers
     first: Sequence[int]  # the number of each part's first episode
+    reference: float  # what the completed returns are taken about
 
     @classmethod
     def of(
@@ -138,8 +145,12 @@ class ScorePass:
         replicates: int = 0,
         seed: Seed = None,
         episodes: Sequence[int] = (),
+        reference: float = 0.0,
     ) -> ScorePass:
-        """The pass at weights that were estimated; ``episodes`` are those of each part, to number them by."""
+        """The pass at weights that were estimated; ``episodes`` are those of each part, to number them by.
+
+        ``reference`` is a number near the completed returns.
+        """
         return cls(
             features=equations.features,
             second_features=equations.second_features,
@@ -152,6 +163,7 @@ class ScorePass:
             replicates=as_count(replicates, "replicates"),
             key=keys(seed),
             first=[0, *np.cumsum(episodes, dtype=np.int64).tolist()],
+            reference=reference,
         )
 
     def __call__(self, source: Source, part: int) -> EpisodeScores:
@@ -159,14 +171,22 @@ class ScorePass:
         plan, chunks = Plan.of(source, self.features, self.second_features, self.lam, self.discount)
         l_J, l_M = self.w_mean.size, self.w_second.size
         columns = np.concatenate([self.kept[0], l_J + self.kept[1]])
-        n = columns.size
+        n, B = columns.size, self.replicates
         sums = EpisodeScores(
-            0, np.zeros(n), (), None, np.zeros((n, self.replicates)), np.zeros(self.replicates), None
+            count=0,
+            sum=np.zeros(n),
+            waiting=(),
+            meat=None,
+            drawn=np.zeros((n, B)),
+            drawn_sum=np.zeros(B),
+            D=None,
+            beside=np.zeros((n, SIZE)),
+            drawn_beside=np.zeros((SIZE, B)),
         )
         D, waiting = Total(1, l_M, l_J), 0
         if plan is not None:
-            for scores, derivative in in_order(partial(self._chunk, plan), chunks, uses_blas=plan.dense):
-                sums = self._with(sums, _columns_of(scores, columns, l_J + l_M), self.first[part])
+            for scores, z, derivative in in_order(partial(self._chunk, plan), chunks, uses_blas=plan.dense):
+                sums = self._with(sums, _columns_of(scores, columns, l_J + l_M), z, self.first[part])
                 waiting += scores.shape[0]
                 if waiting > n:
                     sums, waiting = sums.cooked(), 0
@@ -176,20 +196,22 @@ class ScorePass:
             sums = sums.cooked()
         return replace(sums, D=D.finish()[0]) if self.direct else sums
 
-    def _with(self, sums: EpisodeScores, scores: Scores, first: int) -> EpisodeScores:
-        """Some episodes' scores (some, n) put in, in order; the sums are changed in place."""
-        total = sums.sum
+    def _with(self, sums: EpisodeScores, scores: Scores, z: Floats, first: int) -> EpisodeScores:
+        """Some episodes' scores (some, n) and z (some, 5) put in, in order; the sums are changed in place."""
+        total, beside = sums.sum, sums.beside
         total += np.asarray(scores.sum(axis=0)).ravel()
+        beside += scores.T @ z
         if self.replicates:
-            drawn, drawn_sum = sums.drawn, sums.drawn_sum
+            drawn, drawn_sum, drawn_beside = sums.drawn, sums.drawn_sum, sums.drawn_beside
             xi = np.empty((scores.shape[0], self.replicates))
             mammen(*self.key, first + sums.count, xi)
             drawn += scores.T @ xi
             drawn_sum += xi.sum(axis=0)
+            drawn_beside += z.T @ xi
         return replace(sums, count=sums.count + scores.shape[0], waiting=(*sums.waiting, scores))
 
-    def _chunk(self, plan: Plan, data: Trajectories) -> tuple[Scores, TraceProduct | None]:
-        """The scores (episodes, l_J + l_M) of a chunk, and its part of the direct variance's D."""
+    def _chunk(self, plan: Plan, data: Trajectories) -> tuple[Scores, Floats, TraceProduct | None]:
+        """The scores (episodes, l_J + l_M) of a chunk, z (episodes, 5), and its part of the direct D."""
         chunk = Chunk.of(data)
         blocks = _Blocks(plan, chunk)
         gamma, (kappa_J, kappa_M) = plan.discount, plan.decays
@@ -203,6 +225,7 @@ class ScorePass:
             delta_M = r * r - M + (2.0 * gamma * r * J_next + gamma**2 * M_next)
         to_go = plan.to_go(delta, chunk, kappa_J), plan.to_go(delta_M, chunk, kappa_M)
         scores = [_scores(chunk, blocks, weight, which) for which, weight in enumerate(to_go)]
+        z = self._terms(data, J, J_next, M, M_next)
         derivative = None
         if self.direct:
             # Σ 2 y_t δ_t (γφ_{t+1} − φ_t)ᵀ: φ_s counts with 2γδ_{s−1} as a next state and −2δ_s as a state.
@@ -214,8 +237,19 @@ class ScorePass:
                 derivative.block(at, phi_M, phi_J)
             derivative.finish()
         if sp.issparse(scores[0]) and sp.issparse(scores[1]):
-            return sp.csr_array(sp.hstack([sp.csr_array(s) for s in scores], format="csr")), derivative
-        return np.hstack([s.toarray() if sp.issparse(s) else s for s in scores]), derivative
+            return sp.csr_array(sp.hstack([sp.csr_array(s) for s in scores], format="csr")), z, derivative
+        return np.hstack([s.toarray() if sp.issparse(s) else s for s in scores]), z, derivative
+
+    def _terms(self, data: Trajectories, J: Floats, J_next: Floats, M: Floats, M_next: Floats) -> Floats:
+        """z (episodes, 5) about the reference, from the values at x_t and x_{t+1}."""
+        first, last = data.offsets[:-1], data.offsets[1:] - 1
+        V_next, V = (
+            values if self.direct else values - mean**2
+            for values, mean in ((M_next[last], J_next[last]), (M[first], J[first]))
+        )
+        by = np.float64(self.discount) ** data.lengths
+        g = data.returns(self.discount) + by * J_next[last]
+        return episode_terms(g - self.reference, by**2 * V_next, J[first] - self.reference, V)
 
 
 def _columns_of(scores: Scores, columns: Ints, size: int) -> Scores:

@@ -103,9 +103,15 @@ def _cards(evaluation: Evaluation) -> str:
     for key, (title, meaning) in _TITLES.items():
         estimate: Estimate = getattr(summary, key)
         beside = ""
-        if sample is not None and summary.returns is not None:
-            plain: Estimate = getattr(sample, key)
+        if summary.model is not None:
+            own: Estimate = getattr(summary.model, key)
             beside = (
+                f'<p class="beside">{escape(summary.estimator)} over the same starts:<br>'
+                f"<b>{_number(own)}</b> ({_ends(own) or 'no interval'})</p>"
+            )
+        if sample is not None and summary.returns is not None and (summary.cut_off or not summary.model):
+            plain: Estimate = getattr(sample, key)
+            beside += (
                 f'<p class="beside">plain sample of {summary.returns.count:,} returns:<br>'
                 f"<b>{_number(plain)}</b> ({_ends(plain) or 'no interval'})</p>"
             )
@@ -119,6 +125,20 @@ def _cards(evaluation: Evaluation) -> str:
 
 def _caveat(evaluation: Evaluation) -> str:
     summary = evaluation.summary
+    if completed := summary.completed:
+        text = (
+            f"Of {completed.count:,} returns from the data's own starts, discount {summary.discount:g}. "
+            "Intervals hold the randomness of the starts and of the returns."
+        )
+        if completed.cut_off:
+            text += (
+                f" {completed.cut_off:,} episodes were cut off: their returns are completed by the estimate "
+                "where they were cut off. The plain sample knows only the others, which are not like these."
+            )
+        return escape(
+            f"{text} The figures of {summary.estimator} rest on the features alone: where the two differ by "
+            "more than randomness explains, believe the returns here."
+        )
     used = summary.starts - summary.unvisited
     text = f"Averages over {used:,} of the data's starts, discount {summary.discount:g}."
     if summary.known:

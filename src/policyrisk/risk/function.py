@@ -35,15 +35,16 @@ from policyrisk._core.text import number, plural
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError, NegativeVarianceWarning
 from policyrisk.features import Features, from_spec
 from policyrisk.risk import mixture
+from policyrisk.risk.completed import CompletedReturns
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
 from policyrisk.risk.mixture import Misfit
 from policyrisk.risk.provenance import Provenance
 from policyrisk.risk.scoring import Score, ScoreSums, held_out_steps, step_scores
 from policyrisk.risk.state_estimates import IntervalMethod, Quantity, StateEstimates, VarianceMethod
-from policyrisk.risk.summary import PolicySummary, SampleReturns, StartSums, start_weights
+from policyrisk.risk.summary import Moments, PolicySummary, SampleReturns, StartSums, start_weights
 from policyrisk.risk.support import MixedSupport, Support
-from policyrisk.trajectories import Source
+from policyrisk.trajectories import Source, Trajectories
 
 FEW_EPISODES = 100  # episodes behind an estimate below which its interval is known to be too narrow
 _CELLS = 2**21  # numbers that are formed at a time
@@ -78,6 +79,7 @@ class RiskFunction:
     returns: SampleReturns | None = None
     starts: StartSums | None = None  # of the data that were fitted, where the estimator went over them
     misfit: Misfit | None = None  # what features cannot express, where held-out episodes told
+    completed: CompletedReturns | None = None  # of the same data
 
     def __post_init__(self) -> None:
         check_choice(self.variance_method, "variance_method", get_args(VarianceMethod))
@@ -252,12 +254,14 @@ class RiskFunction:
     ) -> PolicySummary:
         """Mean, variance, std and Sharpe ratio of the return over a start distribution.
 
-        The rows of ``starts`` (n, dim) are equally likely, or have probabilities proportional to ``weights``
-        (n,); without them, the starts are all those of the data that were fitted. The variance is
-        E[M̃(x_0)] − E[J̃(x_0)]², not the mean of Ṽ; see :mod:`policyrisk.risk.summary`.
+        Without ``starts`` it is that of the data that were fitted: the four are those of their *completed
+        returns*, and the estimator's own average over the same starts stands beside them in ``model``. Their
+        intervals hold the randomness of the starts; see :mod:`policyrisk.risk.completed`.
 
-        Unvisited starts are left out and counted. Intervals are Student's with as many episodes as stand
-        behind the average start.
+        The rows of ``starts`` (n, dim) are equally likely, or have probabilities proportional to ``weights``
+        (n,). The four are then the estimator's: the variance is E[M̃(x_0)] − E[J̃(x_0)]², not the mean of Ṽ;
+        see :mod:`policyrisk.risk.summary`. Unvisited starts are left out and counted. Intervals take the
+        starts as given, and are Student's with as many episodes as stand behind the average start.
         """
         level = as_level(level)
         if starts is None and weights is not None:
@@ -269,23 +273,28 @@ class RiskFunction:
                 f"from {self.provenance.estimator}, and only LSTD.fit with error bars keeps them; "
                 "pass data.starts()"
             )
-        m, v = sums.moments
-        covariance = np.full((2, 2), np.nan)
-        if self.error_bars is not None and sums.weight > 0:
-            covariance = self.error_bars.covariance(*sums.gradients(self.variance_method))
-        if v < 0:
+        model, joint = self._model_moments(sums, level), None
+        moments, completed = model, self.completed if starts is None else None
+        if completed is not None and completed.count > 1:
+            gradients = sums.gradients(self.variance_method) if sums.weight > 0 else None
+            joint = completed.covariance(self.error_bars, gradients)
+            moments = Moments(
+                completed.mean,
+                completed.variance,
+                joint[:2, :2],
+                completed.count,
+                level,
+                completed=completed,
+            )
+        if moments.variance_value < 0:
             warnings.warn(
-                f"the variance over the start distribution is negative, {number(v)}, so that its std is nan; "
-                "demand V >= 0 with nonnegative_at=, or use variance='direct'",
+                f"the variance over the start distribution is negative, {number(moments.variance_value)}, so "
+                "that its std is nan; demand V >= 0 with nonnegative_at=, or use variance='direct'",
                 NegativeVarianceWarning,
                 stacklevel=2,
             )
         return PolicySummary(
-            mean_value=m,
-            variance_value=v,
-            covariance=covariance,
-            episodes=sums.episodes / sums.weight if sums.weight > 0 else math.nan,
-            level=level,
+            **vars(moments),
             starts=sums.count,
             unvisited=sums.unvisited,
             negative=sums.negative,
@@ -293,12 +302,30 @@ class RiskFunction:
             estimator=self.provenance.estimator,
             returns=self.returns,
             cut_off=self.provenance.episodes - self.provenance.terminated if self.returns is not None else 0,
+            model=None if joint is None else model,
+            joint=joint,
         )
+
+    def _model_moments(self, sums: StartSums, level: float) -> Moments:
+        """The estimator's own mean and variance over starts."""
+        covariance = np.full((2, 2), np.nan)
+        if self.error_bars is not None and sums.weight > 0:
+            covariance = self.error_bars.covariance(*sums.gradients(self.variance_method))
+        episodes = sums.episodes / sums.weight if sums.weight > 0 else math.nan
+        return Moments(*sums.moments, covariance, episodes, level)
 
     def start_sums(self, starts: npt.ArrayLike, *, weights: npt.ArrayLike | None = None) -> StartSums:
         """What a summary over ``starts`` (n, dim) is made of; it adds."""
         states = as_states(starts, "starts")
         return StartSums.of(self._parts(states), start_weights(weights, len(states)))
+
+    def completed_sums(self, data: Trajectories) -> CompletedReturns:
+        """What is known of the completed returns of some episodes; it adds.
+
+        :meth:`policyrisk.risk.completed.CompletedReturns.over` is the same of any source.
+        """
+        sizes = self.w_mean.size, self.w_second.size
+        return CompletedReturns.of(data, self._parts, self.provenance.discount, *sizes)
 
     def score(self, held_out: Source) -> Score:
         """How well this predicts episodes that were not fitted: see :mod:`policyrisk.risk.scoring`.

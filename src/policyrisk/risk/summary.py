@@ -16,16 +16,21 @@ which give their joint covariance S (2, 2): a function f of the two has standard
 method). Every sum over starts adds, those about the mean by Pébay's formulas: data of any length, on any
 number of machines, are summarised over all of their starts. Beside the estimates stand the plain sample mean
 and variance of the data's returns: the first sanity check that anyone makes.
+
+This average takes the starts as given and believes the features. Over the data's own starts there is more to
+go by, the *completed returns* (:mod:`policyrisk.risk.completed`): the returns themselves, and the estimate
+only for what cut-off episodes miss. They are then the summary, the estimator's own average stands beside them
+as ``model``, and a difference of the two beyond its error is the bias of the features.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +40,7 @@ from policyrisk._core.central_sums import add_samples, central_sums, sample_mome
 from policyrisk._core.records import record
 from policyrisk._core.text import number, plural, table
 from policyrisk.errors import InvalidInputError
+from policyrisk.risk.completed import CompletedReturns
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.state_estimates import StateEstimates, VarianceMethod
 
@@ -169,20 +175,32 @@ class StartSums:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """A mean and a variance with their joint error: what std, Sharpe ratio and criteria are made of."""
+    """A mean and a variance with their joint error: what std, Sharpe ratio and criteria are made of.
+
+    Intervals are Student's; where the ``completed`` returns that they come from are known, Hall's for skewed
+    returns (:mod:`policyrisk.risk.estimate`), and those of the std are the roots of the variance's.
+    """
 
     mean_value: float  # m
     variance_value: float  # v
     covariance: Floats  # (2, 2): S, nan where there are no error bars
     episodes: float  # how many stand behind the errors
     level: float  # of the intervals
+    _: KW_ONLY
+    completed: CompletedReturns | None = None
 
     def delta(self, value: float, by_mean: float, by_variance: float) -> Estimate:
         """f(m, v) = value with ∂f/∂m = by_mean and ∂f/∂v = by_variance, as an estimate."""
-        gradient = np.array([by_mean, by_variance])
+        return self._delta(value, np.array([by_mean, by_variance]))
+
+    def _delta(self, value: float, gradient: Floats, *, positive: bool = False) -> Estimate:
         # S is positive semi-definite up to rounding, which may leave a square of −1e-20.
         squared = max(float(gradient @ self.covariance @ gradient), 0.0) if self.known else math.nan
-        return Estimate.of(value, math.sqrt(squared), self.episodes, self.level)
+        error = math.sqrt(squared)
+        if self.completed is None or not self.known:
+            return Estimate.of(value, error, self.episodes, self.level)
+        skewness, dof = self.completed.shape(gradient, error)
+        return Estimate.skewed(value, error, skewness, dof, self.level, positive=positive)
 
     @property
     def known(self) -> bool:
@@ -197,12 +215,16 @@ class Moments:
     @property
     def variance(self) -> Estimate:
         """v, negative where it comes out so."""
-        return self.delta(self.variance_value, 0.0, 1.0)
+        return self._delta(self.variance_value, np.array([0.0, 1.0]), positive=True)
 
     @property
     def std(self) -> Estimate:
         """√v, nan where v < 0."""
-        root = math.sqrt(self.variance_value) if self.variance_value >= 0 else math.nan
+        v = self.variance
+        root = math.sqrt(v) if v >= 0 else math.nan
+        if self.completed is not None and self.known and v >= 0:
+            error = v.standard_error / (2 * root) if root > 0 else v.standard_error
+            return Estimate(root, error, math.sqrt(max(v.low, 0.0)), math.sqrt(v.high), v.dof)
         return self.delta(root, 0.0, 0.5 / root) if root > 0 else Estimate(root)
 
     @property
@@ -220,32 +242,59 @@ class Moments:
 class PolicySummary(Moments):
     """Mean, variance, std and Sharpe ratio of the return from a start distribution.
 
-    ``sample`` has the same four from the plain returns of the data's terminated episodes, from the data's
-    own starts.
+    Over the data's own starts they are those of the completed returns, and ``model`` has the same four as the
+    estimator's average over these starts; over given starts they are the estimator's, and ``model`` is None.
+    ``sample`` has them from the plain returns of the data's terminated episodes.
     """
 
     starts: int  # rows of the start distribution
-    unvisited: int  # those the data say nothing about: left out, the rest's weights scaled up
+    unvisited: int  # those the data say nothing about: the estimator's average leaves them out
     negative: int  # visited starts where Ṽ < 0
     discount: float
     estimator: str
     returns: SampleReturns | None
     cut_off: int  # episodes of the data that did not terminate: they have no whole return
+    _: KW_ONLY
+    model: Moments | None = None
+    joint: Floats | None = None  # (4, 4): the covariance of (m, v) and the model's, nan without error bars
 
     @property
     def sample(self) -> Moments | None:
         """The plain sample moments, None where the estimate did not come from data."""
         r = self.returns
-        return None if r is None else Moments(r.mean, r.variance, r.covariance(), r.count, self.level)
+        if r is None:
+            return None
+        if self.completed is not None and self.completed.count == r.count:  # then the two are one
+            return Moments(r.mean, r.variance, self.covariance, r.count, self.level, completed=self.completed)
+        return Moments(r.mean, r.variance, r.covariance(), r.count, self.level)
+
+    def gap(self, of: Literal["mean", "variance"], level: float | None = None) -> Estimate:
+        """The model's mean or variance less the completed one, with the error of this difference.
+
+        Both come from the same episodes, and most of their randomness is one and the same. The interval is at
+        ``level``, the summary's own where None.
+        """
+        if self.model is None or self.joint is None or self.completed is None:
+            raise InvalidInputError(
+                "gap needs the completed returns, got a summary over given starts; call risk.summary()"
+            )
+        k = ("mean", "variance").index(of)
+        pairs = (self.mean_value, self.model.mean_value), (self.variance_value, self.model.variance_value)
+        own, models = pairs[k]
+        by = np.eye(4)[k + 2] - np.eye(4)[k]
+        error = math.sqrt(max(float(by @ self.joint @ by), 0.0))
+        skewness, dof = self.completed.shape(by, error)
+        return Estimate.skewed(models - own, error, skewness, dof, self.level if level is None else level)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know to use the numbers."""
-        notes = []
+        notes, completed = [], self.completed
         if self.unvisited:
             notes.append(
                 f"{self.unvisited} of {plural(self.starts, 'start')} were not visited by the data and are "
-                "left out; the numbers speak of the others"
+                f"left out{'' if completed is None else f' by {self.estimator}'}; the numbers speak of the "
+                "others"
             )
         if self.variance_value < 0:
             notes.append(
@@ -254,6 +303,8 @@ class PolicySummary(Moments):
             )
         elif self.negative:
             notes.append(f"the variance is negative at {plural(self.negative, 'start')} taken alone")
+        if completed is not None:
+            return (*notes, *self._about_completed(completed))
         if self.known:
             notes.append(
                 "intervals cover the limit of the estimator, not the bias of its features, and take the "
@@ -266,15 +317,46 @@ class PolicySummary(Moments):
             )
         return tuple(notes)
 
+    def _about_completed(self, completed: CompletedReturns) -> Iterator[str]:
+        if completed.cut_off:
+            yield (
+                f"{completed.cut_off} of {plural(completed.count, 'episode')} cut off: their returns are "
+                f"completed by {self.estimator}'s estimate where they were cut off; the sample is of the "
+                "terminated ones alone"
+            )
+        if completed.shortened:
+            yield (
+                f"{plural(completed.shortened, 'episode')} cut off where the data say nothing: completed "
+                "from the last state before, as if such episodes went on like those that did not get so far"
+            )
+        if completed.unknown:
+            yield (
+                f"{plural(completed.unknown, 'episode')} of states that the data say nothing about: left out"
+            )
+        if self.known:
+            yield (
+                "intervals hold the randomness of the starts and of the returns; "
+                + (
+                    f"the bias of {self.estimator}'s features is in what it completes, and not in them"
+                    if completed.cut_off
+                    else "no features are in them"
+                )
+            )
+
     def __str__(self) -> str:
-        beside = {} if self.sample is None else self.sample.quantities()
+        columns: dict[str, Moments | None] = {self.estimator: self, "sample": self.sample}
+        if self.model is not None:
+            columns = {"completed": self, self.estimator: self.model, "sample": self.sample}
+        beside = [{} if each is None else each.quantities() for each in list(columns.values())[1:]]
         rows = [
-            [name, *estimate.cells, *beside.get(name, Estimate(math.nan)).cells[:2]]
+            [name, *estimate.cells, *(c for q in beside for c in q.get(name, Estimate(math.nan)).cells[:2])]
             for name, estimate in self.quantities().items()
         ]
-        header = ["", self.estimator, "std error", f"{self.level:.4g} interval", "sample", "std error"]
+        first, *others = columns
+        header = ["", first, "std error", f"{self.level:.4g} interval"]
+        header += [text for name in others for text in (name, "std error")]
         behind = "" if self.returns is None else f", sample of {plural(self.returns.count, 'return')}"
-        used = plural(self.starts - self.unvisited, "start")
+        used = plural(self.starts - (self.unvisited if self.completed is None else 0), "start")
         title = f"return from {used}, discount {self.discount:g}{behind}"
         return "\n".join([title, table(header, rows), *(f"note: {note}" for note in self.notes)])
 
@@ -286,9 +368,12 @@ class PolicySummary(Moments):
         if self.returns is not None and self.sample is not None:
             sample = {"count": self.returns.count, **_plain(self.sample)}
         names = ["level", "episodes", "starts", "unvisited", "negative", "discount", "estimator", "cut_off"]
+        counts = ["count", "cut_off", "shortened", "unknown"]
         return {
             **_plain(self),
             "covariance": self.covariance.tolist(),
+            "model": self.model and _plain(self.model),
+            "completed": self.completed and {name: getattr(self.completed, name) for name in counts},
             "sample": sample,
             **{name: getattr(self, name) for name in names},
             "notes": list(self.notes),

@@ -31,14 +31,15 @@ class Ranked:
 class Significance:
     """How sure it is that the first policy is better than the second, both being feasible.
 
-    ``difference`` is in the criterion's favour: positive where the first is better. Its standard error is
-    that of independent data sets, √(s₁² + s₂²).
+    ``difference`` is in the criterion's favour: positive where the first is better. It is Welch's: the
+    standard error is that of independent data sets, s = √(s₁² + s₂²), with s⁴ / (s₁⁴/ν₁ + s₂⁴/ν₂) degrees of
+    freedom.
     """
 
     best: str
     second: str
     difference: Estimate
-    probability: float  # that the first is better: Φ(difference / standard error)
+    probability: float  # that the first is better: Student's distribution at difference / standard error
     p_value: float  # two-sided, of no difference
 
     def __str__(self) -> str:
@@ -99,15 +100,17 @@ class Comparison:
 
 def compare(
     policies: Mapping[str, RiskFunction],
-    starts: npt.ArrayLike,
+    starts: npt.ArrayLike | None = None,
     criterion: Criterion | None = None,
     *,
     level: float = 0.95,
 ) -> Comparison:
     """Rank policies over a start distribution by a criterion (the Sharpe ratio where None).
 
-    ``policies`` are the risk functions of each, estimated from separate data; ``starts`` (n, dim) the states
-    that all of them start in, equally likely. Feasible policies come first, by their value; the others
+    ``policies`` are the risk functions of each, estimated from separate data. Without ``starts`` each is
+    judged by the completed returns of its own data (:meth:`RiskFunction.summary`), which asks that all data
+    start alike, as those of one task do. With ``starts`` (n, dim), equally likely, all are judged from these,
+    by their estimators, features' bias included. Feasible policies come first, by their value; the others
     follow by how far they are from feasible.
 
     >>> import policyrisk as pr
@@ -126,9 +129,8 @@ def compare(
     summaries = {name: risk.summary(starts, level=level) for name, risk in policies.items()}
     ranked = [Ranked(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
     ranking = tuple(sorted(ranked, key=_order))
-    return Comparison(
-        criterion, ranking, _significance(ranking, level), level, tuple(_notes(ranking, criterion))
-    )
+    notes = tuple(_notes(ranking, criterion))
+    return Comparison(criterion, ranking, _significance(ranking, level), level, notes)
 
 
 def _order(ranked: Ranked) -> tuple[bool, float, float]:
@@ -144,10 +146,19 @@ def _significance(ranking: tuple[Ranked, ...], level: float) -> Significance | N
     first, second = ranking[:2]
     a, b = first.assessment.value, second.assessment.value
     lead = (a.value - b.value) * (1.0 if first.assessment.larger_is_better else -1.0)
-    error = math.hypot(a.standard_error, b.standard_error)
-    difference = Estimate.of(lead, error, min(first.summary.episodes, second.summary.episodes), level)
-    p_value = 1.0 if lead == 0.0 else 2.0 * Estimate(-lead, error).probability_positive
+    difference = _welch(lead, a, b, level)
+    p_value = 2.0 * min(difference.probability_positive, 1.0 - difference.probability_positive)
+    if lead == 0.0:
+        p_value = 1.0
     return Significance(first.name, second.name, difference, difference.probability_positive, p_value)
+
+
+def _welch(lead: float, a: Estimate, b: Estimate, level: float) -> Estimate:
+    """A difference of two independent estimates."""
+    squares = a.standard_error**2, b.standard_error**2
+    uncertain = squares[0] ** 2 / a.dof + squares[1] ** 2 / b.dof
+    dof = sum(squares) ** 2 / uncertain if uncertain > 0 else math.inf
+    return Estimate.skewed(lead, math.sqrt(sum(squares)), 0.0, dof, level)
 
 
 def _notes(ranking: tuple[Ranked, ...], criterion: Criterion) -> list[str]:
@@ -155,17 +166,20 @@ def _notes(ranking: tuple[Ranked, ...], criterion: Criterion) -> list[str]:
     notes += [
         f"{r.name}: {plural(r.summary.unvisited, 'start')} of {r.summary.starts} not visited and left out"
         for r in ranking
-        if r.summary.unvisited
+        if r.summary.unvisited and r.summary.model is None
     ]
     if isinstance(criterion, Sharpe) and any(r.summary.mean_value < 0 for r in ranking):
         notes.append("where the mean is negative, more variance makes the Sharpe ratio larger")
     if not all(r.summary.known for r in ranking):
         notes.append("without error bars there are no intervals and no probabilities; LSTD.fit gives them")
     else:
-        notes.append(
-            "intervals cover the estimators' limits, not the bias of their features; the data of different "
-            "policies are taken as independent"
-        )
+        completed = [r.summary.completed for r in ranking]
+        limits = "intervals cover the estimators' limits, not the bias of their features"
+        if all(each is not None for each in completed):
+            limits = "each policy is judged by its returns from its own starts, taken to be alike"
+            if any(each is not None and each.cut_off for each in completed):
+                limits += "; the estimators complete what was cut off"
+        notes.append(f"{limits}; the data of different policies are taken as independent")
         if len(ranking) > 2 and ranking[1].assessment.feasible:
             notes.append(
                 f"the best two of {len(ranking)} are judged as if they had been chosen beforehand; with many "

@@ -1,0 +1,290 @@
+"""Completed returns: every episode's return, with the estimate only where the episode was cut off.
+
+    g_k = R_k + γ^T J̃(x_T)        c_k = γ^{2T} Ṽ(x_T)        both tails 0 where the episode terminated
+
+R_k being the rewards up to the cut at T. Over K episodes, ḡ the average of g,
+
+    mean      m = ḡ
+    variance  v = Σ (g_k − ḡ)² / (K − 1) + Σ c_k / K
+
+which is Σ s_k / K − m² with s_k = R_k² + 2 R_k γ^T J̃(x_T) + γ^{2T} M̃(x_T), without its cancellation, and the
+plain sample where nothing was cut off. Episode k moves m by d_k / K, d_k = g_k − ḡ, and v by d_k² + c_k, less
+their average, over K. The tails move with the weights: m and v have the gradients
+
+    m   (Σ γ^T φ_J(x_T) / K,  0)
+    v   (2 Σ d_k γ^T φ_J(x_T) / (K − 1) [− 2 Σ γ^{2T} J̃(x_T) φ_J(x_T) / K for M̃],  Σ γ^{2T} φ_M(x_T) / K)
+
+Both parts come from the same episodes, so that their covariance counts as well: Cov(own part, weights) =
+Σ_k i_k ψ_k / (K − 1), ψ_k being by how much episode k moves the weights (:mod:`policyrisk.lstd.sandwich`).
+
+The estimator's own average over the starts is judged beside it. All of this is in sums over episodes of
+
+    z_k = (1,  d_k,  d_k² + c_k,  h_k,  h_k² + Ṽ(x_0)),        h_k = J̃(x_0) − its average,
+
+four at a time: Σ z ⊗ z ⊗ z ⊗ z holds the first four moments of anything that is linear in z. Another centre
+is a linear map of z, so that the sums add without a loss of digits.
+
+Where an episode was cut off in a state that the data say nothing about, there is no J̃(x_T). It is completed
+from the last of its states that the data do say something about, giving up the rewards after it, and counted
+in ``shortened``: leaving it out would select the episodes that end. One with no such state at all can only be
+left out, and is counted in ``unknown``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._core.arrays import Floats, Ints
+from policyrisk._core.records import record
+from policyrisk.risk.error_bars import ErrorBars
+from policyrisk.risk.state_estimates import StateEstimates
+from policyrisk.trajectories import Source, Trajectories, gathered
+
+if TYPE_CHECKING:
+    from policyrisk.risk.function import RiskFunction
+
+# The estimates at states (n, dim), in order, some at a time.
+Estimator: TypeAlias = Callable[[npt.NDArray[Any]], Iterator[StateEstimates]]
+
+EPISODES, TRANSITIONS = 1 << 12, 1 << 16  # that are looked at together, where they come in small batches
+SIZE = 5  # of z
+# The completed mean and variance, and the model's: what each is of z, but for the average taken off.
+_PARTS = np.eye(SIZE)[1:]
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class CompletedReturns:
+    """Sums over episodes' completed returns at an estimate; they add."""
+
+    count: int  # K: episodes that have a completed return
+    cut_off: int  # those of them that the estimate completes
+    shortened: int  # those of these that are completed from an earlier state than they were cut off in
+    unknown: int  # episodes that have none, since the data say nothing about any of their states
+    mean: float  # ḡ; 0 where K is
+    start_mean: float  # the average of J̃(x_0); 0 where K is
+    powers: Floats  # (25, 25): Σ (z ⊗ z) (z ⊗ z)ᵀ
+    tail: Floats  # (l_J,): Σ γ^T φ_J(x_T)
+    tail_spread: Floats  # (l_J,): Σ d γ^T φ_J(x_T)
+    tail_mean: Floats  # (l_J,): Σ ∂c/∂w_J, 0 for the direct variance
+    tail_second: Floats  # (l_M,): Σ γ^{2T} φ_M(x_T)
+    with_weights: Floats | None = None  # (5, l_J + l_M): Σ z_k ψ_kᵀ / (K − 1), where the ψ_k are known
+    draws: Floats | None = None  # (5, B): Σ_k ξ_kb z_k / √(K (K − 1)), beside the replicates of the weights
+
+    @classmethod
+    def empty(cls, l_J: int, l_M: int) -> CompletedReturns:
+        """The sums of no episode at all: adding them changes nothing."""
+        powers = np.zeros((SIZE**2, SIZE**2))
+        return cls(0, 0, 0, 0, 0.0, 0.0, powers, np.zeros(l_J), np.zeros(l_J), np.zeros(l_J), np.zeros(l_M))
+
+    @classmethod
+    def over(cls, source: Source, risk: RiskFunction) -> CompletedReturns:
+        """The sums of a source's episodes at an estimate, in one pass.
+
+        >>> import policyrisk as pr
+        >>> chain = pr.domains.walk(n=5, p=0.7)
+        >>> risk = pr.LSTD(pr.Tabular(5)).fit_exact(chain, start=0)
+        >>> completed = CompletedReturns.over(chain.sample(0, episodes=2000, seed=1, max_steps=8), risk)
+        >>> completed.cut_off, round(completed.mean, 2), round(completed.variance, 1)
+        (1199, -10.68, 44.2)
+        """
+        none = cls.empty(risk.w_mean.size, risk.w_second.size)
+        return sum(map(risk.completed_sums, gathered(source, EPISODES, TRANSITIONS)), none)
+
+    @classmethod
+    def of(cls, data: Trajectories, at: Estimator, discount: float, l_J: int, l_M: int) -> CompletedReturns:
+        """The sums of some episodes."""
+        none = cls.empty(l_J, l_M)
+        last, rewards = _ends(data, at, discount)
+        unknown = last < 0
+        if unknown.any():
+            data, last, rewards = data[~unknown], last[~unknown], rewards[~unknown]
+        K = len(data)
+        if K == 0:
+            return replace(none, unknown=int(unknown.sum()))
+        g, c = rewards, np.zeros(K)
+        tail, tail_spread, tail_mean = (np.zeros(l_J) for _ in range(3))
+        tail_second = np.zeros(l_M)
+        near = float(g.mean())  # not yet the mean of g, but no digits are lost about it
+        cut = np.flatnonzero(~data.terminated)
+        first = 0
+        for part in at(data.states[data.offsets[:-1][cut] + cut + last[cut]]) if cut.size else ():
+            some = cut[first : first + len(part.J)]
+            by = np.float64(discount) ** last[some]
+            g[some] += by * part.J
+            c[some] = by**2 * part.V
+            tail += part.phi_mean.T @ by
+            tail_spread += part.phi_mean.T @ (by * (g[some] - near))
+            tail_second += part.phi_second.T @ by**2
+            if part.variance_method == "second-moment":
+                tail_mean -= part.phi_mean.T @ (2 * by**2 * part.J)
+            first += len(part.J)
+        mean = float(g.mean())
+        J, V = np.concatenate([(part.J, part.V) for part in at(data.starts())], axis=1)
+        visited = ~np.isnan(J)
+        start_mean = float(J[visited].mean()) if visited.any() else 0.0
+        z = episode_terms(g - mean, c, np.where(visited, J - start_mean, 0.0), np.where(visited, V, 0.0))
+        pairs = (z[:, :, None] * z[:, None, :]).reshape(K, SIZE**2)
+        return cls(
+            count=K,
+            cut_off=cut.size,
+            shortened=int(np.count_nonzero(last[cut] < data.lengths[cut])),
+            unknown=int(unknown.sum()),
+            mean=mean,
+            start_mean=start_mean,
+            powers=pairs.T @ pairs,
+            tail=tail,
+            tail_spread=tail_spread + (near - mean) * tail,
+            tail_mean=tail_mean,
+            tail_second=tail_second,
+        )
+
+    def __add__(self, other: CompletedReturns) -> CompletedReturns:
+        K = self.count + other.count
+        share = other.count / K if K else 0.0
+        m = self.mean + share * (other.mean - self.mean)
+        start = self.start_mean + share * (other.start_mean - self.start_mean)
+        return CompletedReturns(
+            count=K,
+            cut_off=self.cut_off + other.cut_off,
+            shortened=self.shortened + other.shortened,
+            unknown=self.unknown + other.unknown,
+            mean=m,
+            start_mean=start,
+            powers=self._powers_about(m, start) + other._powers_about(m, start),
+            tail=self.tail + other.tail,
+            tail_spread=sum(
+                (part.tail_spread + (part.mean - m) * part.tail for part in (self, other)),
+                np.zeros_like(self.tail),
+            ),
+            tail_mean=self.tail_mean + other.tail_mean,
+            tail_second=self.tail_second + other.tail_second,
+        )
+
+    def _powers_about(self, mean: float, start_mean: float) -> Floats:
+        L = centre_shift(self.mean - mean, self.start_mean - start_mean)
+        both = np.kron(L, L)
+        powers: Floats = both @ self.powers @ both.T
+        return powers
+
+    @property
+    def variance(self) -> float:
+        """v, nan for fewer than two episodes."""
+        if self.count < 2:
+            return math.nan
+        # Σ z ⊗ z ⊗ z ⊗ z at (0, 0, 1, 1) and (0, 0, 0, 2): z_0 is 1.
+        squares, both = self.powers[0, SIZE + 1], self.powers[0, 2]
+        return float(squares / (self.count - 1) + (both - squares) / self.count)
+
+    @property
+    def gradients(self) -> tuple[Floats, Floats]:
+        """The gradients of (m, v) by w_J, (2, l_J), and by w_second, (2, l_M)."""
+        K = self.count
+        g_J = np.stack([self.tail / K, 2 * self.tail_spread / (K - 1) + self.tail_mean / K])
+        return g_J, np.stack([np.zeros_like(self.tail_second), self.tail_second / K])
+
+    @property
+    def influences(self) -> Floats:
+        """What z is multiplied with, (4, 5), for K times the influence on m, v and those of the model."""
+        rows = _PARTS.copy()
+        rows[:, 0] = -self.powers[0, 1:SIZE] / self.count  # so that each is 0 on average
+        return rows
+
+    def covariance(self, bars: ErrorBars | None, model: tuple[Floats, Floats] | None = None) -> Floats:
+        """The covariance (2, 2) of (m, v), or (4, 4) of these and the model's.
+
+        ``model`` are the gradients of the model's mean and variance over the same starts,
+        (2, l_J) and (2, l_M). Without error bars nothing is known of what the weights move: nan, but
+        for m and v where nothing was cut off.
+        """
+        K = self.count
+        n = 2 if model is None else 4
+        B = self.influences[:n]
+        own = B @ self.powers[:SIZE, :SIZE] @ B.T / (K * (K - 1))
+        # That ḡ is estimated as well: all that there is where (g − m)² is always the same.
+        own[1, 1] += 2 * (self.powers[0, SIZE + 1] / K) ** 2 / (K * (K - 1))
+        if bars is None:
+            unknown = 0 if self.cut_off else 2
+            own[unknown:, :] = own[:, unknown:] = np.nan
+            return own
+        g_J, g_M = self.gradients
+        if model is not None:
+            g_J, g_M = np.vstack([g_J, model[0]]), np.vstack([g_M, model[1]])
+        total: Floats = own + bars.covariance(g_J, g_M)
+        moved: Floats | None = None  # Σ z_k (what episode k moves by the weights) / (K − 1), (5, n)
+        if self.with_weights is not None:
+            moved = self.with_weights @ np.hstack([g_J, g_M]).T
+        elif self.draws is not None and bars.replicates is not None:
+            deviations = np.hstack([g_J[:, bars.mean_kept], g_M[:, bars.second_kept]]) @ bars.replicates.T
+            moved = self.draws @ deviations.T / len(bars.replicates)
+        if moved is not None:
+            total += B @ moved + (B @ moved).T
+        return total
+
+    def shape(self, by: Floats, standard_error: float) -> tuple[float, float]:
+        """The skewness and the degrees of freedom of an estimate that moves by ``by`` with (m, v).
+
+        ``by`` is of shape (2,), or (4,) for what moves with the model's as well. α and ν of
+        :mod:`policyrisk.risk.estimate`, with the moments of the episodes' own part.
+        """
+        K = self.count
+        if not standard_error > 0:
+            return 0.0, K - 1.0
+        i = by @ self.influences[: len(by)]
+        pair, first = np.kron(i, i), np.eye(SIZE)[0]
+        second, third, fourth = (
+            float(left @ self.powers @ pair) / K for left in (np.kron(first, first), np.kron(first, i), pair)
+        )
+        # Where the weights' part cancels some of the own part it does so in every moment.
+        error = max(standard_error, math.sqrt(max(second, 0.0) / K))
+        skewness = third / (K**2 * error**3)
+        spread = fourth - second**2
+        dof = 2 * K**3 * error**4 / spread if spread > 0 else math.inf
+        return skewness, min(max(dof, 1.0), K - 1.0)
+
+
+def episode_terms(d: Floats, c: Floats, h: Floats, V: Floats) -> Floats:
+    """z, of shape (n, 5), from d, c, h and Ṽ(x_0), each of shape (n,)."""
+    return np.column_stack([np.ones_like(d), d, d**2 + c, h, h**2 + V])
+
+
+def centre_shift(d: float, h: float) -> Floats:
+    """The map (5, 5) that takes z to what it is where d and h are larger by so much."""
+    L = np.eye(SIZE)
+    L[1, 0], L[2, 0], L[2, 1] = d, d**2, 2 * d
+    L[3, 0], L[4, 0], L[4, 3] = h, h**2, 2 * h
+    return L
+
+
+def _ends(data: Trajectories, at: Estimator, discount: float) -> tuple[Ints, Floats]:
+    """For each episode, (episodes,): the step it is completed from, −1 for none, and the return up to it.
+
+    That of a terminated episode is its length.
+    """
+    last, returns = data.lengths.copy(), data.returns(discount)
+    cut = np.flatnonzero(~data.terminated)
+    if not cut.size:
+        return last, returns
+    cut = cut[~_known(data.states[data.final_rows[cut]], at)]
+    if cut.size:
+        some = data[cut]
+        first = some.offsets[:-1] + np.arange(len(some))
+        step = np.arange(len(some.states)) - np.repeat(first, some.lengths + 1)
+        step[~_known(some.states, at)] = -1
+        last[cut] = np.maximum.reduceat(step, first)
+        # What was earned from there on is taken off again.
+        found = np.flatnonzero(last[cut] >= 0)
+        to_go = some.returns_to_go(discount)[some.offsets[:-1][found] + last[cut][found]]
+        returns[cut[found]] -= discount ** last[cut][found].astype(np.float64) * to_go
+    return last, returns
+
+
+def _known(states: npt.NDArray[Any], at: Estimator) -> npt.NDArray[np.bool_]:
+    """Whether there is an estimate at each state, (n,)."""
+    return np.concatenate([part.episodes > 0 for part in at(states)])
