@@ -114,6 +114,13 @@ class DenseSystem:
             u += self._solve_reduced(y - self.reduced @ u)
         return self._minimum_norm(u)
 
+    def project(self, rhs: Floats) -> Floats:
+        """A right-hand side (size,) without its part outside A's range, which redundant features leave."""
+        out = np.zeros(self.size)
+        y = rhs[self.kept] * self._scale
+        out[self.kept] = (y if self._basis is None else self._basis @ (self._basis.T @ y)) / self._scale
+        return out
+
     def restrict(self, rows: Matrix) -> Matrix:
         """rows · B, of shape (n, rank); sparse rows stay sparse where no feature is redundant."""
         kept = rows[:, self.kept]
@@ -187,6 +194,10 @@ class SparseSystem:
         self.name, self.size, self.ridge, self._A = name, A.shape[0], ridge, A
         self.kept, self._scale = visited_features(A, gram, visits, name)
         self.residual = 0.0
+
+    def project(self, rhs: Floats) -> Floats:
+        """The right-hand side itself: A's range is not known."""
+        return rhs
 
     def solve(self, rhs: Floats) -> Floats:
         """w with A w = rhs, of shape (l,); 0 at unvisited features."""
