@@ -121,7 +121,7 @@ def test_estimates_that_rest_on_what_was_given_up_are_nan(lam):
 
 
 def test_few_given_up_transitions_cost_only_what_rests_on_them():
-    """From step n, visits_9/visits_n episodes reach step 9, and cut_off/(visits_9 − cut_off) were given up."""
+    """From step n, visits_9/visits_n episodes reach step 9; cut_off/(visits_9 − cut_off) gave up."""
     data = clock(20000, end=0.5, most=10)
     cut_off = int((~data.terminated).sum())
     assert cut_off > 5
