@@ -343,14 +343,18 @@ def _supports(equations: MomentEquations, lost: Sequence[Floats] = ()) -> tuple[
 def _count_biased(risk: RiskFunction, fold: Fold) -> RiskFunction:
     """The estimate with a count of the transitions that start where too much was given up, and a warning."""
 
+    maps = [(risk.features, risk.support)]
+    if risk.second_support is not risk.support:
+        maps.append((risk.second_features, risk.second_support))
+
     def count(source: Source, _: int) -> int:
         found = 0
         for batch in batches(source):
             for piece in pieces(batch, _PIECE):
                 states = piece.states[piece.visited_rows]
-                biased = risk.support.rests_on_lost(risk.features(states))
-                if risk.second_support is not risk.support:
-                    biased |= risk.second_support.rests_on_lost(risk.second_features(states))
+                biased = np.zeros(len(states), dtype=np.bool_)
+                for phi, support in maps:
+                    biased |= isinstance(support, Support) and support.rests_on_lost(phi(states))
                 found += int(np.count_nonzero(biased))
         return found
 
