@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
-from policyrisk.errors import InvalidInputError, PolicyRiskError
+from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation.feature_choice import FeatureChoice, candidates, choose_features
 from policyrisk.evaluation.spelling import Spelling, data_box
 from policyrisk.passes.survey import Survey
