@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
-from policyrisk.errors import InvalidInputError, PolicyRiskError
+from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation.feature_choice import FeatureChoice, candidates, choose_features
 from policyrisk.evaluation.spelling import Spelling, data_box
 from policyrisk.passes.survey import Survey
@@ -201,5 +201,6 @@ def test_too_little_data_to_choose_by():
     cut_off = pr.Trajectories(
         np.linspace(0, 1, 420)[:, None], np.ones(400), np.full(20, 20), np.zeros(20, bool)
     )
-    with pytest.raises(PolicyRiskError):
-        choice_of(cut_off, ["x"], discount=0.9)
+    with pytest.raises(InvalidInputError, match="all cut off; gather"):
+        choice_of(cut_off, ["x"])
+    assert choice_of(cut_off, ["x"], discount=0.9).validation.cut_off == 20  # there none has to end

@@ -279,14 +279,56 @@ def test_unvisited_steps_are_scored_by_the_overall_mean_and_variance():
     assert worse.difference == pytest.approx(total / DATA.transitions)
 
 
-def test_cut_off_episodes_are_fitted_and_not_scored():
+def test_cut_off_episodes_are_scored_by_completed_returns():
     data = CHAIN.sample(0, episodes=40, seed=1, max_steps=12)
     estimator = Fixed(EXACT)
     result = cross_validate({"exact": estimator}, data, folds=4, seed=0)
     assert result.cut_off == int((~data.terminated).sum()) > 0
-    assert result.episodes == int(data.terminated.sum())
+    assert (result.episodes, result.steps) == (40, data.transitions)
     assert sum(len(seen) for seen in estimator.seen) == 3 * 40
-    assert "fitted, but never scored" in str(result)
+    assert "cut off: completed by the median" in str(result)
+    assert result.ranking[0].score.calibration == pytest.approx(EXACT.score(data).calibration)
+
+
+def test_completion_is_the_same_for_all_and_none_gains_by_its_own():
+    """A small variance everywhere is consistent with itself, and wrong: the rewards until the cut say so."""
+    chain = pr.MarkovChain(
+        np.full((2, 2), 0.5), [[2.0, -2.0], [2.0, -2.0]], terminal_rewards=[0, 0], discount=0.9
+    )
+    data = chain.sample(0, episodes=200, seed=0, max_steps=20)
+    table = pr.LSTD(pr.Tabular(2), discount=0.9)
+    estimators = {f"{share:g}": Scaled(table, share) for share in (0.7, 0.85, 1.0, 1.2, 1.5)}
+    result = cross_validate(estimators, data, folds=4, seed=0)
+    assert result.cut_off == result.episodes == 200
+    assert result.best == "1"
+
+
+class Scaled:
+    """An estimator whose variances are multiplied by a share."""
+
+    def __init__(self, estimator, share):
+        self.estimator, self.share, self.discount = (
+            replace(estimator, variance="direct"),
+            share,
+            estimator.discount,
+        )
+
+    def fit(self, data):
+        risk = self.estimator.fit(data)
+        return replace(risk, w_second=self.share * risk.w_second)
+
+
+def test_where_all_are_cut_off_and_one_must_end_nothing_is_fitted():
+    data = CHAIN.sample(0, episodes=40, seed=1, max_steps=2)
+    assert not data.terminated.any()
+    estimator = Fixed(EXACT)
+    estimator.discount = 1.0
+    with pytest.raises(InvalidInputError, match="all cut off; gather"):
+        cross_validate({"exact": estimator}, data, folds=4, seed=0)
+    assert estimator.seen == []
+    del estimator.discount  # it may not say: then the estimates do
+    with pytest.raises(InvalidInputError, match="all cut off; gather"):
+        cross_validate({"exact": estimator}, data, folds=4, seed=0)
 
 
 def test_it_prints_nothing_off_the_terminal_and_reads_well(capfd, monkeypatch):

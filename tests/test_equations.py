@@ -166,6 +166,28 @@ def test_two_features_that_all_but_agree_are_an_error(gap):
         pr.LSTD(lambda s: np.hstack([np.ones((len(s), 1)), 1 + gap * s])).fit_exact(pr.domains.walk(30), 0)
 
 
+@pytest.mark.parametrize("degree", [2, 4, 7])
+@pytest.mark.parametrize("variance", ["second-moment", "direct"])
+def test_a_circle_in_single_precision_is_what_it_is_in_double(degree, variance):
+    """cos² + sin² = 1 to 1e-7 only: noise in the Gram matrix, which is neither 0 nor anything to fit."""
+    rng = np.random.default_rng(0)
+    angles = rng.uniform(-np.pi, np.pi, (200, 1)) + np.cumsum(rng.normal(0, 0.3, (200, 41)), axis=1)
+    states = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(-1, 2)
+    rewards = (np.cos(angles[:, :-1]) + 0.1 * rng.normal(size=(200, 40))).ravel()
+    lstd = pr.LSTD(pr.Polynomial(degree, [-1, -1], [1, 1]), discount=0.95, variance=variance)
+    single, stored, double = (
+        lstd.fit(pr.Trajectories(x, rewards, [40] * 200, [True] * 200))
+        for x in (states.astype(np.float32), states.astype(np.float32).astype(np.float64), states)
+    )
+    redundant = (degree + 1) * (degree + 2) // 2 - (2 * degree + 1)  # what is left: cos kθ and sin kθ
+    x = states[:: 41 * 20]
+    for risk in (single, stored):
+        assert (risk.provenance.redundant, double.provenance.redundant) == (redundant, redundant)
+        np.testing.assert_allclose(risk.mean(x), double.mean(x), rtol=1e-5)
+        np.testing.assert_allclose(risk.variance(x), double.variance(x), rtol=1e-5)
+        np.testing.assert_allclose(risk.standard_error(x), double.standard_error(x), rtol=1e-4)
+
+
 def test_unvisited_features_are_left_out_or_refused():
     A, gram, b = random_system(3)
     A[2] = 0

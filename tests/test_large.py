@@ -357,7 +357,7 @@ def test_what_sparse_sums_cannot_give_is_named(large: pytest.MonkeyPatch) -> Non
 
 
 def test_bootstrapping_from_unvisited_features_is_refused_by_name(large: pytest.MonkeyPatch) -> None:
-    data = Trajectories([0, 1, 0, 2], [1.0, 1.0], [1, 1], [True, False])
+    data = Trajectories([0, 1] * 50 + [0, 2], [1.0] * 51, [1] * 51, [True] * 50 + [False])
     lstd = pr.LSTD(pr.Tabular(4), lam=0.0)
     with pytest.raises(UnvisitedError, match=r"bootstraps from .*2"):
         lstd.solve(lstd.equations(data))

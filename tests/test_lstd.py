@@ -178,7 +178,7 @@ def test_constraint_at_visited_states_with_tiles():
 
 def test_cut_off_in_an_unvisited_state_is_given_up_and_counted():
     """0 → 1 → 2 is cut off in 2, where nothing started: its last step goes, and the rest is as without it."""
-    tail = pr.Trajectories([[1], [0], [0], [1]], [-1.0, -1.0], [1, 1], [False, False])
+    tail = pr.Trajectories([[1], [0], [0], [1]] * 500, [-1.0] * 1000, [1] * 1000, [False] * 1000)
     data = pr.Trajectories.concatenate(
         [pr.Trajectories([[0], [1], [2]], [-1.0, -5.0], [2], [False]), tail],
     )

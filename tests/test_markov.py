@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import policyrisk as pr
-from policyrisk.errors import ImproperPolicyError
+from policyrisk.errors import ImproperPolicyError, InvalidInputError
 
 
 def random_chain(seed, n=6, *, transition_rewards=False, discount=1.0, sparse=False):
@@ -98,6 +98,53 @@ def test_stochastic_policy_keeps_the_randomness_of_action_rewards():
     chain = pr.MarkovChain.from_mdp(np.zeros((2, 1, 1)), [[1.0, -1.0]], [[0.5, 0.5]])
     assert chain.mean()[0] == 0.0
     assert chain.variance()[0] == 1.0
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.9])
+@pytest.mark.parametrize("matrices", [False, True])
+def test_rewards_that_are_random_given_the_transition(discount, matrices):
+    """M and V solve their equations with E[ρ²] = r² + variance; samples and projected equations agree."""
+    rng = np.random.default_rng(0)
+    P = rng.dirichlet(np.ones(4), size=(2, 3))[:, :, :3]
+    policy = rng.dirichlet(np.ones(2), size=3)
+    r, spread = rng.normal(size=(2, 3, 3)), rng.uniform(0.5, 2.0, size=(2, 3, 3))
+    ends, end_spread = rng.normal(size=3), np.zeros(3)
+    spread[0, 1] = 0.0
+    variances = spread
+    if not matrices:  # one variance a state and action, the ending step included
+        variances, end_spread = spread[:, :, 0].T, (policy * spread[:, :, 0].T)
+        spread = np.repeat(spread[:, :, :1], 3, axis=2)
+    chain = pr.MarkovChain.from_mdp(P, r, policy, discount, terminal_rewards=ends, reward_variances=variances)
+    weights = policy.T[:, :, None] * P  # (a, x, y)
+    stop = 1 - P.sum(axis=2)  # (a, x)
+    J = chain.mean()
+    Pi = weights.sum(axis=0)
+    np.testing.assert_allclose(
+        J, (weights * r).sum(axis=(0, 2)) + (policy.T * stop).sum(axis=0) * ends + discount * Pi @ J
+    )
+    square = (weights * (r**2 + spread + 2 * discount * r * J)).sum(axis=(0, 2))
+    square += (policy.T * stop).sum(axis=0) * ends**2
+    if not matrices:
+        square += (end_spread * stop.T).sum(axis=1)
+    M = np.linalg.solve(np.eye(3) - discount**2 * Pi, square)
+    np.testing.assert_allclose(chain.second_moment(), M)
+    exact = pr.LSTD(pr.Tabular(3), discount=discount).fit_exact(chain, start=0)
+    np.testing.assert_allclose(exact.variance([0, 1, 2]), chain.variance())
+    B = chain.sample(0, episodes=40_000, seed=3).returns(discount)
+    assert abs(B.mean() - J[0]) < 4 * B.std() / 200
+    squares = (B - J[0]) ** 2
+    assert abs(squares.mean() - chain.variance()[0]) < 4 * squares.std() / 200
+
+
+def test_a_chain_with_noise_is_checked_and_without_is_what_it_was():
+    plain, none = (pr.MarkovChain(np.eye(2) / 2, [1.0, 2.0], reward_variances=v) for v in (None, [0.0, 0.0]))
+    np.testing.assert_array_equal(plain.branches.reward, none.branches.reward)
+    with pytest.raises(InvalidInputError, match=r"reward_variances must be at least 0, got -1"):
+        pr.MarkovChain([[0.5]], [1.0], reward_variances=[-1.0])
+    with pytest.raises(InvalidInputError, match=r"reward_variances must have shape"):
+        pr.MarkovChain([[0.5]], [1.0], reward_variances=[1.0, 2.0])
+    with pytest.raises(InvalidInputError, match=r"reward_variances must have shape"):
+        pr.MarkovChain.from_mdp([[[0.5]]], [1.0], [0], reward_variances=[1.0, 2.0])
 
 
 @pytest.mark.parametrize("kind", ["state", "action", "transition", "shared transition"])

@@ -168,3 +168,9 @@ def test_data_files_with_a_flipped_bit_are_our_errors_or_harmless(tmp_path):
         except InvalidInputError:
             errors += 1
     assert errors > 500
+
+
+def test_a_folder_is_no_place_for_a_file(tmp_path):
+    with pytest.raises(InvalidInputError, match="path must be a file, got the folder"):
+        pr.LSTD(pr.Tabular(8)).fit_exact(pr.domains.walk(n=8), start=0).save(tmp_path)
+    assert list(tmp_path.iterdir()) == []

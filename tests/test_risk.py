@@ -342,7 +342,10 @@ BAD_CALLS = {
     ),
     "quantity": (lambda r: r.interval([0.5], of="skewness"), "of must be one of mean, second_moment"),
     "error of": (lambda r: r.standard_error([0.5], of="V"), "of must be one of"),
-    "method": (lambda r: r.interval([0.5], method="jackknife"), "method must be one of full, student, bootstrap"),
+    "method": (
+        lambda r: r.interval([0.5], method="jackknife"),
+        "method must be one of full, student, bootstrap",
+    ),
     "level 1": (lambda r: r.interval([0.5], level=1.0), "level must be below 1"),
     "level 95": (lambda r: r.interval([0.5], level=95), "level must be in"),
     "nan state": (lambda r: r.mean([np.nan]), "x must be finite"),
@@ -596,25 +599,60 @@ def exact(chain, **settings):
     return pr.LSTD(pr.Tabular(8), discount=0.95, **settings).fit_exact(chain, start=0)
 
 
-def test_score_is_the_mean_over_steps_of_terminated_episodes(walk):
+def test_score_is_the_mean_over_steps(walk):
+    """A step at a time: B and E are those of the rewards, and of the estimate where the episode was cut off."""
     data = walk.sample(0, episodes=60, seed=1, max_steps=25)
-    ends = data[np.flatnonzero(data.terminated)]
-    assert 0 < len(ends) < 60
+    cut_off = int((~data.terminated).sum())
+    assert 0 < cut_off < 60
     risk = exact(walk)
-    x, B = ends.states[ends.visited_rows], ends.returns_to_go(0.95)
-    J, V = risk.mean(x), risk.variance(x)
+    E, V = [], []
+    for episode in data:
+        n = int(episode.lengths[0])
+        J, v = risk.mean(episode.states[:-1]), risk.variance(episode.states[:-1])
+        for t in range(n):
+            B = sum(0.95**i * r for i, r in enumerate(episode.rewards[t:]))
+            E.append((B - J[t]) ** 2)
+            V.append(v[t])
+            if not episode.terminated[0]:
+                end, weight = episode.states[-1:], 0.95 ** (n - t)
+                E[-1] = (B + weight * risk.mean(end)[0] - J[t]) ** 2 + weight**2 * risk.variance(end)[0]
+    E, V = np.array(E), np.array(V)
     score = risk.score(data)
-    assert score.mse == pytest.approx(np.mean((B - J) ** 2))
-    assert score.calibration == pytest.approx(np.mean((B - J) ** 2 / V))
-    assert score.dawid_sebastiani == pytest.approx(np.mean(np.log(V) + (B - J) ** 2 / V))
-    assert (score.episodes, score.steps, score.cut_off) == (len(ends), len(B), 60 - len(ends))
+    assert score.mse == pytest.approx(E.mean())
+    assert score.calibration == pytest.approx(np.mean(E / V))
+    assert score.dawid_sebastiani == pytest.approx(np.mean(np.log(V) + E / V))
+    assert (score.episodes, score.steps, score.cut_off) == (60, len(E), cut_off)
     stream = risk.score([data[:7], data[7:31], data[31:]])
     for name in ("mse", "calibration", "dawid_sebastiani"):
         whole, parts = getattr(score, name), getattr(stream, name)
         assert parts == pytest.approx(whole)
         assert parts.standard_error == pytest.approx(whole.standard_error)
-    assert f"{60 - len(ends)} episodes cut off" in str(score)
+    assert f"{cut_off} episodes cut off: completed" in str(score)
     assert score.to_dict()["mse"]["value"] == score.mse.value
+
+
+@pytest.mark.parametrize(("discount", "most"), [(1.0, 10), (1.0, 20), (0.95, 5), (0.8, 12)])
+def test_calibration_is_one_for_the_truth_however_many_are_cut_off(discount, most):
+    """Terminated episodes alone would be the short ones; with 5 steps none of them ends at all."""
+    chain = pr.domains.walk(n=8, p=0.7, discount=discount)
+    data = chain.sample(0 if most == 5 else 3, episodes=3000, seed=5, max_steps=most)
+    risk = pr.LSTD(pr.Tabular(8), discount=discount).fit_exact(chain, start=0)
+    score = risk.score(data)
+    assert score.cut_off == (~data.terminated).sum() > 100
+    z = (score.calibration - 1) / score.calibration.standard_error
+    assert abs(z) < 3.5
+    if data.terminated.any():
+        selected = risk.score(data[data.terminated]).calibration
+        assert abs(selected - 1) / selected.standard_error > 5
+
+
+def test_steps_before_a_cut_where_nothing_is_known_have_no_score(walk):
+    blind = pr.LSTD(pr.Tabular(9), discount=0.95).fit_exact(walk, start=0)
+    data = pr.Trajectories([[6], [7], [8], [0], [8]], [-1.0, -1.0, -1.0], [2, 1], [True, False])
+    score = blind.score(data)
+    assert (score.episodes, score.cut_off) == (2, 1)
+    assert score.unvisited == pytest.approx(1 / 3)
+    assert score.mse == blind.score(data[:1]).mse
 
 
 def test_pieces_of_a_long_record_change_nothing(walk, monkeypatch):

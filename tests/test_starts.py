@@ -60,12 +60,13 @@ def test_starts_whose_episodes_gave_everything_up_are_looked_at_like_any_other()
     states = [0, 1, 9, 1, 0, 9, 2, 3, 4, 2, 3, 1, 3, 0, 1, 9]
     lengths, ends = [2, 2, 1, 2, 1, 2], [True, True, False, False, False, True]
     data = pr.Trajectories(states, np.arange(1.0, 11.0), lengths, ends)
+    data = pr.Trajectories.concatenate([data, *[data[[0, 1, 5]]] * 40])
     for variance in ("second-moment", "direct"):
         risk = pr.LSTD(pr.Tabular(5), lam=0.5, variance=variance).fit(data)
         assert risk.provenance.given_up == 4
-        assert risk.facts.episodes == 3
+        assert risk.facts.episodes == 123
         found = risk.summary()
-        assert (found.starts, found.unvisited) == (6, 2)
+        assert (found.starts, found.unvisited) == (126, 2)
         assert_same(found, risk.summary(data.starts()))
 
 

@@ -13,6 +13,7 @@ __all__ = [
     "CutOffWarning",
     "EmptyDataError",
     "FewEpisodesWarning",
+    "GivenUpWarning",
     "ImproperPolicyError",
     "InfeasibleConstraintError",
     "InvalidInputError",
@@ -104,6 +105,10 @@ class NoErrorBarsWarning(PolicyRiskWarning):
 
 class CutOffWarning(PolicyRiskWarning):
     """Some simulated episodes were cut off; the moments are those of the return up to the cut."""
+
+
+class GivenUpWarning(PolicyRiskWarning):
+    """Cut-off episodes gave up so much that estimates which rest on it are nan."""
 
 
 class UnrecordedEndWarning(PolicyRiskWarning):

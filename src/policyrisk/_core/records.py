@@ -204,6 +204,8 @@ def _below(at: str, name: object) -> str:
 def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
     """Call ``write`` on a temporary file beside ``path`` and rename it to ``path`` once it is complete."""
     target = Path(path)
+    if target.is_dir():
+        raise InvalidInputError(f"path must be a file, got the folder {target}; name a file in it")
     part = target.parent / f".{target.name}.{secrets.token_hex(6)}.part"
     try:
         file = part.open("xb")

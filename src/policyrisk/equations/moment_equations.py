@@ -27,7 +27,7 @@ from policyrisk.features import Features
 
 DENSE_MOST = 8000  # features up to which the sums are dense: 0.5 GB a matrix
 _SETTINGS = ("lam", "discount", "features", "second_features")
-_NOT_SUMMED = (*_SETTINGS, "trace_cut", "exact", "C", "gram")  # the last two may be A and mean_gram
+_NOT_SUMMED = (*_SETTINGS, "trace_cut", "exact", "single", "C", "gram")  # the last two may be A and mean_gram
 
 
 def too_many_for_dense(features: Features, second_features: Features) -> bool:
@@ -65,6 +65,7 @@ class MomentEquations:
     second_features: Features
     trace_cut: float = 0.0  # traces were cut off when they had decayed to this share; 0: never
     exact: bool = False  # whether they are a chain's expectations of one episode rather than sums over data
+    single: bool = False  # whether all states are known in single precision alone
 
     @classmethod
     def empty(
@@ -148,7 +149,7 @@ class MomentEquations:
         sums["C"] = sums["A"] if both_shared else self.C + other.C
         one_gram = self.gram is self.mean_gram and other.gram is other.mean_gram
         sums["gram"] = sums["mean_gram"] if one_gram else self.gram + other.gram
-        return replace(self, **sums)
+        return replace(self, **sums, single=self.single and other.single)
 
     def __radd__(self, other: object) -> MomentEquations:
         return self if other == 0 else NotImplemented
@@ -174,10 +175,11 @@ class MomentEquations:
             )
         total = ridge * self.episodes
         system: Any = SparseSystem if self.sparse else DenseSystem
-        mean = system(self.A, self.mean_gram, self.visits, total, "A (the mean's equations)")
+        mean = system(self.A, self.mean_gram, self.visits, total, "A (the mean's equations)", self.single)
         second = mean
         if not self.shared:
-            second = system(self.C, self.gram, self.second_visits, total, "C (the second moment's equations)")
+            name = "C (the second moment's equations)"
+            second = system(self.C, self.gram, self.second_visits, total, name, self.single)
         w_mean = mean.solve(self.b)
         w_second = second.solve(self.second_rhs(w_mean))
         return Weights(w_mean, w_second, mean, second)

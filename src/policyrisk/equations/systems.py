@@ -6,6 +6,9 @@ G = Σ φ(x_t) φ(x_t)ᵀ of the same features, and that tells apart what a bare
 - a feature that was never active has no equation (Assumption 4) and is left out;
 - a direction n with G n = 0 changes no estimate at any visited state: the features are redundant, as
   several tilings always are. Then A n = 0 and nᵀA = 0 alike, and right-hand sides are orthogonal to n;
+- of states in single precision, a direction with nᵀGn of the order of ε², ε being that precision, is
+  redundant as well where A would be singular otherwise: (cos, sin) in float32 has cos² + sin² = 1 to 1e-7
+  and no better. It is left out, as if there were a feature fewer;
 - what is singular beyond that (Assumption 3) is an error, since the answer would not be unique.
 
 Everything is done on A scaled by S = diag(G)^(−1/2) on both sides, so that a feature's unit of
@@ -35,9 +38,14 @@ from policyrisk.errors import SingularSystemError, SolverError, UnvisitedError
 
 # The 1-norm condition number past which double precision leaves fewer than three digits.
 CONDITION_LIMIT = 1e13
-# What counts as zero beside 1 where exact arithmetic would give zero: in a right-hand side, and in A.
-ROUNDING = 1e-9
+# What counts as zero beside 1 in A where exact arithmetic would give zero.
 UNSEEN = 1e-12
+# What G may see of redundant directions, of its largest eigenvalue and per feature: first the rounding of its
+# own sums, then the squared rounding of states in single precision, which features may enlarge.
+TRACES_OF_ROUNDING = (
+    float(np.finfo(np.float64).eps),
+    *(factor * float(np.finfo(np.float32).eps) ** 2 for factor in (1.0, 10.0, 100.0)),
+)
 # ‖S(b − A w)‖ / ‖S b‖: what is aimed at, and what is still accepted where that would take too long. Estimates
 # have come out a few times to some hundred times less exact, beside their own spread.
 GOAL, ACCEPTED = 1e-8, 1e-5
@@ -59,17 +67,27 @@ class DenseSystem:
     condition: float
     residual = 0.0  # that of an iterative solve: none here
 
-    def __init__(self, A: Floats, gram: Floats, visits: npt.NDArray[Any], ridge: float, name: str) -> None:
+    def __init__(
+        self,
+        A: Floats,
+        gram: Floats,
+        visits: npt.NDArray[Any],
+        ridge: float,
+        name: str,
+        single: bool = False,  # whether the states are known in single precision alone
+    ) -> None:
         self.name, self.size = name, len(A)
         self.kept, self._scale = visited_features(A, gram, visits, name)
         kept = np.ix_(self.kept, self.kept)
         scaled = (A[kept] + ridge * np.eye(self.kept.size)) * np.outer(self._scale, self._scale)
         self._basis: Floats | None = None  # columns span the directions that matter, in scaled weights
+        self._rounding = 0.0  # of right-hand sides, along the directions that were taken out
         self._null: Floats | None = None  # orthonormal, in weights: what the minimum norm projects out
         self.rank = self.kept.size
         self._factor(scaled)
         if self.condition > CONDITION_LIMIT and ridge == 0.0:
-            self._reduce(scaled, gram[kept] * np.outer(self._scale, self._scale))
+            traces = TRACES_OF_ROUNDING if single else TRACES_OF_ROUNDING[:1]
+            self._reduce(scaled, gram[kept] * np.outer(self._scale, self._scale), traces)
         if self.condition > CONDITION_LIMIT:
             rank = np.linalg.matrix_rank(self.reduced, rtol=1 / CONDITION_LIMIT)
             raise SingularSystemError(
@@ -102,7 +120,7 @@ class DenseSystem:
         y *= self._scale if y.ndim == 1 else self._scale[:, None]
         if self._basis is not None:
             outside = y - self._basis @ (self._basis.T @ y)
-            if np.linalg.norm(outside) > ROUNDING * np.linalg.norm(y):
+            if np.linalg.norm(outside) > self._rounding * np.linalg.norm(y):
                 raise SingularSystemError(
                     f"{self.name} has numerical rank {self.rank} of {self.size} features and no solution: "
                     f"the right-hand side lies outside its range by {np.linalg.norm(outside):.1e} "
@@ -113,6 +131,13 @@ class DenseSystem:
         if refine:
             u += self._solve_reduced(y - self.reduced @ u)
         return self._minimum_norm(u)
+
+    def project(self, rhs: Floats) -> Floats:
+        """A right-hand side (size,) without its part outside A's range, which redundant features leave."""
+        out = np.zeros(self.size)
+        y = rhs[self.kept] * self._scale
+        out[self.kept] = (y if self._basis is None else self._basis @ (self._basis.T @ y)) / self._scale
+        return out
 
     def restrict(self, rows: Matrix) -> Matrix:
         """rows · B, of shape (n, rank); sparse rows stay sparse where no feature is redundant."""
@@ -149,18 +174,26 @@ class DenseSystem:
         """The solution, in y's place where that is possible."""
         return sla.lu_solve(self._lu, y, overwrite_b=True, check_finite=False) if len(y) else y
 
-    def _reduce(self, scaled: Floats, gram: Floats) -> None:
-        """Take out the directions that G does not see, if A does not see them either.
+    def _reduce(self, scaled: Floats, gram: Floats, traces: tuple[float, ...]) -> None:
+        """Take out the directions that G does not see, if A does not see them either; as few as will do.
 
         G squares the features, so that it cannot tell 1e-9 from 0; A is linear in them and can.
         """
         eigenvalues, vectors = np.linalg.eigh(gram)
-        zero = eigenvalues <= eigenvalues[-1] * len(gram) * np.finfo(np.float64).eps
-        basis, null = vectors[:, ~zero], vectors[:, zero]
-        limit = UNSEEN * np.linalg.norm(scaled)
+        for trace in traces:
+            share = trace * len(gram)
+            zero = eigenvalues <= eigenvalues[-1] * share
+            # Features see a direction by the root of what G does.
+            rounding = 10.0 * float(np.sqrt(share))
+            limit = (UNSEEN if trace == traces[0] else rounding) * float(np.linalg.norm(scaled))
+            if zero.any() and self._take_out(scaled, vectors[:, ~zero], vectors[:, zero], limit, rounding):
+                return
+
+    def _take_out(self, scaled: Floats, basis: Floats, null: Floats, limit: float, rounding: float) -> bool:
+        """Go on with the basis alone, if A does not see the rest; whether that is well conditioned."""
         right, left = np.linalg.norm(scaled @ null), np.linalg.norm(null.T @ scaled)
-        if null.size == 0 or left > limit or limit < right < 1e6 * limit:
-            return  # nearly singular, but every direction matters
+        if left > limit or limit < right < 1e6 * limit:
+            return False  # nearly singular, but every direction matters
         if right > limit:
             raise UnvisitedError(
                 f"{self.name} has {null.shape[1]} directions that no visited state determines, and cut-off "
@@ -168,9 +201,10 @@ class DenseSystem:
                 "up those last transitions and counts them, or fewer features"
             )
         self.rank = basis.shape[1]
-        self._basis = basis
+        self._basis, self._rounding = basis, rounding
         self._null = np.linalg.qr(null * self._scale[:, None])[0]
         self._factor(basis.T @ scaled @ basis)
+        return self.condition <= CONDITION_LIMIT
 
 
 class SparseSystem:
@@ -183,10 +217,17 @@ class SparseSystem:
     redundant = 0  # not counted
     condition = float("nan")  # not known
 
-    def __init__(self, A: Any, gram: Any, visits: npt.NDArray[Any], ridge: float, name: str) -> None:
+    def __init__(
+        self, A: Any, gram: Any, visits: npt.NDArray[Any], ridge: float, name: str, single: bool = False
+    ) -> None:
+        # GMRES needs no rank, so that it makes no difference whether the states are in single precision.
         self.name, self.size, self.ridge, self._A = name, A.shape[0], ridge, A
         self.kept, self._scale = visited_features(A, gram, visits, name)
         self.residual = 0.0
+
+    def project(self, rhs: Floats) -> Floats:
+        """The right-hand side itself: A's range is not known."""
+        return rhs
 
     def solve(self, rhs: Floats) -> Floats:
         """w with A w = rhs, of shape (l,); 0 at unvisited features."""

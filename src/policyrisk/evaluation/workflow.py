@@ -30,7 +30,7 @@ from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.source import Watched, described, fingerprint, opened, shards_of
 from policyrisk.evaluation.spelling import Spelling, data_box
 from policyrisk.lstd import LSTD
-from policyrisk.lstd.passes import ObservedStarts
+from policyrisk.lstd.passes import StartsAndReturns
 from policyrisk.montecarlo.forest import ReturnForest
 from policyrisk.passes.checkpoint import DurableFold, stored_problem
 from policyrisk.passes.fold import Fold, here
@@ -285,7 +285,8 @@ def _mixture(
         [each.variance_share for each in members] if direct else None,
         misfit=choice.stack.misfit,
     )
-    return replace(risk, starts=fold(lambda source, _: ObservedStarts.over(source, risk)))
+    found = fold(lambda source, _: StartsAndReturns.over(source, risk))
+    return replace(risk, starts=found.starts, completed=found.completed)
 
 
 def _tail(

@@ -26,6 +26,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, as_number
@@ -128,6 +129,18 @@ def _products(plan: Plan, chunk: Chunk) -> list[TraceProduct]:
     return made
 
 
+def in_single_precision(states: npt.NDArray[Any]) -> bool:
+    """Whether states are no whole numbers, but all numbers of single precision, however they are stored.
+
+    >>> in_single_precision(np.float32([[0.1], [2.0]]).astype(np.float64)), in_single_precision(np.eye(2))
+    (True, False)
+    """
+    if not np.issubdtype(states.dtype, np.floating):
+        return False
+    with np.errstate(over="ignore"):
+        return bool((states.astype(np.float32) == states).all() and (np.rint(states) != states).any())
+
+
 class _MapSums:
     """What one map's features met, weighted sums of them, and their Gram matrix: of a chunk or of all."""
 
@@ -200,6 +213,7 @@ class _Sums:
             for each in self.maps:
                 each.gram = np.zeros((each.visits.size, each.visits.size))
         self.episodes = self.terminated = self.transitions = self.outside = 0
+        self.single = True
 
     def add(self, part: _Part) -> None:
         """Add a chunk; chunks come in the order of the data."""
@@ -207,6 +221,7 @@ class _Sums:
         self.terminated += int(part.data.terminated.sum())
         self.transitions += part.data.transitions
         self.outside += part.outside
+        self.single = self.single and in_single_precision(part.data.states)
         for sums, more in zip(self.maps, part.maps, strict=True):
             sums.add(more)
         for total, product in zip(self.totals, part.products, strict=True):
@@ -244,4 +259,5 @@ class _Sums:
             features=plan.mean.features,
             second_features=plan.second.features,
             trace_cut=plan.trace_cut,
+            single=self.single,
         )

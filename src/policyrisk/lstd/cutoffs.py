@@ -1,4 +1,4 @@
-"""Cut-off episodes that end where no transition started.
+"""Cut-off episodes that end where nothing is known, and what rests on the transitions that they give up.
 
 A cut-off episode bootstraps from the state x_T that it was cut off in. If a feature of x_T was never active
 at any t < T, that state has no equation of its own, and bootstrapping from it is undefined. Such an episode
@@ -10,12 +10,28 @@ in the last of its states whose features all have v > 0. The more is given up, t
 the more is to be given up, so that v is found from above: start with all visits, see what would be given up,
 take these transitions' visits away, and so on until nothing changes.
 
+*Closed* features are treated as unvisited where γ = 1: those from which, in the data, nothing leads to an
+end. A feature leads there if it was active before the end of a terminated episode, or before a state with a
+feature that leads there. From the others episodes are cut off, all of them, and a value that every transition
+hands on and none changes is not determined: A would be singular. Episodes give up what they did there, back
+to the transition that led in.
+
+Giving up is a selection, since transitions that end an episode never go. The equations' solution J̃ misses
+
+    J − J̃ = φᵀ A⁻¹ Σ z_T δ_T,        δ_T = r_T + γJ(x_{T+1}) − J(x_T)
+
+(sums over the episodes that gave up, T being the transition that they gave up first), since A w = b holds of
+all data on average. δ_T is not known, but its weight is, h(x) = φ(x)ᵀ A⁻¹ Σ z_T: for tables, how often on
+average a trajectory of the fitted chain from x meets a transition that was given up. Where that is more than
+LOST_MOST the data do not say what the estimate is, and it is nan
+(:class:`policyrisk.risk.support.Support`).
+
 Dense features are active everywhere, so that this concerns tables, tiles and truncated bases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -24,27 +40,30 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints
+from policyrisk._core.arrays import Bools, Floats, Ints, is_sparse
 from policyrisk._core.records import record
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.passes.fold import Fold
-from policyrisk.trajectories import Source, Trajectories, batches
+from policyrisk.trajectories import Source, Trajectories, batches, pieces
+
+_PIECE = 1 << 17  # transitions whose features are looked at together
+_FADED = 1e-12  # a trace's part that is no longer worth a look
 
 MapVisits: TypeAlias = "Sequence[tuple[Features, Floats]]"  # feature maps, each with its visits (l,)
 
 
 @record
 @dataclass(frozen=True, eq=False)
-class GivenUp:
-    """What episodes give up; it adds."""
+class MapTally:
+    """A count, and a number for every feature of each map; it adds."""
 
     transitions: int
-    visits: tuple[Floats, ...]  # of each map, (l,): how many of them started with the feature active
+    features: tuple[Floats, ...]  # of each map, (l,)
 
-    def __add__(self, other: GivenUp) -> GivenUp:
-        visits = tuple(a + b for a, b in zip(self.visits, other.visits, strict=True))
-        return GivenUp(self.transitions + other.transitions, visits)
+    def __add__(self, other: MapTally) -> MapTally:
+        features = tuple(a + b for a, b in zip(self.features, other.features, strict=True))
+        return MapTally(self.transitions + other.transitions, features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,27 +78,97 @@ class Trim:
         return (_shorten(batch, self.left) for batch in batches(source)) if self.transitions else source
 
 
-def trim(fold: Fold, seen: MapVisits) -> Trim:
-    """Give up what bootstraps from features that were never active at t < T.
+def trim(fold: Fold, seen: MapVisits, discount: float = 1.0) -> Trim:
+    """Give up what bootstraps from features that were never active at t < T, or are closed.
 
     ``seen`` are the visits of all the data.
     """
     left, transitions = seen, 0
     while True:
         given = fold(partial(_given_up, left))
-        if given.transitions == transitions:
+        if given.transitions > transitions:
+            left = [(phi, v - gone) for (phi, v), gone in zip(seen, given.features, strict=True)]
+            transitions = given.transitions
+            continue
+        closed = _closed(fold, seen, left) if discount == 1.0 else []
+        if not any(which.any() for which in closed):
             return Trim(left, transitions)
-        left = [(phi, v - gone) for (phi, v), gone in zip(seen, given.visits, strict=True)]
-        transitions = given.transitions
+        left = [(phi, np.where(which, 0.0, v)) for (phi, v), which in zip(left, closed, strict=True)]
 
 
-def _given_up(left: MapVisits, source: Source, part: int) -> GivenUp:
-    """What is given up where these visits are left."""
-    total = GivenUp(0, tuple(np.zeros_like(v) for _, v in left))
+def lost_traces(fold: Fold, cut: Trim, lam: float, discount: float) -> tuple[Floats, ...]:
+    """Σ z_T over the episodes that gave up, and Σ y_T where φ_M is another map."""
+    decays = (lam * discount, lam * discount**2)[: len(cut.left)]
+    return fold(partial(_lost_traces, cut.left, decays)).features
+
+
+def _given_up(left: MapVisits, source: Source, part: int) -> MapTally:
+    """The transitions that are given up where these visits are left, and how often features started them."""
+    total = MapTally(0, tuple(np.zeros_like(v) for _, v in left))
     for batch in batches(source):
         lost, visits = _lost(batch, left)
-        total += GivenUp(int(lost.sum()), visits)
+        total += MapTally(int(lost.sum()), visits)
     return total
+
+
+def _closed(fold: Fold, seen: MapVisits, left: MapVisits) -> list[Bools]:
+    """Which features that are left are closed, (l,) for each map."""
+    cut_off = fold(partial(_cut_off_visits, [phi for phi, _ in seen])).features
+    leads = [v > gone for (_, v), gone in zip(seen, cut_off, strict=True)]  # visited by one that terminated
+    while any(((v > 0) & ~to).any() for (_, v), to in zip(left, leads, strict=True)):
+        before = fold(partial(_leading, left, leads)).features
+        grown = [to | (more > 0) for to, more in zip(leads, before, strict=True)]
+        if all((new == old).all() for new, old in zip(grown, leads, strict=True)):
+            break
+        leads = grown
+    return [(v > 0) & ~to for (_, v), to in zip(left, leads, strict=True)]
+
+
+def _cut_off_visits(maps: Sequence[Features], source: Source, part: int) -> MapTally:
+    """How often cut-off episodes visited the features of sparse maps."""
+    total = tuple(np.zeros(phi.size) for phi in maps)
+    for piece in _cut_off_pieces(source):
+        for phi, visits in zip(maps, total, strict=True):
+            if is_sparse(phi(piece.states[:1])):
+                visits += _active(phi, piece.states[piece.visited_rows]).sum(axis=0)
+    return MapTally(0, total)
+
+
+def _leading(left: MapVisits, leads: Sequence[Bools], source: Source, part: int) -> MapTally:
+    """How often features were active before a state with a feature that leads to an end, in what is left."""
+    total = tuple(np.zeros_like(v) for _, v in left)
+    for piece in _cut_off_pieces(_shorten(batch, left) for batch in batches(source)):
+        rows, first = np.arange(len(piece.states)), piece.final_rows - piece.lengths
+        for (phi, _), to, before in zip(left, leads, total, strict=True):
+            active = _active(phi, piece.states)
+            leading = np.where(active @ to.astype(np.float64) > 0, rows, -1)
+            last = np.maximum.reduceat(leading, first)  # (episodes,): the last such state
+            before += (rows < np.repeat(last, piece.lengths + 1)).astype(np.float64) @ active
+    return MapTally(0, total)
+
+
+def _cut_off_pieces(source: Source) -> Iterator[Trajectories]:
+    """The cut-off episodes of a source, some at a time."""
+    for batch in batches(source):
+        if not batch.terminated.all():
+            yield from pieces(batch[~batch.terminated], _PIECE)
+
+
+def _lost_traces(left: MapVisits, decays: Sequence[float], source: Source, part: int) -> MapTally:
+    """Σ (λγ)^{T−t} φ(x_t) over the episodes that gave up transition T and t ≤ T."""
+    total = tuple(np.zeros_like(v) for _, v in left)
+    for batch in batches(source):
+        lost, _ = _lost(batch, left)
+        some = np.flatnonzero(lost)
+        steps = batch.lengths[some] - lost[some] + 1
+        ago = np.repeat(np.cumsum(steps), steps) - 1 - np.arange(steps.sum())  # T − t
+        rows = np.repeat(batch.final_rows[some] - lost[some], steps) - ago
+        for (phi, _), decay, trace in zip(left, decays, total, strict=True):
+            weights = decay**ago
+            seen = weights > _FADED
+            if seen.any():
+                trace += weights[seen] @ matrix_of(phi, batch.states[rows[seen]])
+    return MapTally(0, total)
 
 
 def _lost(batch: Trajectories, left: MapVisits) -> tuple[Ints, tuple[Floats, ...]]:

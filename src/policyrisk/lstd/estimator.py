@@ -11,7 +11,7 @@ of W = {w : φ_M(x_i)ᵀ w ≥ (φ_J(x_i)ᵀ w_J)² for all i} with (C w − d)�
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -20,12 +20,13 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, Seed, as_number, as_states, check_choice
+from policyrisk._core.text import plural
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
-from policyrisk.errors import InvalidInputError, MismatchError, NoErrorBarsWarning
+from policyrisk.errors import GivenUpWarning, InvalidInputError, MismatchError, NoErrorBarsWarning
 from policyrisk.features import BinaryFeatures, Features, as_features
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.constrained import Constraint
-from policyrisk.lstd.cutoffs import Trim, trim
+from policyrisk.lstd.cutoffs import Trim, lost_traces, trim
 from policyrisk.lstd.passes import FirstPass, SecondPass, StartsAndReturns
 from policyrisk.lstd.sandwich import Face, sandwich, with_weights
 from policyrisk.lstd.scores import ScorePass, direct_right_hand_side
@@ -33,9 +34,10 @@ from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.fold import Fold, Sum, here
 from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
-from policyrisk.risk.support import Support
-from policyrisk.trajectories import Source, check_reiterable
+from policyrisk.risk.support import LOST_MOST, Support
+from policyrisk.trajectories import Source, batches, check_reiterable, pieces
 
+_PIECE = 1 << 17  # transitions whose features are looked at together
 ConstraintSolver = Literal["active-set", "projection"]
 
 
@@ -150,6 +152,7 @@ class LSTD:
         first = fold(lambda source, _: FirstPass.over(source, **sampled))
         returns, equations = first.returns, first.equations  # of all episodes, whatever is given up
         starts, cut, trimmed = error_bars, Trim(()), fold
+        lost: tuple[Floats, ...] = ()
         if equations.sparse:
             self._refuse_where_sparse(bootstrap)
             if error_bars:
@@ -160,9 +163,10 @@ class LSTD:
                     stacklevel=3,
                 )
             error_bars = False
-        if equations.terminated < equations.episodes:
+        some_must_end = self.discount == 1.0 and equations.terminated == 0  # an error, and solve's
+        if equations.terminated < equations.episodes and not some_must_end:
             seen = [(self.features, equations.visits), (self.second_features, equations.second_visits)]
-            cut = trim(fold, seen[:1] if self.second_features == self.features else seen)
+            cut = trim(fold, seen[:1] if self.second_features == self.features else seen, self.discount)
             if cut.transitions:
 
                 def trimmed(work: Callable[[Source, int], Sum]) -> Sum:
@@ -171,14 +175,24 @@ class LSTD:
                 del first, equations  # large, and no longer true
                 first = trimmed(lambda source, _: FirstPass.over(source, **sampled))
                 equations = first.equations
+                lost = lost_traces(fold, cut, self.lam, self.discount)
         weights = equations.solve(self.ridge)
         d = equations.second_rhs(weights.mean)
         if self.variance == "direct":
             w_mean = weights.mean
             d = trimmed(lambda source, _: direct_right_hand_side(source, w_mean, **sampled))
         risk, face = self._answer(
-            equations, weights, d, "LSTD", visited=trimmed, returns=returns, given_up=cut.transitions
+            equations,
+            weights,
+            d,
+            "LSTD",
+            visited=trimmed,
+            returns=returns,
+            given_up=cut.transitions,
+            lost=lost,
         )
+        if lost:
+            risk = _count_biased(risk, trimmed)
         if not error_bars:
             # Where the features are too many for error bars, no other pass goes over the starts.
             seen_again = fold(lambda s, _: StartsAndReturns.over(s, risk)) if starts else None
@@ -266,9 +280,12 @@ class LSTD:
         visited: Floats | Fold | None = None,  # the states that nonnegative_at="visited" means
         returns: SampleReturns | None = None,
         given_up: int = 0,
+        lost: tuple[Floats, ...] = (),  # Σ z_T and Σ y_T over what was given up, the first alone if φ_J = φ_M
     ) -> tuple[RiskFunction, Face | None]:
         """The second equation solved, all of it in one record, and the active face of the constraint."""
-        systems, supports = (weights.mean_system, weights.second_system), _supports(equations)
+        systems = (weights.mean_system, weights.second_system)
+        solved = [system.solve(system.project(z)) for system, z in zip(systems, lost, strict=False)]
+        supports = _supports(equations, solved)
         direct, w_second, constrained = self.variance == "direct", weights.second, None
         if self.nonnegative_at is not None:
             demanded = visited if isinstance(self.nonnegative_at, str) else self.nonnegative_at
@@ -309,18 +326,53 @@ class LSTD:
         return risk, None if constrained is None else constrained.face
 
 
-def _supports(equations: MomentEquations) -> tuple[Support, Support]:
-    """What the equations say about φ_J and about φ_M."""
+def _supports(equations: MomentEquations, lost: Sequence[Floats] = ()) -> tuple[Support, Support]:
+    """What the equations say about φ_J and about φ_M; ``lost`` are A⁻¹ Σ z_T and C⁻¹ Σ y_T, if there are."""
     e = equations
+    lost_J, lost_M = (*lost, None, None)[:2]
 
-    def support(features: Features, visits: Floats, episodes: Floats, gram: Matrix) -> Support:
+    def support(
+        features: Features, visits: Floats, episodes: Floats, gram: Matrix, lost: Floats | None
+    ) -> Support:
         kept = None if isinstance(features, BinaryFeatures) or sp.issparse(gram) else gram
-        return Support(visits, episodes, e.episodes, gram=kept, limit=np.inf if e.exact else 1.0)
+        limit = np.inf if e.exact else 1.0
+        return Support(visits, episodes, e.episodes, gram=kept, limit=limit, lost=lost)
 
-    first = support(e.features, e.visits, e.feature_episodes, e.mean_gram)
+    first = support(e.features, e.visits, e.feature_episodes, e.mean_gram, lost_J)
     if e.second_features == e.features:
         return first, first
-    return first, support(e.second_features, e.second_visits, e.second_feature_episodes, e.gram)
+    return first, support(e.second_features, e.second_visits, e.second_feature_episodes, e.gram, lost_M)
+
+
+def _count_biased(risk: RiskFunction, fold: Fold) -> RiskFunction:
+    """The estimate with a count of the transitions that start where too much was given up, and a warning."""
+
+    maps = [(risk.features, risk.support)]
+    if risk.second_support is not risk.support:
+        maps.append((risk.second_features, risk.second_support))
+
+    def count(source: Source, _: int) -> int:
+        found = 0
+        for batch in batches(source):
+            for piece in pieces(batch, _PIECE):
+                states = piece.states[piece.visited_rows]
+                biased = np.zeros(len(states), dtype=np.bool_)
+                for phi, support in maps:
+                    biased |= isinstance(support, Support) and support.rests_on_lost(phi(states))
+                found += int(np.count_nonzero(biased))
+        return found
+
+    biased, facts = fold(count), risk.provenance
+    if biased:
+        warnings.warn(
+            f"cut-off episodes gave up {plural(facts.given_up, 'last transition')}, since they ended where "
+            f"nothing is known, and where {biased} of {facts.transitions:g} transitions start the estimates "
+            f"rest on that by more than {LOST_MOST:.0%}: they are nan there. Gather episodes that go on for "
+            "longer or from where these end, or use coarser features",
+            GivenUpWarning,
+            stacklevel=4,
+        )
+    return replace(risk, provenance=replace(facts, biased=biased))
 
 
 def _as_demand(value: Any) -> Floats | Literal["visited"] | None:

@@ -6,6 +6,9 @@ policy gives: that keeps the reward's own randomness, which the variance needs. 
 step is then a sum over a row's branches:
 
     E[f(ρ, y) | x] = Σ_branches p f(ρ, y)
+
+A reward that is random even then, with mean ρ and variance σ², is two branches of half the probability that
+earn ρ − σ and ρ + σ: all that mean and variance of the return depend on.
 """
 
 from __future__ import annotations
@@ -100,6 +103,30 @@ def mix(parts: Sequence[Branches], policy: Floats) -> Branches:
     return _sorted(parts[0].n, rows, successors, probabilities, rewards)
 
 
+def with_noise(branches: Branches, variances: Floats) -> Branches:
+    """The branches with rewards of these variances (branches,), each with one in two where it is positive.
+
+    >>> noisy = with_noise(Branches(np.array([0, 1]), np.array([1]), np.array([1.0]), np.array([5.0])), [4.0])
+    >>> noisy.reward, noisy.probability, noisy.indptr
+    (array([3., 7.]), array([0.5, 0.5]), array([0, 2]))
+    """
+    spread = np.asarray(variances, dtype=np.float64)
+    if (spread < 0).any():
+        raise InvalidInputError(
+            f"reward_variances must be at least 0, got {spread.min():g}; pass variances, not deviations"
+        )
+    copies = np.where(spread > 0, 2, 1)
+    of = np.repeat(np.arange(spread.size), copies)
+    second = np.append(False, of[1:] == of[:-1])
+    sign = np.where(copies[of] == 1, 0.0, np.where(second, 1.0, -1.0))
+    return Branches(
+        np.append(0, np.cumsum(copies))[branches.indptr].astype(np.int64),
+        branches.successor[of],
+        branches.probability[of] / copies[of],
+        branches.reward[of] + sign * np.sqrt(spread)[of],
+    )
+
+
 def as_transition_matrix(value: Any, name: str) -> Sparse:
     """A checked transition matrix in CSR: square, finite, no negative entry, no row above 1."""
     if is_sparse(value):
@@ -132,16 +159,16 @@ def as_transition_matrix(value: Any, name: str) -> Sparse:
     return matrix
 
 
-def as_rewards(r: Any, n: int) -> Floats | Sparse:
+def as_rewards(r: Any, n: int, name: str = "r") -> Floats | Sparse:
     """Rewards (n,) or (n, n), checked."""
     if is_sparse(r):
         if r.shape != (n, n):
-            raise InvalidInputError(f"r must have shape ({n},) or ({n}, {n}), got {r.shape}; reshape it")
-        return as_csr(r, "r")
-    array = as_array(r, "r", f"numbers of shape ({n},) or ({n}, {n})")
+            raise InvalidInputError(f"{name} must have shape ({n},) or ({n}, {n}), got {r.shape}; reshape it")
+        return as_csr(r, name)
+    array = as_array(r, name, f"numbers of shape ({n},) or ({n}, {n})")
     if array.shape not in ((n,), (n, n)):
-        raise InvalidInputError(f"r must have shape ({n},) or ({n}, {n}), got {array.shape}; reshape it")
-    return as_floats(array, "r", array.shape)
+        raise InvalidInputError(f"{name} must have shape ({n},) or ({n}, {n}), got {array.shape}; reshape it")
+    return as_floats(array, name, array.shape)
 
 
 def _refuse_low_precision(dtype: np.dtype[Any], name: str) -> None:

@@ -34,7 +34,14 @@ from policyrisk._core.arrays import (
 )
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.markov import _kernels
-from policyrisk.markov.branches import Branches, Sparse, as_rewards, as_transition_matrix, from_matrix
+from policyrisk.markov.branches import (
+    Branches,
+    Sparse,
+    as_rewards,
+    as_transition_matrix,
+    from_matrix,
+    with_noise,
+)
 from policyrisk.markov.decisions import under_policy
 from policyrisk.markov.linear import Resolvent, SolveReport
 from policyrisk.trajectories import Trajectories
@@ -50,6 +57,10 @@ class MarkovChain:
     reward of leaving a state, or (n, n), the reward of each transition. ``terminal_rewards`` (n,) is what
     the step that ends the episode earns; by default r(x) where r is (n,), and 0 where r is (n, n).
 
+    ``reward_variances``, (n,) or (n, n), are those of rewards that are random even when x and y are known: r
+    are then their means, and the exact moments count them. Samples earn r ± √variance, each half of the time.
+    The step that ends an episode has the variance of (n,), and none where they are (n, n).
+
     Two states a, b that lead to each other and to the end:
 
     >>> chain = MarkovChain([[0.3, 0.5], [0.6, 0.0]], [1.0, 3.0])
@@ -57,14 +68,25 @@ class MarkovChain:
     array([6.25, 6.75])
     >>> chain.variance()
     array([29.0625, 26.8125])
+    >>> MarkovChain([[0.0]], [1.0], reward_variances=[4.0]).variance()
+    array([4.])
     """
 
     def __init__(
-        self, P: object, r: object, discount: float = 1.0, *, terminal_rewards: npt.ArrayLike | None = None
+        self,
+        P: object,
+        r: object,
+        discount: float = 1.0,
+        *,
+        terminal_rewards: npt.ArrayLike | None = None,
+        reward_variances: object = None,
     ) -> None:
         matrix = as_transition_matrix(P, "P")
-        rewards = as_rewards(r, matrix.shape[0])
-        self._set(from_matrix(matrix, rewards, terminal_rewards), discount)
+        branches = from_matrix(matrix, as_rewards(r, matrix.shape[0]), terminal_rewards)
+        if reward_variances is not None:
+            spread = as_rewards(reward_variances, matrix.shape[0], "reward_variances")
+            branches = with_noise(branches, from_matrix(matrix, spread, None).reward)
+        self._set(branches, discount)
 
     @classmethod
     def from_mdp(
@@ -75,20 +97,26 @@ class MarkovChain:
         discount: float = 1.0,
         *,
         terminal_rewards: npt.ArrayLike | None = None,
+        reward_variances: object = None,
     ) -> MarkovChain:
         """The chain of a policy in a decision process.
 
         P is (actions, n, n) or a sequence of sparse matrices, one per action. ``policy`` is (n, actions),
         the probability of each action, or (n,) ints, the action taken. r is (n,), (n, actions),
         (actions, n, n) or (n, n); ``terminal_rewards`` is (n,). Rewards that depend on the action keep
-        their randomness under a stochastic policy: V counts it.
+        their randomness under a stochastic policy: V counts it. ``reward_variances``, of a shape that r may
+        have, are those of rewards that are random given state, action and successor.
 
         >>> stay, leave = [[0.9]], [[0.0]]
         >>> MarkovChain.from_mdp([stay, leave], [1.0], policy=[[0.5, 0.5]]).mean()
         array([1.81818182])
         """
         chain = object.__new__(cls)
-        chain._set(under_policy(P, r, policy, terminal_rewards), discount)
+        branches = under_policy(P, r, policy, terminal_rewards)
+        if reward_variances is not None:
+            spread = under_policy(P, reward_variances, policy, None, name="reward_variances")
+            branches = with_noise(branches, spread.reward)
+        chain._set(branches, discount)
         return chain
 
     def _set(self, branches: Branches, discount: float) -> None:

@@ -13,7 +13,7 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.markov.branches import Branches, Sparse, as_rewards, as_transition_matrix, from_matrix, mix
 
 
-def under_policy(P: object, r: object, policy: object, terminal_rewards: object) -> Branches:
+def under_policy(P: object, r: object, policy: object, terminal_rewards: object, name: str = "r") -> Branches:
     """The branches of a policy's chain; the arguments are those of :func:`MarkovChain.from_mdp`."""
     matrices = [as_transition_matrix(Pa, f"P[{a}]") for a, Pa in enumerate(_as_sequence(P))]
     n, actions = matrices[0].shape[0], len(matrices)
@@ -26,7 +26,7 @@ def under_policy(P: object, r: object, policy: object, terminal_rewards: object)
     chosen = _as_policy(policy, n, actions)
     parts = [
         from_matrix(matrix, rewards, terminal_rewards)
-        for matrix, rewards in zip(matrices, _rewards_by_action(r, n, actions), strict=True)
+        for matrix, rewards in zip(matrices, _rewards_by_action(r, n, actions, name), strict=True)
     ]
     return mix(parts, chosen)
 
@@ -45,34 +45,36 @@ def _as_sequence(P: object) -> Sequence[Any]:
     return list(P)
 
 
-def _rewards_by_action(r: Any, n: int, actions: int) -> list[Floats | Sparse]:
+def _rewards_by_action(r: Any, n: int, actions: int, name: str) -> list[Floats | Sparse]:
     """One (n,) or (n, n) reward array per action."""
     if isinstance(r, list | tuple) and len(r) and all(sp.issparse(part) for part in r):
         if len(r) != actions:
-            raise InvalidInputError(f"r must hold {actions} matrices, one per action, got {len(r)}; add some")
-        return [as_rewards(part, n) for part in r]
+            raise InvalidInputError(
+                f"{name} must hold {actions} matrices, one per action, got {len(r)}; add some"
+            )
+        return [as_rewards(part, n, name) for part in r]
     if not sp.issparse(r):
         r = as_array(
-            r, "r", f"numbers of shape ({n},), ({n}, {actions}), ({actions}, {n}, {n}) or ({n}, {n})"
+            r, name, f"numbers of shape ({n},), ({n}, {actions}), ({actions}, {n}, {n}) or ({n}, {n})"
         )
     shape = r.shape
     if len(shape) == 3:
-        table = as_floats(r, "r", (actions, n, n))
+        table = as_floats(r, name, (actions, n, n))
         return [table[a] for a in range(actions)]
     if shape == (n, actions) and actions != n:
-        table = as_floats(r, "r", (n, actions))
+        table = as_floats(r, name, (n, actions))
         return [np.ascontiguousarray(table[:, a]) for a in range(actions)]
     if shape == (n, n) and actions == n:
         raise InvalidInputError(
-            f"r of shape ({n}, {n}) is ambiguous with {actions} actions: r(x, a) or r(x, y); "
-            "pass r(x, y) as (actions, n, n)"
+            f"{name} of shape ({n}, {n}) is ambiguous with {actions} actions: (x, a) or (x, y); "
+            "pass (x, y) as (actions, n, n)"
         )
     if shape not in ((n,), (n, n)):
         raise InvalidInputError(
-            f"r must have shape ({n},), ({n}, {actions}), ({actions}, {n}, {n}) or ({n}, {n}), got {shape}; "
-            "put states first and actions second in r(x, a)"
+            f"{name} must have shape ({n},), ({n}, {actions}), ({actions}, {n}, {n}) or ({n}, {n}), got "
+            f"{shape}; put states first and actions second in (x, a)"
         )
-    return [as_rewards(r, n)] * actions
+    return [as_rewards(r, n, name)] * actions
 
 
 def _as_policy(policy: Any, n: int, actions: int) -> Floats:

@@ -40,7 +40,7 @@ from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
 from policyrisk.risk.mixture import Misfit
 from policyrisk.risk.provenance import Provenance
-from policyrisk.risk.scoring import Score, ScoreSums, held_out_steps, step_scores
+from policyrisk.risk.scoring import Score, ScoreSums, held_out_steps, scores_of
 from policyrisk.risk.state_estimates import IntervalMethod, Quantity, StateEstimates, VarianceMethod
 from policyrisk.risk.summary import Moments, PolicySummary, SampleReturns, StartSums, start_weights
 from policyrisk.risk.support import MixedSupport, Support
@@ -330,8 +330,8 @@ class RiskFunction:
     def score(self, held_out: Source) -> Score:
         """How well this predicts episodes that were not fitted: see :mod:`policyrisk.risk.scoring`.
 
-        Every step of every terminated episode counts, with this estimate's discount; cut-off episodes have
-        no known returns to go and are left out and counted.
+        Every step of every episode counts, with this estimate's discount; the returns to go of cut-off
+        episodes are completed by this estimate.
 
         >>> import policyrisk as pr
         >>> chain = pr.domains.walk(n=30, p=0.7)
@@ -344,9 +344,9 @@ class RiskFunction:
         for steps in held_out_steps(held_out, self.provenance.discount):
             cut_off += steps.cut_off
             if len(steps.states):
-                J, V = self.mean_and_variance(steps.states)
-                sums += ScoreSums.of(step_scores(J, V, steps.returns), steps.episode)
-        return Score.of(sums, cut_off)
+                J, V = self.mean_and_variance(np.concatenate([steps.states, steps.cuts]))
+                sums += scores_of(steps, J, V)
+        return Score.of(sums, cut_off, self.provenance.discount)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to an npz file with a version and a checksum; see :func:`RiskFunction.load`."""

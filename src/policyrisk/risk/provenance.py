@@ -25,7 +25,8 @@ class Provenance:
     terminated: int = 0
     transitions: float = 0.0
     outside: int = 0  # transitions that started outside the features' boxes
-    given_up: int = 0  # last transitions of cut-off episodes that ended in an unvisited state
+    given_up: int = 0  # last transitions of cut-off episodes that ended where nothing is known
+    biased: int = 0  # transitions that started where too much was given up: estimates there are nan
     redundant: int = 0  # directions of the features that change no estimate
     condition: float = float("nan")  # 1-norm condition number of the scaled equations, the larger of the two
     constrained: int = 0  # states where the positive-variance constraint is active
@@ -59,6 +60,10 @@ class Provenance:
             (cut_off, f"{plural(cut_off, 'episode')} cut off"),
             (self.outside, f"{plural(self.outside, 'transition')} started outside the features' box"),
             (self.given_up, f"{plural(self.given_up, 'last transition')} given up: cut off where unvisited"),
+            (
+                self.biased,
+                f"{plural(self.biased, 'transition')} started where too much was given up: nan there",
+            ),
             (self.redundant, f"{plural(self.redundant, 'redundant direction')}, which change no estimate"),
             (self.constrained, f"{plural(self.constrained, 'state')} where the constraint V >= 0 is active"),
             (self.trace_cut, f"many features: traces cut off at {self.trace_cut:g}, no error bars"),

@@ -1,11 +1,20 @@
 """Estimates against what happened: scores on held-out episodes.
 
-A terminated episode that was not fitted has its own returns to go B_t, and every step x_t, t < T, scores
-J = J̃(x_t) and V = Ṽ(x_t):
+An episode that was not fitted has its own returns to go B_t, and every step x_t, t < T, scores J = J̃(x_t) and
+V = Ṽ(x_t) by the squared error E:
 
-    squared error       (B − J)²
-    calibration         (B − J)² / V                 1 on average where mean and variance are right
-    Dawid–Sebastiani    log V + (B − J)² / V         proper: the true J and V make it smallest on average
+    squared error       E = (B − J)²
+    calibration         E / V                 1 on average where mean and variance are right
+    Dawid–Sebastiani    log V + E / V         proper: the true J and V make it smallest on average
+
+Of an episode that was cut off n steps later, in x_T, only R = Σ_{i<n} γⁱ r_{t+i} is known. To leave such
+episodes out would be a selection, since they are long. Their returns are *completed* by an estimate:
+
+    B = R + γⁿ J̃(x_T),        E = (B − J)² + γ²ⁿ max(Ṽ(x_T), 0)
+
+which is right on average, since V(x_t) is the mean of (R + γⁿJ(x_T) − J(x_t))² + γ²ⁿV(x_T), wherever an
+episode is cut off, as long as nobody looks ahead. With a discount below 1 no episode needs to end: n steps
+before the cut the estimate has a weight of γⁿ.
 
 The means are over steps. Steps of an episode depend on each other and episodes do not, so that standard
 errors are of a ratio of sums over episodes: with S_k the sum of the scores of episode k and n_k its steps,
@@ -14,7 +23,7 @@ errors are of a ratio of sums over episodes: with S_k the sum of the scores of e
 
 Not every step has every score:
 
-- *unvisited* (J or V is nan): nothing was predicted. Counted, in no score.
+- *unvisited* (J or V is nan, or they are in x_T): nothing was predicted. Counted, in no score.
 - *not positive* (V ≤ 0): no such distribution exists, and the score is +∞. One such step makes the mean +∞,
   so a model does not gain by it; the mean over the other steps is kept beside it, with the share of these.
 - *certain*: V = 0 and B = J, to within rounding. Where nothing is random that is right, and the score, −∞,
@@ -35,7 +44,7 @@ from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, check_shape
 from policyrisk._core.text import percent, plural, table
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import Estimate
-from policyrisk.trajectories import Source, batches
+from policyrisk.trajectories import Source, batches, pieces
 
 CERTAIN = 1e-9  # of the squares of B and J: a variance or a squared error up to this is none
 _PIECE = 2**17  # transitions at a time
@@ -101,8 +110,10 @@ class StepScores(NamedTuple):
     certain: Bools  # (n,)
 
 
-def step_scores(J: Floats, V: Floats, B: Floats) -> StepScores:
+def step_scores(J: Floats, V: Floats, B: Floats, beyond: Floats | float = 0.0) -> StepScores:
     """The scores of means J and variances V against returns to go B, each of shape (n,).
+
+    ``beyond`` is the variance of what follows a cut-off, γ²ⁿ V(x_T), which the squared error takes in.
 
     >>> scores = step_scores(np.array([1.0, 1.0]), np.array([4.0, -1.0]), np.array([3.0, 3.0]))
     >>> scores.squared_error, scores.dawid_sebastiani.round(3)
@@ -112,7 +123,7 @@ def step_scores(J: Floats, V: Floats, B: Floats) -> StepScores:
     check_shape(J, "J", B.shape)
     check_shape(V, "V", B.shape)
     unvisited = np.isnan(J) | np.isnan(V)
-    squared = (B - J) ** 2
+    squared = (B - J) ** 2 + beyond
     nothing = CERTAIN * (B**2 + J**2)
     certain = ~unvisited & (np.abs(V) <= nothing) & (squared <= nothing)
     positive = ~certain & (V > 0)
@@ -158,17 +169,17 @@ class Score:
     calibration: Estimate
     dawid_sebastiani: Estimate
     dawid_sebastiani_positive: Estimate
-    episodes: int  # terminated
+    episodes: int
     steps: int
-    cut_off: int  # episodes left out, since their returns to go are not known
+    cut_off: int  # of the episodes: their returns were completed by the estimate
     unvisited: float  # share of steps
     not_positive: float
     certain: float
 
     @classmethod
-    def of(cls, sums: ScoreSums, cut_off: int) -> Score:
-        """The score of summed steps."""
-        if sums.steps == 0:
+    def of(cls, sums: ScoreSums, cut_off: int, discount: float = 1.0) -> Score:
+        """The score of summed steps; with discount 1 some episode must have ended."""
+        if sums.steps == 0 or (discount == 1.0 and cut_off == sums.episodes):
             raise InvalidInputError(
                 f"held_out must hold at least one terminated episode, got {plural(cut_off, 'episode')}, all "
                 "cut off, whose returns to go are not known; hold out episodes that end"
@@ -206,7 +217,7 @@ class Score:
         ]
         lines += [f"note: {percent(share)} {text}" for share, text in remarks if share]
         if self.cut_off:
-            lines.append(f"note: {plural(self.cut_off, 'episode')} cut off and left out")
+            lines.append(f"note: {plural(self.cut_off, 'episode')} cut off: completed by the estimate itself")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -216,27 +227,60 @@ class Score:
 
 
 class HeldOutSteps(NamedTuple):
-    """n steps of terminated episodes, and what came of them."""
+    """n steps of episodes, m of which were cut off, and what came of them."""
 
     states: npt.NDArray[Any]  # (n, dim)
-    returns: Floats  # (n,): B, the returns to go
+    rewards: Floats  # (n,): R, the discounted rewards to go up to the end or the cut
     episode: Ints  # (n,): the number, from 0, of the episode that each step belongs to
     episodes: int
-    cut_off: int  # episodes beside these, left out since their returns to go are not known
+    cuts: npt.NDArray[Any]  # (m, dim): x_T of the episodes that were cut off
+    cut: Ints  # (n,): which of these ends the step's episode; any of them, or 0, where it terminated
+    weight: Floats  # (n,): γⁿ, n steps before the cut; 0 where the episode terminated
+
+    @property
+    def cut_off(self) -> int:
+        """m."""
+        return len(self.cuts)
+
+    def completed(self, J: Floats, V: Floats) -> tuple[Floats, Floats]:
+        """B and γ²ⁿ V(x_T), each of shape (n,), by estimates (m,) at the cuts; nan where they are.
+
+        >>> data = Trajectories([[0], [1], [2]], [1.0, 3.0], [2], [False])
+        >>> (steps,) = held_out_steps(data, discount=0.5)
+        >>> steps.completed(np.array([8.0]), np.array([4.0]))
+        (array([4.5, 7. ]), array([0.25, 1.  ]))
+        """
+        if not self.cut_off:
+            return self.rewards, np.zeros(len(self.rewards))
+        tail, beyond = J[self.cut], np.maximum(V, 0.0)[self.cut]
+        ended = self.weight == 0.0
+        return (
+            self.rewards + np.where(ended, 0.0, self.weight * tail),
+            np.where(ended, 0.0, self.weight**2 * beyond),
+        )
+
+
+def scores_of(steps: HeldOutSteps, J: Floats, V: Floats) -> ScoreSums:
+    """The scores of one estimate, J and V being of shape (n + m,): at the steps, then at the cuts."""
+    n = len(steps.states)
+    B, beyond = steps.completed(J[n:], V[n:])
+    known = ~(np.isnan(B) | np.isnan(beyond))
+    B, beyond = np.where(known, B, 0.0), np.where(known, beyond, 0.0)
+    return ScoreSums.of(step_scores(np.where(known, J[:n], np.nan), V[:n], B, beyond), steps.episode)
 
 
 def held_out_steps(source: Source, discount: float) -> Iterator[HeldOutSteps]:
-    """The steps of a source's terminated episodes, some episodes at a time; there may be none among them."""
+    """The steps of a source's episodes, some episodes at a time."""
     for batch in batches(source):
-        piece = batch.offsets[:-1] // _PIECE
-        for index in np.unique(piece):
-            first, last = np.searchsorted(piece, [index, index + 1])
-            part = batch[int(first) : int(last)]
-            ended = part[part.terminated]
+        for part in pieces(batch, _PIECE):
+            ended = np.repeat(part.terminated, part.lengths)
+            to_cut = np.repeat(part.offsets[1:], part.lengths) - np.arange(part.transitions)
             yield HeldOutSteps(
-                states=ended.states[ended.visited_rows],
-                returns=ended.returns_to_go(discount),
-                episode=np.repeat(np.arange(len(ended)), ended.lengths),
-                episodes=len(ended),
-                cut_off=len(part) - len(ended),
+                states=part.states[part.visited_rows],
+                rewards=part.returns_to_go(discount),
+                episode=np.repeat(np.arange(len(part)), part.lengths),
+                episodes=len(part),
+                cuts=part.states[part.final_rows[~part.terminated]],
+                cut=np.repeat(np.maximum(np.cumsum(~part.terminated) - 1, 0), part.lengths),
+                weight=np.where(ended, 0.0, discount**to_cut),
             )

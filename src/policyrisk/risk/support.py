@@ -8,6 +8,9 @@ equation speaks of it.
 
 A mixture's features are its members' side by side. Where some members did not visit a state, the others'
 shares are scaled up so that they sum to 1 again; it is unvisited where none did.
+
+A state is not visited either where more than LOST_MOST of what its estimate rests on was given up by cut-off
+episodes, φ(x)ᵀ lost > LOST_MOST: see :mod:`policyrisk.lstd.cutoffs`.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Bools, Floats, Matrix
 from policyrisk._core.records import record
 
+LOST_MOST = 0.05  # transitions given up on the way from a state, on average, up to which its estimate counts
+
 
 @record
 @dataclass(frozen=True, eq=False)
@@ -33,6 +38,7 @@ class Support:
     episodes: int
     gram: Floats | None  # (l, l), None for sparse features
     limit: float  # of the leverage: 1 for sampled equations, inf for exact ones
+    lost: Floats | None = None  # (l,): A⁻¹ Σ z_T over what was given up, None where nothing was
 
     def visited(self, phi: Matrix) -> Bools:
         """Whether the data say anything about states with features ``phi`` (n, l), of shape (n,)."""
@@ -48,6 +54,16 @@ class Support:
         Sparse: the fewest of any active feature. Dense: min(episodes, 1/h), since 1/h is the number of
         visits that would give a table the same leverage. 0 where the state is not visited.
         """
+        behind = self._episodes_behind(phi)
+        return behind if self.lost is None else np.where(self.rests_on_lost(phi), 0.0, behind)
+
+    def rests_on_lost(self, phi: Matrix) -> Bools:
+        """Whether too much of what the estimates at such states rest on was given up, of shape (n,)."""
+        if self.lost is None:
+            return np.zeros(phi.shape[0], dtype=np.bool_)
+        return np.asarray(phi @ self.lost > LOST_MOST)
+
+    def _episodes_behind(self, phi: Matrix) -> Floats:
         if self.gram is None or sp.issparse(phi):
             rows = sp.coo_array(phi)
             active = rows.data != 0

@@ -10,9 +10,13 @@ outweigh everything else. In each fold f is FLOOR times the least mean squared e
 which is about the average variance, and the same for all: undue certainty then costs up to 1/FLOOR times the
 average step, wherever it is, and estimates that are right have little to fear from it.
 
+Episodes that were cut off are scored as in :mod:`policyrisk.risk.scoring`, by completed returns, but here by
+the same for all: B and what follows the cut are made of the median of the estimators' J̃(x_T) and Ṽ(x_T), so
+that none gains by what it says of the rest itself. Steps before a cut where none says anything do not count.
+
 Where an estimate says nothing, since its data never visited the state, it is scored as one would have to
 guess then: by the mean and variance of all returns to go of the fold. All estimators are so compared over all
-steps, paired, with standard errors over episodes. Floor and guess are in the ranking alone:
+steps, paired, with standard errors over episodes. Floor, guess and median are in the ranking alone:
 ``Candidate.score`` is what :func:`RiskFunction.score` gives.
 
 Each block of ``folds`` consecutive episodes is spread over the folds by a random permutation, a hash of the
@@ -45,7 +49,7 @@ from policyrisk.risk.scoring import (
     Score,
     ScoreSums,
     held_out_steps,
-    step_scores,
+    scores_of,
 )
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
@@ -97,9 +101,9 @@ class CrossValidation:
 
     ranking: tuple[Candidate, ...]
     folds: int
-    episodes: int  # terminated, each scored once
+    episodes: int  # each scored once
     steps: int
-    cut_off: int  # fitted, never scored
+    cut_off: int  # of the episodes
 
     @property
     def best(self) -> str:
@@ -133,7 +137,7 @@ class CrossValidation:
         notes = [
             (True, f"where V is below {FLOOR:.0%} of the smallest MSE of J it is scored as if it were that"),
             (unvisited, "in states that a fit did not visit, the overall mean and variance are scored"),
-            (self.cut_off, f"{plural(self.cut_off, 'episode')} cut off: fitted, but never scored"),
+            (self.cut_off, f"{plural(self.cut_off, 'episode')} cut off: completed by the median estimator"),
             (len(scored) > 1, "standard errors are over held-out episodes, the fits being given"),
             (astronomic, "a calibration above 1e6 comes from steps where V > 0 is nearly 0"),
         ]
@@ -179,10 +183,10 @@ def cross_validate(
     True
     """
     folds = as_count(folds, "folds", 2)
-    _check(estimators)
+    discount = _check(estimators)
     check_reiterable(data)
     key = int(keys(seed)[0])
-    _check_size(data, folds)
+    _check_data(data, folds, discount)
     tally = _Tally(tuple(estimators))
     with ProgressBar("cross-validation", folds * len(estimators)) as bar:
         for fold in range(folds):
@@ -252,8 +256,12 @@ class FoldReturns(NamedTuple):
     variance: float
 
 
-def floored_scores(J: Floats, V: Floats, B: Floats, fold: FoldReturns) -> Floats:
-    """log max(V, f) + (B − J)² / max(V, f), of shape (n,), with the guess for J and V where either is nan.
+def floored_scores(
+    J: Floats, V: Floats, B: Floats, fold: FoldReturns, beyond: Floats | float = 0.0
+) -> Floats:
+    """log max(V, f) + E / max(V, f), of shape (n,), with the guess for J and V where either is nan.
+
+    E = (B − J)² + beyond, as in :func:`policyrisk.risk.scoring.step_scores`.
 
     >>> fold = FoldReturns(floor=1.0, mean=0.0, variance=9.0)
     >>> J, V, B = np.array([1.0, 1.0, np.nan]), np.array([4.0, -1.0, np.nan]), np.full(3, 3.0)
@@ -263,7 +271,7 @@ def floored_scores(J: Floats, V: Floats, B: Floats, fold: FoldReturns) -> Floats
     unvisited = np.isnan(J) | np.isnan(V)
     J = np.where(unvisited, fold.mean, J)
     V = np.maximum(np.where(unvisited, fold.variance, V), fold.floor)
-    scores: Floats = np.log(V) + (B - J) ** 2 / V
+    scores: Floats = np.log(V) + ((B - J) ** 2 + beyond) / V
     return scores
 
 
@@ -290,9 +298,11 @@ class _Tally:
             self.episodes += steps.episodes
             self.steps += len(steps.states)
             scores: dict[str, Floats] = {}
-            for name, (J, V) in self._predicted(fitted, steps, fold).items():
-                self.sums[name] += ScoreSums.of(step_scores(J, V, steps.returns), steps.episode)
-                scores[name] = floored_scores(J, V, steps.returns, like)
+            predicted, B, beyond = self._predicted(fitted, steps, fold)
+            for name, (J, V) in predicted.items():
+                self.sums[name] += scores_of(steps, J, V)
+                n = len(steps.states)
+                scores[name] = floored_scores(J[:n], V[:n], B, like, beyond)
                 self.floored[name] += ClusterSums.of(scores[name], steps.episode)
             for a, b in self.pairs:
                 if a in scores and b in scores:
@@ -304,53 +314,63 @@ class _Tally:
         B_all = SampleReturns.of([])
         errors = dict.fromkeys(fitted, 0.0)  # Σ (B − J)² where J is known
         unknown = dict.fromkeys(fitted, B_all)  # the B of the other steps
+        squares = 0.0  # what follows the cuts adds to the squares of B − J, whatever J
         for steps in held_out_steps(held_out, discount):
-            B = steps.returns
-            B_all += SampleReturns.of(B)
-            for name, (J, _) in self._predicted(fitted, steps, fold).items():
-                known = ~np.isnan(J)
-                errors[name] += float(np.sum((B[known] - J[known]) ** 2))
-                unknown[name] += SampleReturns.of(B[~known])
+            predicted, B, beyond = self._predicted(fitted, steps, fold)
+            counted = ~np.isnan(B)
+            B_all += SampleReturns.of(B[counted])
+            squares += float(beyond[counted].sum())
+            for name, (J, _) in predicted.items():
+                known = ~np.isnan(J[: len(B)]) & counted
+                errors[name] += float(np.sum((B[known] - J[: len(B)][known]) ** 2))
+                unknown[name] += SampleReturns.of(B[~known & counted])
         if B_all.count == 0:
             return FoldReturns(1.0, 0.0, 1.0)
         for name, B_there in unknown.items():
             if B_there.count:
                 errors[name] += B_there.squares + B_there.count * (B_there.mean - B_all.mean) ** 2
-        least = min((errors[name] for name in fitted if name not in self.failed), default=0.0)
+        least = min((errors[name] for name in fitted if name not in self.failed), default=0.0) + squares
         size = B_all.squares + B_all.count * B_all.mean**2  # Σ B²
         # Where nothing is random, or there is no reward, any floor will do.
         floor = max(FLOOR * least, CERTAIN * size) / B_all.count or 1.0
-        return FoldReturns(floor, B_all.mean, B_all.squares / B_all.count)
+        return FoldReturns(floor, B_all.mean, (B_all.squares + squares) / B_all.count)
 
     def _predicted(
         self, fitted: dict[str, RiskFunction], steps: HeldOutSteps, fold: int
-    ) -> dict[str, tuple[Floats, Floats]]:
-        """J and V of each estimator at the steps; one that cannot say them has failed."""
+    ) -> tuple[dict[str, tuple[Floats, Floats]], Floats, Floats]:
+        """J and V of each estimator at the steps, then at the cuts, and the returns (n,) for all of them.
+
+        These are B and γ²ⁿ V(x_T), completed by the medians, nan where there are none. An estimator that
+        cannot say J and V has failed.
+        """
         predicted: dict[str, tuple[Floats, Floats]] = {}
         for name, risk in fitted.items():
             if name not in self.failed and len(steps.states):
                 try:
-                    predicted[name] = risk.mean_and_variance(steps.states)
+                    predicted[name] = risk.mean_and_variance(np.concatenate([steps.states, steps.cuts]))
                 except PolicyRiskError as error:
                     self.fail(name, fold, error)
-        return predicted
+        tails = np.full((2, steps.cut_off), np.nan)  # the medians of J and V at the cuts
+        if predicted and steps.cut_off:
+            said = np.array([[J[-steps.cut_off :], V[-steps.cut_off :]] for J, V in predicted.values()])
+            some = ~np.isnan(said).all(axis=(0, 1))
+            tails[:, some] = np.nanmedian(said[:, :, some], axis=0)
+        B, beyond = steps.completed(*tails)
+        return predicted, B, np.where(np.isnan(B), np.nan, beyond)
 
     def difference(self, a: str, b: str) -> ClusterSums:
         """Score of a less score of b."""
         return self.pairs[a, b] if (a, b) in self.pairs else -self.pairs[b, a]
 
     def result(self, folds: int) -> CrossValidation:
-        if self.steps == 0:
-            raise InvalidInputError(
-                f"data must hold terminated episodes to score, got {self.cut_off}, all cut off; gather "
-                "episodes that end, or name the features yourself (with a discount below 1 none has to end)"
-            )
+        if self.cut_off == self.episodes and _common_discount(self.discounts) == 1.0:
+            raise _no_end(self.cut_off)
         scored = [name for name in self.sums if name not in self.failed]
         order = sorted(scored, key=lambda name: self.floored[name].mean())
         ranking = [
             Candidate(
                 name=name,
-                score=Score.of(self.sums[name], self.cut_off),
+                score=Score.of(self.sums[name], self.cut_off, _common_discount(self.discounts)),
                 floored=self.floored[name].estimate(),
                 difference=None if name == order[0] else self.difference(name, order[0]).estimate(),
             )
@@ -360,7 +380,8 @@ class _Tally:
         return CrossValidation(tuple(ranking), folds, self.episodes, self.steps, self.cut_off)
 
 
-def _check(estimators: Mapping[str, Estimator]) -> None:
+def _check(estimators: Mapping[str, Estimator]) -> float | None:
+    """The estimators' discount, None where they do not say; an error where they do not fit together."""
     check_named(estimators, "estimators", "estimator", "LSTD(...)")
     for name, estimator in estimators.items():
         if isinstance(estimator, type) or not callable(getattr(estimator, "fit", None)):
@@ -368,7 +389,8 @@ def _check(estimators: Mapping[str, Estimator]) -> None:
                 f"estimators[{name!r}] must have a fit(data), got {estimator!r}; pass one such as LSTD(...)"
             )
     discounts = {name: getattr(estimator, "discount", None) for name, estimator in estimators.items()}
-    _common_discount({name: discount for name, discount in discounts.items() if discount is not None})
+    said = {name: discount for name, discount in discounts.items() if discount is not None}
+    return _common_discount(said) if said else None
 
 
 def _common_discount(discounts: Mapping[str, float]) -> float:
@@ -380,13 +402,23 @@ def _common_discount(discounts: Mapping[str, float]) -> float:
     return next(iter(discounts.values()), 1.0)
 
 
-def _check_size(data: Source, folds: int) -> None:
-    """Raise where there are fewer episodes than folds, reading no further than needed."""
-    count = 0
+def _check_data(data: Source, folds: int, discount: float | None) -> None:
+    """Raise where episodes are fewer than folds, or none ends though one must; read no more than needed."""
+    count, ended = 0, discount != 1.0
     for batch in batches(data):
         count += len(batch)
-        if count >= folds:
+        ended = ended or bool(batch.terminated.any())
+        if count >= folds and ended:
             return
+    if count >= folds:
+        raise _no_end(count)
     raise InvalidInputError(
         f"data must hold at least folds={folds} episodes, got {count}; gather more or use fewer folds"
+    )
+
+
+def _no_end(episodes: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"data must hold terminated episodes to score where the discount is 1, got {episodes}, all cut off; "
+        "gather episodes that end, or use a discount below 1, with which none has to"
     )
