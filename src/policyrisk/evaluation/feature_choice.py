@@ -8,9 +8,12 @@ The candidates depend on the number d of coordinates and on the number n of tran
     fourier      the highest orders of at most 64 and 256 cosines
     poly         degrees 1, 2 and 3, up to 200 monomials
     tabular      for one whole-numbered coordinate with at most 500 values
+    labels       tables of the coordinates that are labels, more and less shrunk, beside poly and tiles of the
+                 others; alone where the labels are stated (:mod:`policyrisk.evaluation.labels`)
 
-each of them only if it has at most n/20 features, and each with both ways to the variance unless one is asked
-for. They are fitted and scored by :func:`policyrisk.selection.cross_validation.cross_validate` on at most
+each of them but the labels only if it has at most n/20 features, and each with both ways to the variance
+unless one is asked for. They are fitted and scored by
+:func:`policyrisk.selection.cross_validation.cross_validate` on at most
 ``EPISODES`` episodes with at most ``TRANSITIONS`` transitions, a uniform sample, so that the cost does not
 grow with the data. The first in its ranking is taken; of maps with the same score, that with the fewest
 features.
@@ -27,6 +30,7 @@ from typing import Any
 from policyrisk._core.arrays import Floats, Seed
 from policyrisk._core.text import plural
 from policyrisk.errors import InvalidInputError, PolicyRiskWarning
+from policyrisk.evaluation.labels import label_columns, label_spellings
 from policyrisk.evaluation.spelling import Spelling
 from policyrisk.lstd import LSTD
 from policyrisk.passes.survey import Survey
@@ -111,13 +115,18 @@ def choose_features(
     ridge: float,
     variance: VarianceMethod | None = None,
     seed: Seed = None,
+    labels: Sequence[int] = (),
 ) -> FeatureChoice:
     """The best of the candidates for the box low to high (dim,), on a sample of the episodes.
 
     ``survey`` is of the whole data, ``variance`` the one way to estimate it that is considered (both where
-    None). Folds are drawn from ``seed``.
+    None). Folds are drawn from ``seed``. ``labels`` are coordinates that are labels for certain; where there
+    are none, those that look like labels have their tables tried beside all other candidates.
     """
-    spellings = candidates(survey, data.transitions)
+    found = labels or label_columns(data, survey, discount, seed)
+    spellings = label_spellings(survey, names, found)
+    if not labels:
+        spellings = candidates(survey, data.transitions) + spellings
     folds = min(4, len(data))
     if not spellings or folds < 2:
         raise InvalidInputError(
@@ -127,7 +136,13 @@ def choose_features(
     methods = _METHODS if variance is None else (variance,)
     entries = {f"{s} {m}": (s, m) for s in spellings for m in methods}
     estimators = {
-        name: LSTD(s.build(names, survey, low, high), lam=lam, discount=discount, ridge=ridge, variance=m)
+        name: LSTD(
+            s.build(names, survey, low, high),
+            lam=lam,
+            discount=discount,
+            ridge=ridge + s.ridge(len(data)),
+            variance=m,
+        )
         for name, (s, m) in entries.items()
     }
     with warnings.catch_warnings():
