@@ -58,10 +58,10 @@ def evaluate(
         str,
         _estimator(
             help="auto, or one of tiles:20x20 (,tilings=4), rbf:7x7 (,width=0.2), fourier:3 (,total=4), "
-            "poly:2, tabular (tabular:30), labels (,shrink=3). Several have a slash between: "
-            "tiles:10,dims=x/labels,dims=city. One number is for all coordinates: tiles:10. Each may be "
-            "followed by ,dims=x+y for the coordinates it looks at, and last by ,second= with the features of the "
-            "second moment: poly:1,second=poly:2. auto tries a few by cross-validation.",
+            "poly:2, tabular (tabular:30), labels (,shrink=3). One number is for all coordinates: tiles:10. "
+            "Each may be followed by ,dims=x+y for the coordinates it looks at; some have a slash between: "
+            "tiles:10,dims=x/labels,dims=city. Last may stand ,second= with the features of the second "
+            "moment: poly:1,second=poly:2. auto tries a few by cross-validation.",
             autocompletion=_features,
         ),
     ] = "auto",

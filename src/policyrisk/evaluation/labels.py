@@ -1,8 +1,9 @@
 """Labels found in the data: whole-numbered coordinates whose numbers are names.
 
 The numbers of a label are in no order: what is known about 217 and 219 says nothing about 218. So for every
-whole-numbered coordinate with at least FEWEST values (and not too many for a table), two predictions of the return to go are compared on
-held-out episodes, both for what is left of it after a sum of quadratics in the other coordinates,
+whole-numbered coordinate with at least FEWEST values, and not too many for a table, two predictions of the
+return to go are compared on held-out episodes, both for what is left of it after a sum of quadratics in the
+other coordinates,
 
     table    by the mean at the value itself, n visits, times n/(n + PRIOR)
     near     by those at the other values near by, the value itself left out: a weighted mean, or a weighted
@@ -103,12 +104,12 @@ def stated_labels(given: Sequence[str], names: Sequence[str], data: Any) -> Mapp
         )
     found: dict[int, tuple[str, ...]] = {list(names).index(name): () for name in given}
     if isinstance(data, Stream) and data.labels:
-        if len(data.columns) != len(names):
+        if len(data.state_columns) != len(names):
             raise InvalidInputError(
-                f"state must have a column for each coordinate where one is text, got {len(data.columns)} "
+                f"state must have a column for each coordinate where one is text, got {len(data.state_columns)} "
                 f"columns for {len(names)} coordinates; write a list's numbers into columns of their own"
             )
-        found |= {data.columns.index(column): texts for column, texts in data.labels.items()}
+        found |= {data.state_columns.index(column): texts for column, texts in data.labels.items()}
     return dict(sorted(found.items()))
 
 
