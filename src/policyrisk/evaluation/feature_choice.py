@@ -8,8 +8,9 @@ The candidates depend on the number d of coordinates and on the number n of tran
     fourier      the highest orders of at most 64 and 256 cosines, and one coordinate at a time
     poly         degrees 1, 2 and 3, up to 200 monomials
     by rank      of these the grids up to 400 tiles, the cosines and the polynomials
-    labels       for whole-numbered coordinates whose numbers are names: a table of their values, shrunk
-                 or not, beside the others; a plain table for one whole-numbered coordinate
+    tabular      for one whole-numbered coordinate
+    labels       tables of the coordinates that are labels, more and less shrunk, beside poly and tiles of the
+                 others; alone where the labels are stated (:mod:`policyrisk.evaluation.labels`)
     forest       leaf averages of returns to go
 
 each of them only if it has at most n/20 features (tables: as many as there are values). They are fitted and
@@ -20,7 +21,7 @@ most ``TRANSITIONS`` transitions, a uniform sample, so that the cost does not gr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +29,7 @@ from policyrisk._core.arrays import Floats
 from policyrisk._core.random import keys
 from policyrisk._core.text import percent, plural
 from policyrisk.errors import InvalidInputError
-from policyrisk.evaluation.labels import label_columns
+from policyrisk.evaluation.labels import label_columns, label_spellings
 from policyrisk.evaluation.spelling import Spelling
 from policyrisk.lstd import LSTD
 from policyrisk.montecarlo.forest import ReturnForest
@@ -39,7 +40,6 @@ from policyrisk.trajectories import Trajectories
 
 EPISODES = 2_000
 TRANSITIONS = 60_000
-_SHRINK = 3.0  # visits
 _ADDITIVE = 6  # cosines of a coordinate
 _FEW_DIMS = 4  # up to which there are grids
 
@@ -87,49 +87,26 @@ class FeatureChoice:
         return {"members": members, "sampled_episodes": self.sampled, "stack": self.stack.to_dict()}
 
 
-def candidates(
-    survey: Survey, transitions: int, names: Sequence[str], labels: Sequence[int] = ()
-) -> list[Spelling]:
-    """The feature maps that are tried for states like these, with these coordinates taken for labels.
+def candidates(survey: Survey, transitions: int, names: Sequence[str]) -> list[Spelling]:
+    """The feature maps that are tried for states like these, all of whose coordinates are numbers.
 
     >>> import policyrisk as pr
     >>> survey = Survey.of(pr.domains.walk(n=30, p=0.7).sample(0, episodes=1000, seed=1), seed=0)
     >>> print(*candidates(survey, 70_000, ["x"])[:7])
     tabular tiles:10 tiles:29 tiles:10,tilings=4 rbf:8 fourier:8 poly:1
     """
-    numbers = [d for d in range(survey.dim) if d not in labels]
-    tables = tuple(names[d] for d in labels)
-    found: list[Spelling] = []
-    if tables:
-        dims = tables if survey.dim > 1 else ()
-        beside = [Spelling("labels", dims=dims), Spelling("labels", shrink=_SHRINK, dims=dims)]
-        if not numbers:
-            return beside
-        found += [
-            replace(each, others=(label,))
-            for each in _of_numbers(survey, numbers, names, transitions)
-            for label in beside[1:]
-        ]
-        return [*beside, *found]
-    if survey.dim == 1 and survey.whole[0] and survey.low[0] >= 0 and survey.reached[0] < transitions / 2:
-        found.append(Spelling("tabular"))
-    return found + list(_of_numbers(survey, numbers, names, transitions))
-
-
-def _of_numbers(
-    survey: Survey, dims: Sequence[int], names: Sequence[str], transitions: int
-) -> Iterator[Spelling]:
-    """Candidates that look at these coordinates, whose values are in an order."""
-    d, most = len(dims), transitions / 20
-    chosen = () if d == survey.dim else tuple(names[i] for i in dims)
+    d, most = survey.dim, transitions / 20
 
     def side(total: int, longest: int) -> int:
         return min(math.floor(math.pow(total, 1 / d) + 1e-9), longest)
 
+    found: list[Spelling] = []
     finest = 40  # tiles along a coordinate
-    if d == 1 and survey.whole[dims[0]]:
+    if d == 1 and survey.whole[0]:
+        if survey.low[0] >= 0 and survey.reached[0] < transitions / 2:
+            found.append(Spelling("tabular"))
         # As many tiles as states are the table again.
-        finest = max(min(finest, int(survey.reached[dims[0]] - survey.low[dims[0]])), 1)
+        finest = max(min(finest, int(survey.reached[0] - survey.low[0])), 1)
     grids = sorted({side(100, min(10, finest)), side(400, finest), side(1600, finest)})
     orders = sorted({side(64, 9) - 1, side(256, 9) - 1})
     squares = [*(("tiles", tiles, 1) for tiles in grids), ("tiles", side(64, 10), 4), ("rbf", side(64, 8), 1)]
@@ -143,12 +120,11 @@ def _of_numbers(
         for each in plain
         if each.kind != "rbf" and each.count(d) <= 400 and (d <= _FEW_DIMS or each.kind == "poly")
     ]
-    for each in (*plain, *ranked):
-        if each.count(d) <= most:
-            yield replace(each, dims=chosen)
-    if d > 1 and (1 + _ADDITIVE) * d <= most:
-        first, *others = (Spelling("fourier", (_ADDITIVE,), by="rank", dims=(names[i],)) for i in dims)
-        yield replace(first, others=tuple(others))
+    found += [each for each in (*plain, *ranked) if each.count(d) <= most]
+    if 1 < d and (1 + _ADDITIVE) * d <= most:
+        first, *others = (Spelling("fourier", (_ADDITIVE,), by="rank", dims=(name,)) for name in names)
+        found.append(replace(first, others=tuple(others)))
+    return found
 
 
 def choose_features(
@@ -162,16 +138,19 @@ def choose_features(
     discount: float,
     ridge: float,
     variance: VarianceMethod = "direct",
-    labels: Sequence[int] | None = None,
+    labels: Sequence[int] = (),
     seed: int,
 ) -> FeatureChoice:
     """The mixture of the candidates for the box low to high (dim,), on a sample of the episodes.
 
-    ``survey`` is of the whole data. ``labels`` are the coordinates that are labels; where None, those that
-    behave like one. Folds and the forest are drawn from ``seed``.
+    ``survey`` is of the whole data. Folds and the forest are drawn from ``seed``. ``labels`` are coordinates
+    that are labels for certain; where there are none, those that look like labels have their tables tried
+    beside all other candidates.
     """
-    found = tuple(label_columns(data, survey, discount, seed)) if labels is None else tuple(labels)
-    spellings = candidates(survey, data.transitions, names, found)
+    found = tuple(labels) or tuple(label_columns(data, survey, discount, seed))
+    spellings = label_spellings(survey, names, found)
+    if not labels:
+        spellings = candidates(survey, data.transitions, names) + spellings
     if not spellings or len(data) < FOLDS:
         raise InvalidInputError(
             f"features=auto must have enough data to choose by, got {plural(len(data), 'episode')} with "
