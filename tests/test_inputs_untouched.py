@@ -25,6 +25,7 @@ import scipy.sparse as sp
 import policyrisk as pr
 from policyrisk.control import Falling, GreedyPolicy, Sarsa, SarsaResult
 from policyrisk.equations.constraint import solve_constrained
+from policyrisk.passes.fold import here
 
 # Hand-made records have few episodes behind them.
 pytestmark = pytest.mark.filterwarnings("ignore::policyrisk.errors.FewEpisodesWarning")
@@ -374,6 +375,23 @@ def td(given: Given) -> Any:
             learner = pr.TD(phi, lam=0.5, step=pr.StepSize(0.05), update=update)
             found += numbers(learner.fit(data(given), epochs=2)) + numbers(learner.partial_fit(data(given)))
     return found
+
+
+@use("ReturnForest.fit", "ReturnForest.fit_by", "ReturnForest.fit_out_of_bag")
+def forest(given: Given) -> Any:
+    settings, record = pr.ReturnForest(trees=4), data(given)
+    fitted = settings.fit_out_of_bag(record, bootstrap=5, seed=1)
+    by_fold = settings.fit_by(here(record), record[:100], seed=1)
+    whole = settings.fit(record, seed=1)
+    return [fitted.mean, fitted.variance, *numbers(whole), *numbers(by_fold)]
+
+
+@use("Leaves", "Leaves.__call__", "Leaves.active")
+def leaves(given: Given) -> Any:
+    feature, threshold = given.array([1, -1, 0, -1, -1], np.int64), given.array([0.3, 0.8])
+    phi = pr.Leaves([feature], [threshold], dim=2, dims=given.array([2, 0], np.int64))
+    x = given.array(np.random.default_rng(0).uniform(-0.1, 2.1, (30, 3)))
+    return [phi.active(x), phi(x)]
 
 
 @use("StepSize.__call__", "control.Falling.__call__")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from policyrisk.features import FunctionFeatures as FunctionFeatures
     from policyrisk.features import Joint as Joint
     from policyrisk.features import Labels as Labels
+    from policyrisk.features import Leaves as Leaves
     from policyrisk.features import Polynomial as Polynomial
     from policyrisk.features import RadialBasis as RadialBasis
     from policyrisk.features import Tabular as Tabular
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from policyrisk.lstd import LSTD as LSTD
     from policyrisk.markov import MarkovChain as MarkovChain
     from policyrisk.montecarlo import MonteCarlo as MonteCarlo
+    from policyrisk.montecarlo import ReturnForest as ReturnForest
     from policyrisk.montecarlo import monte_carlo as monte_carlo
     from policyrisk.readers import read as read
     from policyrisk.readers import read_minari as read_minari
@@ -57,11 +59,13 @@ _HOMES = {
     "Joint": "policyrisk.features",
     "LSTD": "policyrisk.lstd",
     "Labels": "policyrisk.features",
+    "Leaves": "policyrisk.features",
     "MarkovChain": "policyrisk.markov",
     "MomentEquations": "policyrisk.equations",
     "MonteCarlo": "policyrisk.montecarlo",
     "Polynomial": "policyrisk.features",
     "RadialBasis": "policyrisk.features",
+    "ReturnForest": "policyrisk.montecarlo",
     "RiskFunction": "policyrisk.risk",
     "StepSize": "policyrisk.td",
     "TD": "policyrisk.td",

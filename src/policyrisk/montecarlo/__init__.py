@@ -1,6 +1,7 @@
-"""Monte Carlo: moments of the return by simulation, from every state asked for."""
+"""Monte Carlo: moments of the return, by simulation from states asked for or by a forest on recorded ones."""
 
 from policyrisk.montecarlo.estimator import monte_carlo
+from policyrisk.montecarlo.forest import ReturnForest
 from policyrisk.montecarlo.record import MonteCarlo
 
-__all__ = ["MonteCarlo", "monte_carlo"]
+__all__ = ["MonteCarlo", "ReturnForest", "monte_carlo"]

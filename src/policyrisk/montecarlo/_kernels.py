@@ -14,6 +14,19 @@ from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.random import below, stream
 
 
+@njit(cache=True, nogil=True)
+def _two_largest(x: Floats, order: Ints, a: int, b: int, f: int) -> tuple[float, float]:
+    """The largest number of column f in the rows order[a:b], and the largest below it; itself if none is."""
+    top = second = x[order[a], f]
+    for i in range(a + 1, b):
+        value = x[order[i], f]
+        if value > top:
+            top, second = value, top
+        elif value < top and (value > second or second == top):
+            second = value
+    return top, second
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def grow(
     x: Floats,
@@ -32,9 +45,9 @@ def grow(
     """A tree in preorder, into feature and threshold; returns its number of nodes.
 
     Rows with ``grown`` choose the splits: of ``tries`` random ones along every coordinate, x_f ≤ x_if with i
-    a random row, that which leaves the least squares of y about the two sides' means. Either side keeps
-    ``least_rows`` rows and ``least_episodes`` episodes, of those that are grown on and, where there are any,
-    of those that are not.
+    a random row (the next smaller number where x_if is the largest), that which leaves the least squares of y
+    about the two sides' means. Either side keeps ``least_rows`` rows and ``least_episodes`` episodes, of those
+    that are grown on and, where there are any, of those that are not.
     """
     n, dim = x.shape
     s0, s1 = stream(key0, key1, index)
@@ -53,11 +66,16 @@ def grow(
                 total += y[order[i]]
         best = total * total / count * (1.0 + 1e-12) + 1e-300
         best_feature, best_threshold = -1, 0.0
+        top = second = 0.0
         if count >= 2 * least_rows:
             for trial in range(dim * tries):
                 f = trial // tries
+                if trial % tries == 0:
+                    top, second = _two_largest(x, order, a, b, f)
+                if top == second:
+                    continue
                 pick, s0, s1 = below(b - a, s0, s1)
-                cut = x[order[a + pick], f]
+                cut = min(x[order[a + pick], f], second)
                 left, left_total = 0, 0.0
                 # Episodes on either side, grown on or not, and the last one seen there.
                 e00, e01, e10, e11 = 0, 0, 0, 0

@@ -43,7 +43,7 @@ from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.features import Leaves
 from policyrisk.montecarlo import _kernels
 from policyrisk.montecarlo.ends import Ends, EndValues, OwnEnds
-from policyrisk.montecarlo.leaf_sums import Key, LeafSums
+from policyrisk.montecarlo.leaf_sums import LeafSums, StreamKey
 from policyrisk.passes.fold import Fold, here
 from policyrisk.passes.survey import SurveyPass
 from policyrisk.risk import ErrorBars, Provenance, RiskFunction, SampleReturns
@@ -52,8 +52,8 @@ from policyrisk.trajectories import Source, Trajectories, batches, check_reitera
 
 TRANSITIONS = 150_000  # up to which data are taken as one sample, and which a sample of larger ones holds
 _ROWS = 20_000  # steps of either half that a tree is grown on
-_LEAVES = 400  # of a tree, at most about: the fewest steps of a leaf are this part of those it is grown on
-_TRIES = 2  # splits that are tried along every coordinate
+_LEAVES = 600  # of a tree, at most about: the fewest steps of a leaf are this part of those it is grown on
+_TRIES = 3  # splits that are tried along every coordinate
 _FEWEST = 4  # episodes: two in either half
 
 
@@ -70,6 +70,8 @@ class OutOfBag:
 class ReturnForest:
     """Settings of the forest: ``trees`` of them, an even number, with at least ``leaf`` episodes in a leaf.
 
+    The second forest's leaves hold twice as many, since squares vary more.
+
     >>> import policyrisk as pr
     >>> chain = pr.domains.walk(n=10, p=0.7)
     >>> risk = ReturnForest().fit(chain.sample(start=0, episodes=2000, seed=1), bootstrap=200, seed=0)
@@ -79,7 +81,7 @@ class ReturnForest:
     """
 
     trees: int = 50
-    leaf: int = 10
+    leaf: int = 5
     discount: float = 1.0
 
     def __post_init__(self) -> None:
@@ -140,7 +142,9 @@ class ReturnForest:
         """
         return self._fit_here(data, tail, bootstrap, keys(seed))
 
-    def _fit_here(self, data: Trajectories, tail: RiskFunction | None, bootstrap: int, key: Key) -> OutOfBag:
+    def _fit_here(
+        self, data: Trajectories, tail: RiskFunction | None, bootstrap: int, key: StreamKey
+    ) -> OutOfBag:
         """Both stages, on episodes in memory."""
         draws = as_count(bootstrap, "bootstrap")
         self._check(data, tail)
@@ -171,7 +175,7 @@ class ReturnForest:
             )
 
     def _stage(
-        self, ends: Ends, known: EndValues, y: Floats, power: int, key: Key, draws: int
+        self, ends: Ends, known: EndValues, y: Floats, power: int, key: StreamKey, draws: int
     ) -> ForestStage:
         """A forest on the numbers y_t + γ^{power n} e of steps, e the values at the ends of the episodes."""
         data = ends.data
@@ -207,7 +211,7 @@ class ReturnForest:
         own = OwnEnds.of(ends, leaves, apart, sums.visits, missing, power)
         return own, own.solve(sums.values)
 
-    def _grow(self, data: Trajectories, y: Floats, key: Key, power: int) -> tuple[Leaves, Bools]:
+    def _grow(self, data: Trajectories, y: Floats, key: StreamKey, power: int) -> tuple[Leaves, Bools]:
         """Trees on y (transitions,), and which episodes each was grown without, (episodes, trees)."""
         K, n = len(data), len(y)
         x = np.ascontiguousarray(data.states[data.visited_rows], dtype=np.float64)
@@ -231,7 +235,7 @@ class ReturnForest:
                 episode[rows],
                 chosen,
                 least,
-                self.leaf,
+                self.leaf * power,
                 _TRIES,
                 *streams,
                 tree,
@@ -275,7 +279,7 @@ class ReturnForest:
         )
 
     def _fit_by(
-        self, fold: Fold, sample: Trajectories, tail: RiskFunction | None, bootstrap: int, key: Key
+        self, fold: Fold, sample: Trajectories, tail: RiskFunction | None, bootstrap: int, key: StreamKey
     ) -> RiskFunction:
         """The trees of the sample, with values and replicates of all the data, in four passes."""
         grown = self._fit_here(sample, tail, bootstrap, key).risk
@@ -382,7 +386,7 @@ class ForestPasses:
     tails: tuple[RiskFunction, ...]  # what is asked about ends, in this order
     discount: float
     draws: int
-    key: Key
+    key: StreamKey
     first: Sequence[int]  # the number of each part's first episode
 
     @property

@@ -18,7 +18,7 @@ from policyrisk.montecarlo import _kernels
 from policyrisk.risk.support import Support
 from policyrisk.trajectories import Trajectories, pieces
 
-Key: TypeAlias = "tuple[np.uint64, np.uint64]"
+StreamKey: TypeAlias = "tuple[np.uint64, np.uint64]"
 
 _PIECE = 1 << 14  # steps whose leaves are in hand at once
 
@@ -83,7 +83,7 @@ class LeafSums:
         data: Trajectories,
         y: Floats,
         apart: Bools,
-        key: Key,
+        key: StreamKey,
         first: int,
         count: int,
     ) -> Floats:
