@@ -192,7 +192,7 @@ class LSTD:
             episodes=first.episodes,
         )
         second = fold(lambda source, part: SecondPass.over(source, part, scores, risk, cut))
-        bars = sandwich(second.scores, equations, weights, face)
+        bars = sandwich(second.scores, equations, weights, face, (int(scores.key[0]), int(scores.key[1])))
         return replace(risk, error_bars=bars, starts=second.starts)
 
     @property

@@ -29,12 +29,13 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core import records
-from policyrisk._core.arrays import Bools, Floats, as_states, check_choice, check_shape, from_triangle
+from policyrisk._core.arrays import Bools, Floats, Seed, as_states, check_choice, check_shape, from_triangle
 from policyrisk._core.records import Arrays, Header, record, unboxed
 from policyrisk._core.text import number, plural
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError, NegativeVarianceWarning
-from policyrisk.features import Features, from_spec
+from policyrisk.features import Features, as_features, from_spec
 from policyrisk.risk import mixture
+from policyrisk.risk.check import FeatureCheck, check_features, replicated
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
 from policyrisk.risk.mixture import Misfit
@@ -320,6 +321,28 @@ class RiskFunction:
                 J, V = self.mean_and_variance(steps.states)
                 sums += ScoreSums.of(step_scores(J, V, steps.returns), steps.episode)
         return Score.of(sums, cut_off)
+
+    def check(self, data: Source, features: Any = None, *, seed: Seed = None) -> FeatureCheck:
+        """Whether the features can express the mean and the variance of ``data``, and if not, where.
+
+        ``data`` are those that were fitted. The one-step errors must have mean 0 in every region of the
+        states, and on average with any test ``features``; see :mod:`policyrisk.risk.check`. It needs the
+        replicates of ``bootstrap=``; an estimate of LSTD without them is fitted anew for the purpose
+        (``seed`` is that of its draws).
+
+        >>> import policyrisk as pr
+        >>> data = pr.domains.walk(n=8, p=0.7).sample(0, episodes=500, seed=1)
+        >>> table = pr.LSTD(pr.Tabular(8)).fit(data)
+        >>> halves = pr.LSTD(pr.TileCoding([0], [8], bins=2)).fit(data)
+        >>> table.check(data, seed=0).misfit, halves.check(data, seed=0).misfit
+        (False, True)
+        """
+        test = None if features is None else as_features(features)
+        bars = self._bars()
+        if bars.replicates is None or bars.key is None:
+            bars = replicated(self, data, seed)
+        size = max(self.features.size, self.second_features.size)
+        return check_features(self._parts, bars, self.provenance, data, test, size)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to an npz file with a version and a checksum; see :func:`RiskFunction.load`."""
