@@ -7,7 +7,6 @@ from operator import add
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 import policyrisk as pr
 from policyrisk._core.random import keys, mammen
@@ -191,7 +190,7 @@ def test_what_cannot_be_checked_is_refused() -> None:
 def test_regions_cover_all_and_do_not_overlap() -> None:
     rng = np.random.default_rng(1)
     points = np.column_stack([rng.normal(size=5000), rng.integers(0, 3, 5000), np.zeros(5000)])
-    regions = Regions.of(points, np.arange(5000) // 5, order=[1, 2, 0], depth=4)
+    regions = Regions.of(points, np.arange(5000), order=[1, 2, 0], depth=4)
     inside = ((points[:, None] > regions.low) & (points[:, None] <= regions.high)).all(axis=2)
     np.testing.assert_array_equal(inside.sum(axis=1), 1)
     np.testing.assert_array_equal(inside.argmax(axis=1), regions.index(points))
@@ -201,33 +200,12 @@ def test_regions_cover_all_and_do_not_overlap() -> None:
 
 
 def _mixture(data: Trajectories, seed: int) -> pr.RiskFunction:
-    """Half a table at λ = 0 and half one at λ = 1, as one estimate with stacked weights and replicates."""
-    from dataclasses import replace
-
-    from policyrisk.risk.support import Support
-
+    """Half a table at λ = 0 and half one at λ = 1, both of which suffice."""
     fits = [
         pr.LSTD(pr.Tabular(5), lam=lam, variance="direct").fit(data, bootstrap=300, seed=seed)
         for lam in (0.0, 1.0)
     ]
-    phi = pr.FunctionFeatures(lambda x: sp.csr_array(sp.hstack([pr.Tabular(5)(x)] * 2)), size=10)
-    one, two = fits
-    support = Support(
-        np.tile(one.support.visits, 2), np.tile(one.support.feature_episodes, 2), len(data), None, 1.0
-    )
-    replicates = [fit.error_bars.replicates / 2 for fit in fits]
-    stacked = np.hstack([r[:, :5] for r in replicates] + [r[:, 5:] for r in replicates])
-    blocks = stacked.T @ stacked / len(stacked)
-    kept = np.arange(10)
-    bars = replace(
-        one.error_bars, mean_kept=kept, second_kept=kept, mean=blocks[:10, :10], cross=blocks[:10, 10:],
-        second=blocks[10:, 10:], replicates=stacked,
-    )  # fmt: skip
-    return replace(
-        one, features=phi, second_features=phi, w_mean=np.concatenate([one.w_mean, two.w_mean]) / 2,
-        w_second=np.concatenate([one.w_second, two.w_second]) / 2, support=support, second_support=support,
-        error_bars=bars, provenance=replace(one.provenance, estimator="a mixture"), starts=None,
-    )  # fmt: skip
+    return pr.RiskFunction.mixture(fits, [0.5, 0.5])
 
 
 def _sizes(checks: list[FeatureCheck]) -> list[float]:
@@ -262,7 +240,7 @@ def test_size_with_tables(episodes: int) -> None:
         checks.append(pr.LSTD(pr.Tabular(5)).fit(data, bootstrap=500, seed=seed).check(data))
     mean, variance = _sizes(checks)
     assert 0.04 <= mean <= 0.06
-    assert 0.03 <= variance <= 0.06
+    assert 0.03 <= variance <= 0.06  # δ² is skewed: a little too careful
 
 
 def test_power_on_pinball_tiles_that_do_not_see_the_velocity() -> None:

@@ -67,7 +67,7 @@ from policyrisk.trajectories import Source, Trajectories, batches, pieces
 DRAWS = 1000  # replicates, where they are drawn for the purpose
 LEVEL = 0.05  # p-values below are called a misfit
 DEPTH = 5  # cuts at most: 32 regions
-_PER_REGION = 20, 8  # episodes and replicates for each region, at least
+_PER_REGION = 75, 8  # episodes and replicates for each region, at least
 _SAMPLE, _ROLLED = 20_000, 2_000  # points that regions are cut by, and those that influence is measured at
 _CELLS = 1 << 23  # features in hand at once
 _ZERO = 1e-8  # of a sum's own variance: what is left is rounding
