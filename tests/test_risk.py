@@ -342,7 +342,10 @@ BAD_CALLS = {
     ),
     "quantity": (lambda r: r.interval([0.5], of="skewness"), "of must be one of mean, second_moment"),
     "error of": (lambda r: r.standard_error([0.5], of="V"), "of must be one of"),
-    "method": (lambda r: r.interval([0.5], method="jackknife"), "method must be one of full, student, bootstrap"),
+    "method": (
+        lambda r: r.interval([0.5], method="jackknife"),
+        "method must be one of full, student, bootstrap",
+    ),
     "level 1": (lambda r: r.interval([0.5], level=1.0), "level must be below 1"),
     "level 95": (lambda r: r.interval([0.5], level=95), "level must be in"),
     "nan state": (lambda r: r.mean([np.nan]), "x must be finite"),
