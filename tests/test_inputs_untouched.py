@@ -422,11 +422,14 @@ def simulated(given: Given) -> Any:
 
 @use(
     "RiskFunction",
+    "RiskFunction.band",
+    "RiskFunction.check",
     "RiskFunction.episodes",
     "RiskFunction.interval",
     "RiskFunction.mean",
     "RiskFunction.mean_and_variance",
     "RiskFunction.score",
+    "RiskFunction.riskier",
     "RiskFunction.second_moment",
     "RiskFunction.sharpe",
     "RiskFunction.standard_error",
@@ -454,6 +457,7 @@ def answers(given: Given) -> Any:
         found += [getattr(risk, name)(x) for name in asked]
         found += [*risk.mean_and_variance(x), risk.standard_error(x), risk.interval(x, of="std")]
         found.append(risk.interval(x, method="bootstrap"))
+        found += [risk.band(x), risk.riskier(x), fitted.check(data(given), features=phi).mean.statistic]
         risk.start_sums(x, weights=weights)
         summary = risk.summary(x, weights=weights)
         found += [float(summary.mean), float(summary.variance), float(risk.score(data(given)).mse)]

@@ -209,7 +209,7 @@ class LSTD:
             reference=reference,
         )
         second = fold(lambda source, part: SecondPass.over(source, part, scores, risk, cut))
-        bars = sandwich(second.scores, equations, weights, face)
+        bars = sandwich(second.scores, equations, weights, face, (int(scores.key[0]), int(scores.key[1])))
         completed = with_weights(second.completed, second.scores, reference, equations, weights, face)
         return replace(risk, error_bars=bars, starts=second.starts, completed=completed)
 

@@ -54,7 +54,11 @@ class Face:
 
 
 def sandwich(
-    scores: EpisodeScores, equations: MomentEquations, weights: Weights, face: Face | None = None
+    scores: EpisodeScores,
+    equations: MomentEquations,
+    weights: Weights,
+    face: Face | None = None,
+    key: tuple[int, int] | None = None,  # that the replicates were drawn with
 ) -> ErrorBars:
     """Cov(w_J, w_second) of the visited features' weights, estimated from ``equations``, and the replicates.
 
@@ -98,7 +102,7 @@ def sandwich(
     if face is not None and len(face.H):
         held = sp.csr_array(np.hstack([face.G[:, kept[0]], -face.H[:, kept[1]]]))
     mean, cross, second = blocks
-    return ErrorBars(*kept, mean, cross, second, replicates, held)
+    return ErrorBars(*kept, mean, cross, second, replicates, held, None if replicates is None else key)
 
 
 def with_weights(

@@ -154,7 +154,7 @@ class ReturnForest:
         second = self._stage(ends, ends.variance, residuals, 2, key, draws)
         counts = DataCounts.of(data, self.discount)
         moved = (mean.moved, second.moved) if draws else None
-        risk = self._answer((mean.leaves, second.leaves), (mean.sums, second.sums), moved, counts)
+        risk = self._answer((mean.leaves, second.leaves), (mean.sums, second.sums), moved, counts, key)
         risk = replace(risk, starts=risk.start_sums(data.starts()))
         return OutOfBag(risk, mean.out_of_bag, second.out_of_bag)
 
@@ -252,12 +252,14 @@ class ReturnForest:
         sums: tuple[LeafSums, LeafSums],
         moved: tuple[Floats, Floats] | None,  # (leaves, draws): what draws move the leaves' values by
         counts: DataCounts,
+        key: StreamKey,
     ) -> RiskFunction:
         bars = None
         if moved is not None:
             replicates = np.concatenate(moved).T.astype(np.float32) / self.trees
             kept = np.arange(maps[0].size), np.arange(maps[1].size)
-            bars = ErrorBars(*kept, mean=None, cross=None, second=None, replicates=replicates)
+            own = int(key[0]), int(key[1])
+            bars = ErrorBars(*kept, mean=None, cross=None, second=None, replicates=replicates, key=own)
         return RiskFunction(
             features=maps[0],
             second_features=maps[1],
@@ -297,12 +299,12 @@ class ReturnForest:
         mean = fold(lambda source, _: passes.mean(source))
         second = fold(lambda source, part: passes.second(source, part, mean))
         maps, sums = passes.maps, (mean, second.sums)
-        risk = self._answer(maps, sums, None, counts)
+        risk = self._answer(maps, sums, None, counts, key)
         last = fold(lambda source, part: passes.last(source, part, mean, second.sums, risk))
         if not bootstrap:
             return replace(risk, starts=last.starts)
         moved = second.moved / mean.visits[:, None], last.moved / second.sums.visits[:, None]
-        return replace(self._answer(maps, sums, moved, counts), starts=last.starts)
+        return replace(self._answer(maps, sums, moved, counts, key), starts=last.starts)
 
 
 @dataclass(frozen=True, eq=False)

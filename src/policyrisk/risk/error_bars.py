@@ -48,8 +48,9 @@ class ErrorBars:
     """Σ over the visited features, in blocks, each float64 or, where it is large, float32.
 
     ``replicates`` are bootstrap deviations of the stacked weights (w_J, w_second) from their estimate; where
-    the blocks are None, Σ is theirs. The diagonal blocks are symmetric; where rounding made them differ, the
-    lower triangle counts.
+    the blocks are None, Σ is theirs. With their ``key`` other statistics of the same episodes can be drawn
+    along with them. The diagonal blocks are symmetric; where rounding made them differ, the lower triangle
+    counts.
     """
 
     mean_kept: Ints  # (k_J,): the features that the first block speaks of
@@ -59,6 +60,7 @@ class ErrorBars:
     second: npt.NDArray[Any] | None  # (k_M, k_M): Σ_MM
     replicates: npt.NDArray[Any] | None = None  # (B, k_J + k_M)
     held: Any = None  # CSR (h, k_J + k_M): the gradients of variances that are held at 0
+    key: tuple[int, int] | None = None  # of the replicates' multipliers: those of episode k are stream k
 
     def __post_init__(self) -> None:
         k_J, k_M = len(self.mean_kept), len(self.second_kept)

@@ -29,12 +29,14 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core import records
-from policyrisk._core.arrays import Bools, Floats, as_states, check_choice, check_shape, from_triangle
+from policyrisk._core.arrays import Bools, Floats, Seed, as_states, check_choice, check_shape, from_triangle
 from policyrisk._core.records import Arrays, Header, record, unboxed
 from policyrisk._core.text import number, plural
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError, NegativeVarianceWarning
-from policyrisk.features import Features, from_spec
+from policyrisk.features import Features, as_features, from_spec
 from policyrisk.risk import mixture
+from policyrisk.risk.bands import pointwise_level, riskier, with_replicates
+from policyrisk.risk.check import FeatureCheck, check_features, replicated
 from policyrisk.risk.completed import CompletedReturns
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
@@ -245,6 +247,47 @@ class RiskFunction:
             )
         return table[:, :2].copy()
 
+    def band(
+        self,
+        x: npt.ArrayLike,
+        of: Quantity = "variance",
+        level: float = 0.95,
+        method: IntervalMethod | None = None,
+        *,
+        seed: Seed = None,
+    ) -> Floats:
+        """Intervals for a quantity at all states x that hold together, of shape (n, 2).
+
+        As ``interval``, at the higher level that this takes; see :mod:`policyrisk.risk.bands`. ``seed`` is
+        that of the draws that an estimate without bootstrap replicates needs.
+
+        >>> import policyrisk as pr
+        >>> chain = pr.domains.walk(n=10, p=0.7)
+        >>> risk = pr.LSTD(pr.Tabular(10)).fit(chain.sample(0, episodes=2000, seed=1))
+        >>> low, high = risk.band(range(10), of="std", seed=0).T
+        >>> bool(((low < chain.std()) & (chain.std() < high)).all())
+        True
+        """
+        check_choice(of, "of", get_args(Quantity))
+        bars = with_replicates(self._bars(), seed)
+        width = 0 if bars.replicates is None else len(bars.replicates)
+        together = pointwise_level(self._parts(x, width), of, as_level(level), bars)
+        return self.interval(x, of, together, method)
+
+    def riskier(self, x: npt.ArrayLike, level: float = 0.95, *, seed: Seed = None) -> Bools:
+        """Which states x are riskier than the median one of them, confident for all together, (n,).
+
+        The confidence is about randomness; see :mod:`policyrisk.risk.bands`.
+
+        >>> import policyrisk as pr
+        >>> risk = pr.LSTD(pr.Tabular(4)).fit(pr.domains.walk(n=4, p=0.7).sample(0, episodes=2000, seed=1))
+        >>> risk.riskier(range(4), seed=0).tolist()
+        [True, True, False, False]
+        """
+        bars = with_replicates(self._bars(), seed)
+        width = 0 if bars.replicates is None else len(bars.replicates)
+        return riskier(self._parts(x, width), as_level(level), bars)
+
     def summary(
         self,
         starts: npt.ArrayLike | None = None,
@@ -347,6 +390,28 @@ class RiskFunction:
                 J, V = self.mean_and_variance(np.concatenate([steps.states, steps.cuts]))
                 sums += scores_of(steps, J, V)
         return Score.of(sums, cut_off, self.provenance.discount)
+
+    def check(self, data: Source, features: Any = None, *, seed: Seed = None) -> FeatureCheck:
+        """Whether the features can express the mean and the variance of ``data``, and if not, where.
+
+        ``data`` are those that were fitted. The one-step errors must have mean 0 in every region of the
+        states, and on average with any test ``features``; see :mod:`policyrisk.risk.check`. It needs the
+        replicates of ``bootstrap=``; an estimate of LSTD without them is fitted anew for the purpose
+        (``seed`` is that of its draws).
+
+        >>> import policyrisk as pr
+        >>> data = pr.domains.walk(n=8, p=0.7).sample(0, episodes=500, seed=2)
+        >>> table = pr.LSTD(pr.Tabular(8)).fit(data)
+        >>> halves = pr.LSTD(pr.TileCoding([0], [8], bins=2)).fit(data)
+        >>> table.check(data, seed=0).misfit, halves.check(data, seed=0).misfit
+        (False, True)
+        """
+        test = None if features is None else as_features(features)
+        bars = self._bars()
+        if bars.replicates is None or bars.key is None:
+            bars = replicated(self, data, seed)
+        size = max(self.features.size, self.second_features.size)
+        return check_features(self._parts, bars, self.provenance, data, test, size)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to an npz file with a version and a checksum; see :func:`RiskFunction.load`."""

@@ -109,7 +109,9 @@ def mixed_bars(
             kept[which].append(own + first)
             first += sizes[which][i]
     replicates = np.hstack([*moved[0], *moved[1]])
-    return ErrorBars(np.concatenate(kept[0]), np.concatenate(kept[1]), None, None, None, replicates)
+    keys = {bars[i].key for i in (*of_mean, *of_second)}
+    key = keys.pop() if len(keys) == 1 else None
+    return ErrorBars(np.concatenate(kept[0]), np.concatenate(kept[1]), None, None, None, replicates, key=key)
 
 
 def mixed_provenance(members: Sequence[Provenance]) -> Provenance:

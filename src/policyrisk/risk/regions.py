@@ -17,7 +17,7 @@ from policyrisk._core.arrays import Floats, Ints, freeze
 from policyrisk._core.records import record
 from policyrisk._core.text import number
 
-FEWEST = 20  # episodes that see each half of a cut
+FEWEST = 40  # episodes that see each half of a cut
 
 
 @record

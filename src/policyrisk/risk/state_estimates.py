@@ -47,10 +47,10 @@ class StateEstimates:
 
     def standard_error(self, of: Quantity, bars: ErrorBars) -> Floats:
         """Its standard error, of shape (n,), nan where unvisited."""
-        a_J, a_M = self._gradient(of)
-        held = bars.holds(self._gradient("variance")[0], self.phi_mean, self.phi_second)
+        a_J, a_M = self.gradient(of)
+        held = bars.holds(self.gradient("variance")[0], self.phi_mean, self.phi_second)
         if held.any():  # Ṽ has no error there: what is left is J̃'s, as if the two were fitted apart
-            a_J = np.where(held, replace(self, variance_method="direct")._gradient(of)[0], a_J)
+            a_J = np.where(held, replace(self, variance_method="direct").gradient(of)[0], a_J)
             a_M = np.where(held, 0.0, a_M)
         s_JJ, s_JM, s_MM = bars.quadratic(self.phi_mean, self.phi_second)
         squared = a_J**2 * s_JJ + 2 * a_J * a_M * s_JM + a_M**2 * s_MM
@@ -77,11 +77,11 @@ class StateEstimates:
                 'method="full" needs to know what the features miss, and this estimate does not: it was '
                 'fitted with given features; use method="student", or policyrisk.evaluate'
             )
-        by_J, by_V = replace(self, variance_method="direct")._gradient(of)
+        by_J, by_V = replace(self, variance_method="direct").gradient(of)
         return by_J**2 * self.model[0] + by_V**2 * self.model[1]
 
-    def _gradient(self, of: Quantity) -> tuple[Floats, Floats]:
-        """a_J and a_M, each of shape (n,)."""
+    def gradient(self, of: Quantity) -> tuple[Floats, Floats]:
+        """a_J and a_M, the derivatives of a quantity by J̃ and by φ_Mᵀ w_second, each of shape (n,)."""
         J, V, direct = self.J, self.V, self.variance_method == "direct"
         zero, one = np.zeros_like(J), np.ones_like(J)
         if of == "mean":

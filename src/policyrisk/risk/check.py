@@ -1,0 +1,483 @@
+"""A test of the features: can they express the mean and the variance of these data at all?
+
+Where J̃ and Ṽ are right, their one-step errors
+
+    δ_t = r_t + γJ̃(x_{t+1}) − J̃(x_t)        ε_t = δ_t² + γ²Ṽ(x_{t+1}) − Ṽ(x_t)
+
+(J̃ = Ṽ = 0 where the episode terminated) have mean 0 given all that was known at step t, and so have their
+products with any test features ψ_t of it. The estimator made the sums Σ φδ zero with features of its own; the
+test looks at others,
+
+    S = Σ_k s_k,    s_k = Σ_t ψ_t δ_t        (and Σ_t ψ_t ε_t for the variance)
+
+S is not 0 by randomness alone: that of the s_k, and that of the weights w, which were estimated from the same
+episodes. To first order an episode that moves the weights by ψ_k(w) adds
+
+    u_k = s_k + G ψ_k(w),    G = dS/dw = Σ ψ_t (γφ(x_{t+1}) − φ(x_t))ᵀ        (δ)
+                               Σ ψ_t (2δ_t (γφ_J(x_{t+1}) − φ_J(x_t)) dw_J + γ²dṼ(x_{t+1}) − dṼ(x_t))    (ε)
+
+with dṼ = φ_Mᵀ dw_V for the direct variance and φ_Mᵀ dw_M − 2J̃ φ_Jᵀ dw_J for the second moment's (for LSTD,
+ψ_k(w) = A⁻¹(b_k − A_k w)). The covariance of S is drawn with the multipliers ξ_kb that made the replicates
+dw_b = Σ_k ξ_kb ψ_k(w) of the weights, so that the test serves every estimate that has replicates:
+
+    U_b = Σ_k ξ_kb (s_k − s̄) + G dw_b,        Σ = Σ_b U_b U_bᵀ / B
+
+If the features suffice, T² = Sᵀ Σ⁺ S is χ² with ν = rank Σ degrees of freedom (F(ν, B − ν + 1) times
+νB/(B − ν + 1), since Σ has B draws). Directions of ψ that the estimator has set to 0 itself have no
+randomness left and do not count; where none is left, the features are as fine as the test, which then says
+nothing.
+
+ψ are, unless others are given, the indicators of :class:`Regions`: boxes of states and steps, cut first along
+coordinates that the estimates do not depend on, then along the step number t (where the state is all that
+matters, t does not: this is what can be tested of a table), then along the most influential coordinates. They
+are chosen by the states and the estimate alone, never by δ. For each region there is also what it means:
+
+    bias              the mean of B_t − J̃(x_t) over its steps, B_t being the return to go
+    variance ratio    the mean of (B_t − J̃(x_t))² over that of Ṽ(x_t)
+
+(γ^{T−t} J̃(x_T) is added to B_t, and γ^{2(T−t)} Ṽ(x_T) to the square, where the episode was cut off) with
+standard errors by the same draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.special import fdtrc
+
+from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, Seed, freeze, is_sparse
+from policyrisk._core.output import plain
+from policyrisk._core.random import mammen
+from policyrisk._core.records import record
+from policyrisk._core.text import number, percent, plural
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.features.protocol import Features, matrix_of
+from policyrisk.risk.error_bars import ErrorBars
+from policyrisk.risk.provenance import Provenance
+from policyrisk.risk.regions import Regions
+from policyrisk.risk.state_estimates import StateEstimates
+from policyrisk.trajectories import Source, Trajectories, batches, pieces
+
+DRAWS = 1000  # replicates, where they are drawn for the purpose
+LEVEL = 0.05  # p-values below are called a misfit
+DEPTH = 5  # cuts at most: 32 regions
+_PER_REGION = 75, 8  # episodes and replicates for each region, at least
+_SAMPLE, _ROLLED = 20_000, 2_000  # points that regions are cut by, and those that influence is measured at
+_CELLS = 1 << 23  # features in hand at once
+_ZERO = 1e-8  # of a sum's own variance: what is left is rounding
+_NOT_ZERO = 1e-5  # of a sum's size
+
+if TYPE_CHECKING:
+    from policyrisk.risk.function import RiskFunction
+
+# The estimates at states (n, dim), some at a time.
+Estimates: TypeAlias = Callable[[Floats], Iterator[StateEstimates]]
+_HOMES = {"LSTD": "policyrisk.lstd.check"}  # of estimators that can give replicates later
+_SUMS = 4  # δ, ε, B − J̃ and its square less Ṽ
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class MomentTest:
+    """The test of one moment."""
+
+    statistic: float  # T², infinite for a misfit without any randomness
+    degrees: int  # ν
+    p_value: float  # nan where ν = 0
+    z: Floats  # (p,): S over its standard error for each test feature, nan where it cannot be tested
+
+    @property
+    def misfit(self) -> bool:
+        """Whether the features are refuted."""
+        return self.p_value < LEVEL
+
+    def __str__(self) -> str:
+        if math.isnan(self.p_value):
+            return "cannot be tested, the features are as fine as the test"
+        p = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.3f}"
+        found = "these features cannot express it" if self.misfit else "no misfit was found"
+        return f"{found} ({p}, {plural(self.degrees, 'degree')} of freedom)"
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class FeatureCheck:
+    """What the test found; print it, or draw it with :func:`policyrisk.plotting.plot_check`.
+
+    Arrays have an entry for each of the p test features; without regions what they mean in each is nan.
+    """
+
+    mean: MomentTest
+    variance: MomentTest
+    episodes: int
+    regions: Regions | None  # None where other test features were given
+    share: Floats  # (p,): of all steps
+    bias: Floats  # (p,): how much higher returns to go are than J̃, on average
+    bias_error: Floats  # (p,)
+    std: Floats  # (p,): the root of the average Ṽ
+    variance_ratio: Floats  # (p,): of the spread about J̃ that was seen to Ṽ
+    variance_ratio_error: Floats  # (p,)
+
+    def __post_init__(self) -> None:
+        freeze(self)
+
+    @property
+    def p_value(self) -> float:
+        """Of both tests together: twice the smaller one, at most 1 (Bonferroni); nan where none was made."""
+        known = [test.p_value for test in (self.mean, self.variance) if not math.isnan(test.p_value)]
+        return min(1.0, len(known) * min(known)) if known else math.nan
+
+    @property
+    def misfit(self) -> bool:
+        """Whether the features are refuted."""
+        return self.p_value < LEVEL
+
+    def worst(self, of: str = "mean") -> Ints:
+        """The regions in which the mean, or the variance, is off by the most standard errors, those first."""
+        off = self.bias / self.bias_error
+        if of == "variance":
+            off = (self.variance_ratio - 1.0) / self.variance_ratio_error
+        order = np.argsort(-np.abs(np.where(np.isnan(off), 0.0, off)), kind="stable")
+        return order[: np.count_nonzero(~np.isnan(off))]
+
+    def describe(self, names: Sequence[str] | None = None) -> str:
+        """In plain words, with the names of the state's coordinates."""
+        lines = [f"mean: {self.mean}", f"variance: {self.variance}"]
+        if self.regions is None:
+            return "\n".join(lines)
+        places = self.regions.names(names)
+        for k, test in enumerate((self.mean, self.variance)):
+            order = self.worst("variance" if k else "mean")
+            if test.misfit and order.size:
+                j = int(order[0])
+                lines[k] += (
+                    f", most of all where {places[j]} ({percent(float(self.share[j]))} of the steps): "
+                )
+                lines[k] += self._variance_at(j) if k else self._mean_at(j)
+        return "\n".join(lines)
+
+    def _mean_at(self, j: int) -> str:
+        off, error, std = (float(each[j]) for each in (self.bias, self.bias_error, self.std))
+        side = "higher" if off > 0 else "lower"
+        size = f"{number(abs(off), 3)} ± {number(error, 2)}"
+        beside = f", {number(abs(off) / std, 2)} of their std" if std > 0 else ""
+        return f"returns there are {size} {side} than estimated{beside}"
+
+    def _variance_at(self, j: int) -> str:
+        ratio, error = float(self.variance_ratio[j]), float(self.variance_ratio_error[j])
+        return f"the variance there is {number(ratio, 3)} ± {number(error, 2)} of the estimated"
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain values."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in ("mean", "variance"):
+            values[name] = {each.name: getattr(values[name], each.name) for each in fields(MomentTest)}
+        if self.regions is not None:
+            values["regions"] = {end: getattr(self.regions, end) for end in ("low", "high")}
+        found: dict[str, Any] = plain({**values, "p_value": self.p_value})
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class CheckSums:
+    """What the pass sums for each of the _SUMS statistics, side by side; they add."""
+
+    episodes: int
+    sum: Floats  # (4p,): Σ s_k
+    squares: Floats  # (4p,): Σ s_k², element by element
+    drawn: Floats  # (4p, B): Σ_k ξ_kb s_k
+    drawn_sum: Floats  # (B,): Σ_k ξ_kb
+    G_J: Floats  # (4p, k_J)
+    G_M: Floats  # (4p, k_M)
+    steps: Floats  # (p,): Σ ψ
+    variance: Floats  # (p,): Σ ψ Ṽ
+
+    def __add__(self, other: CheckSums) -> CheckSums:
+        return CheckSums(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class CheckPass:
+    """The pass over the data that were fitted."""
+
+    estimates: Estimates
+    bars: ErrorBars  # with replicates and their key
+    discount: float
+    test: Features | Regions
+    features: int  # of the estimates, the larger number
+
+    def __call__(self, source: Source) -> CheckSums:
+        """The sums over all episodes, in the order in which they were fitted."""
+        assert self.bars.replicates is not None
+        p = len(self.test) if isinstance(self.test, Regions) else self.test.size
+        B, k_J, k_M = len(self.bars.replicates), self.bars.mean_kept.size, self.bars.second_kept.size
+        shapes = [
+            (_SUMS * p,),
+            (_SUMS * p,),
+            (_SUMS * p, B),
+            (B,),
+            (_SUMS * p, k_J),
+            (_SUMS * p, k_M),
+            (p,),
+            (p,),
+        ]
+        sums = CheckSums(0, *(np.zeros(shape) for shape in shapes))
+        most = max(_CELLS // max(self.features, B), 1 << 10)
+        for batch in batches(source):
+            for piece in pieces(batch, most):
+                if len(piece):
+                    sums += self._piece(piece, sums.episodes)
+        return sums
+
+    def _piece(self, data: Trajectories, first: int) -> CheckSums:
+        """The sums over some episodes, the first of which is number ``first``."""
+        bars = self.bars
+        assert bars.key is not None
+        assert bars.replicates is not None
+        gamma, K, n, rows = self.discount, len(data), data.transitions, len(data.states)
+        parts = list(self.estimates(_shown(data)))
+        J, V = (np.concatenate([getattr(part, name) for part in parts]) for name in "JV")
+        episode = np.repeat(np.arange(K), data.lengths)
+        left = data.offsets[1:][episode] - np.arange(n)  # steps to the end, T − t
+        at, final = data.visited_rows, data.final_rows[episode]
+        goes_on = ~data.terminated[episode]
+        alive = (goes_on | (left > 1)).astype(np.float64)
+        J_next, V_next = (np.where(alive > 0, values[at + 1], 0.0) for values in (J, V))
+        J_end, V_end = (np.where(goes_on, values[final], 0.0) for values in (J, V))
+        delta = data.rewards + gamma * J_next - J[at]
+        tail = np.where(goes_on, gamma**left, 0.0)
+        d = data.returns_to_go(gamma) + tail * J_end - J[at]
+        values = (delta, delta**2 + gamma**2 * V_next - V[at], d, d**2 + tail**2 * V_end - V[at])
+        if not all(np.isfinite(each).all() for each in values):
+            raise MismatchError(
+                "data must be those that were fitted, got unvisited states; pass the same data"
+            )
+
+        def put(where: Ints, x: Floats) -> Any:
+            """x_t at the row ``where_t``, as a map from steps to rows, of shape (rows, n)."""
+            return sp.csr_array((x, (where, np.arange(n))), shape=(rows, n))
+
+        # dṼ = φ_Mᵀ dw_M + a φ_Jᵀ dw_J
+        direct = parts[0].variance_method == "direct"
+        a = np.zeros(rows) if direct else -2.0 * np.nan_to_num(J)
+        one = np.ones(n)
+        step = put(at + 1, gamma * alive) - put(at, one)
+        step_J = put(at + 1, alive * (2 * gamma * delta + gamma**2 * a[at + 1])) - put(at, 2 * delta + a[at])
+        step_M = put(at + 1, gamma**2 * alive) - put(at, one)
+        whole = put(final, tail) - put(at, one)
+        whole_J = put(final, 2 * d * tail + tail**2 * a[final]) - put(at, 2 * d + a[at])
+        whole_M = put(final, tail**2) - put(at, one)
+        psi = self._psi(data)
+        W_J = [G @ psi for G in (step, step_J, whole, whole_J)]
+        W_M = [0 * W_J[0], step_M @ psi, 0 * W_J[0], whole_M @ psi]
+        of_episode = sp.csr_array((one, (episode, np.arange(n))), shape=(K, n))
+        s = np.hstack([_dense((of_episode * x) @ psi) for x in values])
+        xi = np.empty((K, len(bars.replicates)))
+        mammen(np.uint64(bars.key[0]), np.uint64(bars.key[1]), first, xi)
+        return CheckSums(
+            episodes=K,
+            sum=s.sum(axis=0),
+            squares=np.square(s).sum(axis=0),
+            drawn=s.T @ xi,
+            drawn_sum=xi.sum(axis=0),
+            G_J=_product(W_J, [part.phi_mean[:, bars.mean_kept] for part in parts]),
+            G_M=_product(W_M, [part.phi_second[:, bars.second_kept] for part in parts]),
+            steps=np.asarray(psi.sum(axis=0)).ravel(),
+            variance=np.asarray(V[at] @ psi).ravel(),
+        )
+
+    def _psi(self, data: Trajectories) -> Any:
+        """ψ at each step, of shape (n, p)."""
+        if not isinstance(self.test, Regions):
+            return matrix_of(self.test, data.states[data.visited_rows])
+        region = self.test.index(_points(data))
+        return sp.csr_array(
+            (np.ones(len(region)), (np.arange(len(region)), region)), (len(region), len(self.test))
+        )
+
+
+def replicated(risk: RiskFunction, data: Source, seed: Seed) -> ErrorBars:
+    """The error bars of an estimate with replicates, for which its estimator fits the data anew."""
+    estimator = risk.provenance.estimator
+    if estimator not in _HOMES:
+        raise InvalidInputError(
+            f"check needs bootstrap replicates, and this RiskFunction, from {estimator}, has none; "
+            "fit with the bootstrap= option, for example LSTD(...).fit(data, bootstrap=1000)"
+        )
+    # Estimators stand above this room, which knows them by name alone.
+    bars: ErrorBars = import_module(_HOMES[estimator]).replicated(risk, data, DRAWS, seed)
+    return bars
+
+
+def check_features(
+    estimates: Estimates,
+    bars: ErrorBars,
+    provenance: Provenance,
+    data: Source,
+    test: Features | None,
+    features: int,
+) -> FeatureCheck:
+    """The test of estimates with replicates, by the data that they were fitted to."""
+    assert bars.replicates is not None
+    B, fitted = len(bars.replicates), provenance.episodes
+    if provenance.given_up:
+        data = _Shortened(data, estimates)
+    chosen = _regions(estimates, data, provenance, B) if test is None else test
+    sums = CheckPass(estimates, bars, provenance.discount, chosen, features)(data)
+    if sums.episodes != fitted:
+        raise MismatchError(
+            f"data must be those that were fitted, {plural(fitted, 'episode')}, got {sums.episodes}; "
+            "pass the same data"
+        )
+    p, K = sums.steps.size, sums.episodes
+    if B < 2 * p:
+        raise InvalidInputError(
+            f"a check with {plural(p, 'test feature')} needs at least {2 * p} bootstrap replicates, got {B}; "
+            "fit with a larger bootstrap=, or pass fewer test features"
+        )
+    k_J = bars.mean_kept.size
+    dw_J, dw_M = bars.replicates[:, :k_J].astype(np.float64), bars.replicates[:, k_J:].astype(np.float64)
+    U = (sums.drawn.T - np.outer(sums.drawn_sum, sums.sum / K)) * math.sqrt(K / max(K - 1, 1))
+    U += dw_J @ sums.G_J.T + dw_M @ sums.G_M.T
+    blocks = [slice(i * p, (i + 1) * p) for i in range(_SUMS)]
+    mean, variance = (_test(sums.sum[at], np.sqrt(sums.squares[at]), U[:, at]) for at in blocks[:2])
+    error = np.sqrt(np.square(U).mean(axis=0))
+    regions = chosen if isinstance(chosen, Regions) else None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        meant = [
+            sums.sum[blocks[2]] / sums.steps,
+            error[blocks[2]] / sums.steps,
+            np.sqrt(sums.variance / sums.steps),
+            1.0 + sums.sum[blocks[3]] / sums.variance,
+            error[blocks[3]] / np.abs(sums.variance),
+        ]
+    if regions is None:
+        meant = [np.full(p, np.nan) for _ in meant]
+    share = sums.steps / provenance.transitions
+    return FeatureCheck(mean, variance, K, regions, share, *meant)
+
+
+def _test(S: Floats, size: Floats, U: Floats) -> MomentTest:
+    """T² of sums S (p,), whose terms have the root sums of squares ``size`` (p,), and of draws U (B, p)."""
+    B = len(U)
+    scale = np.where(size > 0, size, 1.0)
+    covariance = U.T @ U / B / np.outer(scale, scale)
+    values, vectors = np.linalg.eigh(covariance)
+    random = values > _ZERO
+    along = vectors.T @ (S / scale)
+    nu = int(np.count_nonzero(random))
+    T2 = float(np.sum(along[random] ** 2 / values[random]))
+    if np.abs(along[~random]).max(initial=0.0) > _NOT_ZERO:
+        T2 = math.inf  # without randomness it would be 0
+    p_value = math.nan
+    if nu or T2 > 0:
+        nu = max(nu, 1)
+        p_value = float(fdtrc(nu, B - nu + 1, T2 * (B - nu + 1) / (B * nu))) if math.isfinite(T2) else 0.0
+    variance = np.diag(covariance)
+    z = np.where(variance > _ZERO, S / scale / np.sqrt(np.where(variance > 0, variance, 1.0)), np.nan)
+    return MomentTest(T2, nu, p_value, z)
+
+
+def _regions(estimates: Estimates, data: Source, provenance: Provenance, replicates: int) -> Regions:
+    """Regions of the data, by the rule of the module's docstring."""
+    every = max(int(provenance.transitions) // _SAMPLE, 1)
+    points, episode, steps, count = [], [], 0, 0
+    for batch in batches(data):
+        chosen = np.arange(-steps % every, batch.transitions, every)
+        points.append(_points(batch)[chosen])
+        episode.append(count + np.repeat(np.arange(len(batch)), batch.lengths)[chosen])
+        steps, count = steps + batch.transitions, count + len(batch)
+    if not steps:
+        raise InvalidInputError("data must hold at least one episode, got none; pass what was fitted")
+    sampled = np.concatenate(points)
+    few = sampled[:: -(-len(sampled) // _ROLLED), :-1]
+    influence = _influence(estimates, few)
+    seen = sorted(np.flatnonzero(influence > 0).tolist(), key=lambda i: -influence[i])
+    order = [*np.flatnonzero(influence == 0).tolist(), few.shape[1], *seen]
+    enough = min(count / _PER_REGION[0], replicates / _PER_REGION[1])
+    depth = int(np.clip(math.log2(max(enough, 1.0)), 1, DEPTH))
+    return Regions.of(sampled, np.concatenate(episode), order, depth)
+
+
+def _influence(estimates: Estimates, states: Floats) -> Floats:
+    """How much J̃ and √|Ṽ| change, on average, where a coordinate is another state's, of shape (dim,).
+
+    nan's, where no data are, count as a change.
+    """
+
+    def values(x: Floats) -> Floats:
+        return np.concatenate([np.column_stack([at.J, np.sqrt(np.abs(at.V))]) for at in estimates(x)])
+
+    before, change = values(states), np.zeros(states.shape[1])
+    for i in range(states.shape[1]):
+        rolled = states.copy()
+        rolled[:, i] = np.roll(states[:, i], len(states) // 2)
+        difference = np.abs(values(rolled) - before)
+        known = difference[np.isfinite(difference)]
+        change[i] = known.mean() if known.size else 0.0
+        if known.size < difference.size:
+            change[i] = max(change[i], np.finfo(np.float64).tiny)
+    return change
+
+
+def _points(data: Trajectories) -> Floats:
+    """(x_t, t) at every step, of shape (n, dim + 1)."""
+    step = np.arange(data.transitions) - np.repeat(data.offsets[:-1], data.lengths)
+    return np.column_stack([data.states[data.visited_rows], step]).astype(np.float64, copy=False)
+
+
+def _shown(data: Trajectories) -> Floats:
+    """The states, with the last of a terminated episode, which no feature may see, as the one before."""
+    states = np.array(data.states, dtype=np.float64)
+    ends = data.final_rows[data.terminated]
+    states[ends] = states[ends - 1]
+    return states
+
+
+@dataclass(frozen=True, eq=False)
+class _Shortened:
+    """A source whose cut-off episodes end in the last state that the estimates speak of."""
+
+    source: Source
+    estimates: Estimates
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        for batch in batches(self.source):
+            behind = np.concatenate([part.episodes for part in self.estimates(_shown(batch))])
+            known: Bools = behind > 0
+            known[batch.final_rows[batch.terminated]] = True
+            episode = np.repeat(np.arange(len(batch)), batch.lengths + 1)
+            last = np.full(len(batch), -1)
+            np.maximum.at(last, episode[known], np.flatnonzero(known))
+            first = batch.offsets[:-1] + np.arange(len(batch))
+            lengths = np.maximum(last - first, 0)
+            alive = lengths > 0
+            keep_state = alive[episode] & (np.arange(len(episode)) <= last[episode])
+            keep_reward = np.delete(keep_state, first)
+            yield Trajectories(
+                batch.states[keep_state], batch.rewards[keep_reward], lengths[alive], batch.terminated[alive]
+            )
+
+
+def _product(weights: Sequence[Any], phi: Sequence[Matrix]) -> Floats:
+    """Σ_rows weights ⊗ φ for each of some weights (rows, p), with φ in parts (some, k): (4p, k)."""
+    first, total = 0, np.zeros((sum(W.shape[1] for W in weights), phi[0].shape[1]))
+    for part in phi:
+        at = slice(first, first + part.shape[0])
+        total += np.vstack([_dense(W[at].T @ part) for W in weights])
+        first = at.stop
+    return total
+
+
+def _dense(matrix: Any) -> Floats:
+    dense: Floats = matrix.toarray() if is_sparse(matrix) else np.asarray(matrix)
+    return dense
