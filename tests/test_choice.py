@@ -1,11 +1,11 @@
-"""Features spelled as text, and chosen by cross-validation."""
+"""Features spelled as text, and the mixture that held-out episodes choose."""
 
 import numpy as np
 import pytest
 
 import policyrisk as pr
-from policyrisk.errors import InvalidInputError
-from policyrisk.evaluation.feature_choice import FeatureChoice, candidates, choose_features
+from policyrisk.errors import ImproperPolicyError, InvalidInputError
+from policyrisk.evaluation.feature_choice import candidates, choose_features
 from policyrisk.evaluation.spelling import Spelling, data_box
 from policyrisk.passes.survey import Survey
 
@@ -141,14 +141,16 @@ def test_the_datas_box_leaves_room_about_a_constant_coordinate():
 def test_candidates_are_few_and_small_in_every_dimension(dim):
     data = plane(dim)
     survey = Survey.of(data)
-    spellings = candidates(survey, 10**6)
-    assert 1 <= len(spellings) <= 10
+    names = [f"s{d}" for d in range(dim)]
+    spellings = candidates(survey, 10**6, names)
+    assert 1 <= len(spellings) <= 20
+    assert len(set(map(str, spellings))) == len(spellings)
     low, high, _ = data_box(survey)
-    sizes = {str(s): s.build([f"s{d}" for d in range(dim)], survey, low, high).size for s in spellings}
+    sizes = {str(s): s.build(names, survey, low, high).size for s in spellings}
     assert max(sizes.values()) <= 1600, sizes
-    assert [
-        s for s in candidates(survey, 20 * min(sizes.values())) if sizes[str(s)] > min(sizes.values())
-    ] == []
+    assert all(Spelling.parse(str(s)) == s for s in spellings)
+    least = min(sizes.values())
+    assert [s for s in candidates(survey, 20 * least, names) if sizes[str(s)] > least] == []
 
 
 def choice_of(data, names, **options):
@@ -158,41 +160,38 @@ def choice_of(data, names, **options):
     return choose_features(data, survey, names, low, high, **settings)
 
 
-def test_a_step_function_is_given_tiles_and_the_table_is_printed():
-    # Rewards depend on the quarter of the line, far from any low polynomial.
+def steps(episodes=4000):
+    """One step each; rewards depend on the tenth of the line, far from any low polynomial."""
     rng = np.random.default_rng(3)
-    x = rng.uniform(0, 1, (4000, 1))
+    x = rng.uniform(0, 1, (episodes, 1))
     levels = np.array([0.0, 50.0, -50.0, 20.0, -80.0, 60.0, 0.0, 90.0, -30.0, 10.0])
-    rewards = levels[np.minimum((10 * x[:, 0]).astype(int), 9)] + rng.normal(size=4000)
-    states = np.repeat(x, 2, axis=0)
-    data = pr.Trajectories(states, rewards, np.ones(4000, int), np.ones(4000, bool))
-    choice = choice_of(data, ["x"])
-    assert isinstance(choice, FeatureChoice)
-    assert choice.spelling.kind == "tiles"
+    rewards = levels[np.minimum((10 * x[:, 0]).astype(int), 9)] + rng.normal(size=episodes)
+    return pr.Trajectories(np.repeat(x, 2, axis=0), rewards, np.ones(episodes, int), np.ones(episodes, bool))
+
+
+def test_a_step_function_is_given_tiles_and_the_table_is_printed():
+    choice = choice_of(steps(), ["x"])
+    first = max(choice.members, key=lambda member: member.mean_share)
+    assert first.spelling.kind == "tiles"
+    assert sum(member.mean_share for member in choice.members) == pytest.approx(1.0)
+    assert sum(member.variance_share for member in choice.members) == pytest.approx(1.0)
     assert choice.name in str(choice)
     assert "chosen on all 4000 episodes" in str(choice)
-    names = [c.name for c in choice.validation.ranking]
+    names = [each.name for each in choice.stack.candidates]
     assert len(names) == len(set(names)) >= 10
-    assert {name.split()[-1] for name in names} == {"second-moment", "direct"}
-    assert choice.to_dict()["features"] == str(choice.spelling)
-    again = choice_of(data, ["x"])
-    assert str(again) == str(choice)
+    assert "forest" in names
+    assert choice.to_dict()["members"][0]["features"] == str(choice.members[0])
+    assert choice.stack.explained > 0.99  # the levels' variance is 3,000 times that of the noise
+    assert str(choice_of(steps(), ["x"])) == str(choice)
 
 
-def test_one_way_to_the_variance_is_tried_where_asked():
-    data = pr.domains.walk(n=8, p=0.7).sample(0, episodes=300, seed=1)
-    choice = choice_of(data, ["place"], variance="direct")
-    assert {c.name.split()[-1] for c in choice.validation.ranking} == {"direct"}
-    assert choice.variance == "direct"
-
-
-def test_of_two_spellings_of_one_table_the_smaller_is_taken():
+def test_of_two_spellings_of_one_table_the_smaller_is_tried_alone():
     # tiles:10,tilings=4 tell the ten states apart as the table does, with four times the features.
     data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=1000, seed=3)
     choice = choice_of(data, ["place"])
-    scores = {c.name: float(c.score.dawid_sebastiani_positive) for c in choice.validation.ranking}
-    assert scores["tabular direct"] == pytest.approx(scores["tiles:10,tilings=4 direct"], rel=1e-9)
-    assert choice.name == "tabular direct"
+    names = {each.name: each.reason for each in choice.stack.candidates}
+    assert names["tiles:10,tilings=4"] == "says what tabular says"
+    assert "tiles:10,tilings=4" not in map(str, choice.members)
 
 
 def test_too_little_data_to_choose_by():
@@ -201,6 +200,6 @@ def test_too_little_data_to_choose_by():
     cut_off = pr.Trajectories(
         np.linspace(0, 1, 420)[:, None], np.ones(400), np.full(20, 20), np.zeros(20, bool)
     )
-    with pytest.raises(InvalidInputError, match="all cut off; gather"):
+    with pytest.raises(ImproperPolicyError, match="all cut off; gather"):
         choice_of(cut_off, ["x"])
-    assert choice_of(cut_off, ["x"], discount=0.9).validation.cut_off == 20  # there none has to end
+    assert choice_of(cut_off, ["x"], discount=0.9).stack.episodes == 20  # there none has to end

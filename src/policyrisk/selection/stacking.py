@@ -34,7 +34,7 @@ from scipy.optimize import nnls
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import number, percent, plural, table
-from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning
+from policyrisk.errors import ImproperPolicyError, InvalidInputError, PolicyRiskError, PolicyRiskWarning
 from policyrisk.lstd import LSTD
 from policyrisk.lstd.folds import fits_without_each
 from policyrisk.risk import RiskFunction
@@ -61,7 +61,7 @@ class StackedCandidate:
     variance_share: float = 0.0
     mse: float = math.nan  # of J
     score: float = math.nan  # of V: the mean of (q − V)² / v²
-    reason: str = ""  # why it failed
+    reason: str = ""  # why it was left out
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ class Stack:
         ]
         if self.reference is not None:
             lines.append(f"cut-off episodes are completed by {' and '.join(dict.fromkeys(self.reference))}")
-        failed = [f"failed: {each.name}: {each.reason}" for each in self.candidates if each.reason]
+        failed = [f"left out: {each.name}: {each.reason}" for each in self.candidates if each.reason]
         return "\n".join(lines + failed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,7 +158,15 @@ class _Said:
     variance: Floats  # (n,)
     end_mean: Floats  # (episodes,): J where the episode was cut off, nan elsewhere
     end_variance: Floats
-    fit: RiskFunction | None  # to all episodes
+    fit: RiskFunction  # to all episodes
+
+    def same(self, other: _Said) -> bool:
+        """Whether another says the same at all steps, as two spellings of one table do."""
+        pairs = (self.mean, other.mean), (self.variance, other.variance)
+        return all(
+            np.allclose(a, b, rtol=1e-6, atol=1e-6 * float(np.nanmax(np.abs(a), initial=0.0)), equal_nan=True)
+            for a, b in pairs
+        )
 
 
 def stack(
@@ -181,6 +189,11 @@ def stack(
     [('line', 1.0)]
     """
     discount = next(iter(candidates.values())).discount
+    if discount == 1.0 and not data.terminated.any():
+        raise ImproperPolicyError(
+            f"with discount=1 some episode must terminate (Assumption 1: proper policy), got {len(data)} "
+            "episodes, all cut off; gather episodes that end, or use a discount below 1"
+        )
     folds = fold_of_episodes(0, len(data), FOLDS, key)
     steps = _Steps.of(data, discount, folds)
     said, failed = _all_said(candidates, steps, folds)
@@ -242,9 +255,14 @@ def _all_said(
     failed: dict[str, str] = {}
     with ProgressBar("candidates", len(candidates)) as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", PolicyRiskWarning)  # what a candidate lacks is in its score
-        for name, lstd in candidates.items():
+        for name, lstd in sorted(candidates.items(), key=lambda each: each[1].features.size):
             try:
-                said[name] = _said(fits_without_each(lstd, parts), steps, folds)
+                new = _said(fits_without_each(lstd, parts), steps, folds)
+                alike = next((other for other, each in said.items() if each.same(new)), None)
+                if alike is None:
+                    said[name] = new
+                else:
+                    failed[name] = f"says what {alike} says"
             except (PolicyRiskError, np.linalg.LinAlgError) as error:
                 failed[name] = f"{type(error).__name__}: {error}"
             bar.advance()
