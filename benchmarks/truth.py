@@ -12,9 +12,10 @@ At 50 visited states of every task (truth_tasks.py), with J, σ the truth and av
     coverage         the share of the states whose nominal 95 % interval holds the truth
     width            the average width of the intervals, in units of √(mean σ²)
 
-A nan (a state about which the method says nothing) counts as the mean and std of all returns to go in the
-errors, and as not covered. At the start: whether the intervals of mean and std hold the truth of the start
-distribution, and the errors of the values in units of its σ. Seconds are of processor time.
+A nan (a state about which the method says nothing, or all of them where it refuses the data) counts as the
+mean and std of all returns to go in the errors, and as not covered. At the start: whether the intervals of
+mean and std hold the truth of the start distribution, and the errors of the values in units of its σ. Seconds
+are of processor time.
 
 From an earlier run (--beside) the methods come that this one lacks; its policyrisk is called "before".
 """
@@ -70,12 +71,12 @@ def measures(answer: Answer, J: Array, std: Array, start: tuple[float, float], o
         known = np.isfinite(high - low)
         row[f"{of}_coverage"] = float(np.mean((low <= truth) & (truth <= high)))
         row[f"{of}_width"] = float(np.mean((high - low)[known]) / unit) if known.any() else float("nan")
-    for of, truth, (value, low, high) in (
-        ("mean", start[0], answer.start_mean),
-        ("std", start[1], answer.start_std),
+    for of, truth, (value, low, high), (else_value, *_) in (
+        ("mean", start[0], answer.start_mean, overall.start_mean),
+        ("std", start[1], answer.start_std, overall.start_std),
     ):
         row[f"start_{of}_coverage"] = float(low <= truth <= high)
-        row[f"start_{of}_error"] = (value - truth) / start[1]
+        row[f"start_{of}_error"] = ((value if np.isfinite(value) else else_value) - truth) / start[1]
         row[f"start_{of}_width"] = (high - low) / start[1]
     return row
 
@@ -189,7 +190,8 @@ def verdict(rows: list[Row]) -> list[str]:
                 f"({at['std_error']:.3f} beside {errors[best]:.3f})"
             )
     for row in rows:
-        unwarned = all(advice.startswith(("ok", "note")) for advice in row.get("advice", ()))
+        said = row.get("advice", ["failed"])  # a refusal is a warning
+        unwarned = all(advice.startswith(("ok", "note")) for advice in said)
         if row["method"] == "policyrisk" and row["std_error"] > 0.5 and unwarned:
             lines.append(f"{row['task']}, {row['episodes']:,}: an error of {row['std_error']:.2f} unwarned")
     return lines
@@ -202,7 +204,7 @@ def false_alarm(repeat: int) -> Row:
     data = [task.sample(200, 10**6 + 2 * repeat + k) for k in (0, 1)]
     results = [pr.evaluate(part, discount=task.discount, seed=repeat) for part in data]
     risks = {name: result.risk for name, result in zip("ab", results, strict=True)}
-    found = pr.compare(risks, data[0].starts(), pr.criteria.MeanMinusStd())
+    found = pr.compare(risks, criterion=pr.criteria.MeanMinusStd(1.0))
     p = float("nan") if found.significance is None else found.significance.p_value
     return {"repeat": repeat, "p": p, "features": [str(r.notes.get("features")) for r in results]}
 

@@ -49,8 +49,8 @@ def policyrisk(data: pr.Trajectories, discount: float, x: Array, seed: int) -> A
         try:
             result = pr.evaluate(data, discount=discount, seed=seed)
         except PolicyRiskError as error:  # it has no answer
-            nothing = np.full(len(x), np.nan)
-            return _without_intervals(nothing, nothing, data, discount, failure=str(error))
+            nothing, none, unknown = np.full(len(x), np.nan), np.full((len(x), 2), np.nan), (np.nan,) * 3
+            return Answer(nothing, nothing, none, none, unknown, unknown, {"failure": str(error)})
         risk, summary = result.risk, result.summary
         return Answer(
             risk.mean(x),

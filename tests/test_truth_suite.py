@@ -289,3 +289,10 @@ def test_a_failure_is_an_answer_that_says_nothing(monkeypatch: pytest.MonkeyPatc
     assert np.isnan(found.mean).all()
     assert np.isnan(found.std_interval).all()
     assert found.facts == {"failure": "data must end"}
+    J, std = task.true(task.states())
+    overall = truth_methods.sample(task.sample(20, 0), 1.0, task.states(), 0)
+    row = truth.measures(found, J, std, task.start_truth(), overall)
+    plain = truth.measures(overall, J, std, task.start_truth(), overall)
+    assert (row["start_mean_coverage"], row["start_std_coverage"]) == (0.0, 0.0)
+    assert row["start_std_error"] == plain["start_std_error"]
+    assert row["std_error"] == plain["std_error"]
