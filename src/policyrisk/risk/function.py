@@ -206,8 +206,8 @@ class RiskFunction:
         episodes told how much these miss, as in the answers of :func:`policyrisk.evaluate`; it is the
         default there. "student" and "bootstrap": randomness alone, about the limit that these features have.
 
-        "full": estimate ± t · √(standard error² + model error²), see :mod:`policyrisk.risk.mixture`, on the
-        scale of log Ṽ for the variance and the std.
+        "full": estimate ± t · error, the error being that of :mod:`policyrisk.risk.mixture`, on the scale of
+        log Ṽ for the variance and the std.
 
         "student": estimate ± t · standard error, where t is Student's quantile with max(e − 1, 1) degrees of
         freedom, e = ``episodes(x)`` being those behind the estimate. Where only one or two stand behind it
@@ -491,9 +491,9 @@ class RiskFunction:
             J, V = (np.where(episodes == 0, np.nan, values) for values in (J, V))
             model = None
             if self.misfit is not None:
-                apart = mixture.spread(self.support, phi_J, self.w_mean, J)
-                second_apart = mixture.spread(self.second_support, phi_M, self.w_second, second)
-                model = self.misfit.of_mean(apart, V), self.misfit.of_variance(second_apart, V)
+                m_J = mixture.spread(self.support, phi_J, self.w_mean, J)
+                m_M = mixture.spread(self.second_support, phi_M, self.w_second, second)
+                model = self.misfit.randomness, self.misfit.spread * m_J, self.misfit.spread * m_M
             yield StateEstimates(known_J, known_M, J, V, episodes, self.variance_method, model)
             first += rows
             if sp.issparse(phi_J) and sp.issparse(phi_M):

@@ -9,11 +9,13 @@ features are :class:`~policyrisk.features.Joint`, its weights the members' times
 bars the members' replicates side by side, which were drawn with the same multipliers for the same episodes.
 (The paper's M̃ is mixed with the shares a, and Ṽ = M̃ − J̃².)
 
-No member has the truth among its features. How far they are apart at a state, and how far their mixture was
-from held-out episodes beyond what randomness explains, is in the :class:`Misfit`: the squared model error is
+No member has the truth among its features, and features and shares were chosen from the same episodes that
+were fitted. The :class:`Misfit` says what that adds to the squared standard errors s² of randomness:
 
-    of J̃     κ_J Σ_i a_i (J̃_i(x) − J̃(x))² + τ_J Ṽ(x)
-    of Ṽ     κ_V Σ_i b_i (Ṽ_i(x) − Ṽ(x))² + τ_V Ṽ(x)²
+    of J̃     ρ s_J² + κ Σ_i a_i (J̃_i(x) − J̃(x))²
+    of Ṽ     ρ s_V² + κ Σ_i b_i (Ṽ_i(x) − Ṽ(x))²
+
+the second term being the spread of the members about the mixture.
 """
 
 from __future__ import annotations
@@ -37,20 +39,10 @@ MIXTURE = "mixture"
 @record
 @dataclass(frozen=True)
 class Misfit:
-    """The model error: how much of the members' spread, and of the variance itself, is added to errors."""
+    """What is added to squared standard errors for the features and their choice."""
 
-    mean_spread: float = 0.0  # κ_J
-    mean_share: float = 0.0  # τ_J
-    variance_spread: float = 0.0  # κ_V
-    variance_share: float = 0.0  # τ_V
-
-    def of_mean(self, spread: Floats, V: Floats) -> Floats:
-        """The squared model error of J̃ at states with this spread of the members, of shape (n,)."""
-        return self.mean_spread * spread + self.mean_share * np.maximum(V, 0.0)
-
-    def of_variance(self, spread: Floats, V: Floats) -> Floats:
-        """That of Ṽ, of shape (n,)."""
-        return self.variance_spread * spread + self.variance_share * V**2
+    randomness: float = 1.0  # ρ
+    spread: float = 1.0  # κ
 
 
 def spread(support: Support | MixedSupport, phi: Matrix, weights: Floats, value: Floats) -> Floats:

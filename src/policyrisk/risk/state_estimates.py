@@ -7,9 +7,9 @@ weights, a_J and a_M being its derivatives by J̃ and by φ_Mᵀ w_second, and s
 
     a_J² s_JJ + 2 a_J a_M s_JM + a_M² s_MM            (s: see :mod:`policyrisk.risk.error_bars`)
 
-which is of randomness alone. Where the squared model errors m_J of J̃ and m_V of Ṽ are known (see
-:mod:`policyrisk.risk.mixture`), the full error adds (∂q/∂J̃)² m_J + (∂q/∂Ṽ)² m_V; full intervals of the
-variance and the std are on the scale of log Ṽ, where they cannot become negative.
+which is of randomness alone. Where it is known what features and their choice add (ρ and the spreads m_J and
+m_V of :mod:`policyrisk.risk.mixture`), the full squared error is ρ times that and (∂q/∂J̃)² m_J + (∂q/∂Ṽ)² m_V;
+full intervals of the variance and the std are on the scale of log Ṽ, where they cannot become negative.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StateEstimates:
     V: Floats  # (n,)
     episodes: Floats  # (n,): those behind the estimates, 0 where unvisited
     variance_method: VarianceMethod
-    model: tuple[Floats, Floats] | None = None  # (n,) each: the squared model errors of J̃ and of Ṽ
+    model: tuple[float, Floats, Floats] | None = None  # ρ, m_J (n,) and m_V (n,)
 
     def value(self, of: Quantity) -> Floats:
         """A quantity at each state, of shape (n,)."""
@@ -64,21 +64,22 @@ class StateEstimates:
         error = self.standard_error(of, bars)
         if method == "student":
             return student_interval(self.value(of), error, self.episodes, level)
-        error = np.sqrt(error**2 + self._model_error(of))
+        error = self._full_error(of, error)
         if of not in ("variance", "std"):
             return student_interval(self.value(of), error, self.episodes, level)
         value = np.where(self.value(of) > 0, self.value(of), np.nan)
         return value[:, None] * np.exp(student_interval(0.0 * value, error / value, self.episodes, level))
 
-    def _model_error(self, of: Quantity) -> Floats:
-        """Its squared model error, of shape (n,)."""
+    def _full_error(self, of: Quantity, error: Floats) -> Floats:
+        """Its error with what features and their choice add to that of randomness, of shape (n,)."""
         if self.model is None:
             raise InvalidInputError(
                 'method="full" needs to know what the features miss, and this estimate does not: it was '
                 'fitted with given features; use method="student", or policyrisk.evaluate'
             )
+        factor, m_J, m_V = self.model
         by_J, by_V = replace(self, variance_method="direct").gradient(of)
-        return by_J**2 * self.model[0] + by_V**2 * self.model[1]
+        return np.sqrt(factor * error**2 + by_J**2 * m_J + by_V**2 * m_V)
 
     def gradient(self, of: Quantity) -> tuple[Floats, Floats]:
         """a_J and a_M, the derivatives of a quantity by J̃ and by φ_Mᵀ w_second, each of shape (n,)."""
