@@ -131,8 +131,8 @@ class OwnEnds:
         if not (following.min() > 0 and following.max() < _MOST_FOLLOWING):
             raise ImproperPolicyError(
                 f"what follows {len(H)} cut-off episodes cannot be estimated from the others: from where "
-                "they end, hardly any episode ends (Assumption 1: proper policy); gather episodes that end, pass "
-                "tail=, or use discount < 1"
+                "they end, hardly any episode ends (Assumption 1: proper policy); gather episodes that end, "
+                "pass tail=, or use discount < 1"
             )
         return factors
 
