@@ -46,8 +46,8 @@ def grow(
 
     Rows with ``grown`` choose the splits: of ``tries`` random ones along every coordinate, x_f ≤ x_if with i
     a random row (the next smaller number where x_if is the largest), that which leaves the least squares of y
-    about the two sides' means. Either side keeps ``least_rows`` rows and ``least_episodes`` episodes, of those
-    that are grown on and, where there are any, of those that are not.
+    about the two sides' means. Either side keeps ``least_rows`` rows and ``least_episodes`` episodes, of
+    those that are grown on and, where there are any, of those that are not.
     """
     n, dim = x.shape
     s0, s1 = stream(key0, key1, index)

@@ -7,18 +7,20 @@ forest's own: with E (ends, leaves) the averages over trees and G (leaves, ends)
     v = c + G e,   e = E v        so that        e = E c + E G e,
 
 where c are the leaves' averages without what is missing. E G has rows that sum to less than 1 as long as
-episodes end (or γ < 1), and e is found by iterating.
+episodes end (or γ < 1), so that I − E G can be inverted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from scipy.linalg import lu_factor, lu_solve
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.errors import ImproperPolicyError
@@ -28,8 +30,7 @@ from policyrisk.montecarlo.leaf_sums import leaf_pieces
 from policyrisk.risk import RiskFunction
 from policyrisk.trajectories import Trajectories
 
-_ITERATIONS = 2_000
-_CLOSE = 1e-10  # relative change below which the iteration has ended
+_MOST_FOLLOWING = 1e6  # cut-off episodes one after the other, on average, from where one was cut off
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,17 +120,23 @@ class OwnEnds:
         G = sp.csr_array(G.multiply(1.0 / visits[:, None]))
         return cls(leaves(ends.states[missing]) / leaves.trees, G)
 
+    @cached_property
+    def _factors(self) -> Any:
+        """The factors of I − E G; an error where what follows cannot be told."""
+        H: Floats = (self.E @ self.G).toarray()
+        factors = lu_factor(np.eye(len(H)) - H, check_finite=False)
+        # H is not negative, so that it is a contraction in some norm just where Σ Hⁿ 1 is positive: how many
+        # cut-off episodes follow each other on average.
+        following = lu_solve(factors, np.ones(len(H)), check_finite=False)
+        if not (following.min() > 0 and following.max() < _MOST_FOLLOWING):
+            raise ImproperPolicyError(
+                f"what follows {len(H)} cut-off episodes cannot be estimated from the others: from where "
+                "they end, hardly any episode ends (Assumption 1: proper policy); gather episodes that end, "
+                "pass tail=, or use discount < 1"
+            )
+        return factors
+
     def solve(self, c: Floats) -> Floats:
         """e = E (c + G e) for c (leaves,) or, one column a draw, (leaves, draws)."""
-        start: Floats = self.E @ c
-        e, scale = start, float(np.abs(start).max(initial=0.0))
-        for _ in range(_ITERATIONS):
-            step: Floats = start + self.E @ (self.G @ e)
-            change, e = float(np.abs(step - e).max(initial=0.0)), step
-            if change <= _CLOSE * max(scale, float(np.abs(e).max(initial=0.0))):
-                return e
-        raise ImproperPolicyError(
-            f"what follows {len(e)} cut-off episodes cannot be estimated from the others: from where they "
-            "end, hardly any episode ends (Assumption 1: proper policy); gather episodes that end, pass "
-            "tail=, or use discount < 1"
-        )
+        e: Floats = lu_solve(self._factors, self.E @ c, check_finite=False)
+        return e
