@@ -245,9 +245,8 @@ def test_columns_are_checked_at_once(tmp_path, case):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"x": ["a", "b", "c", "d", "e"]}, "x must be a column of numbers, got string"),
-        ({"x": [["a"]] * 5}, "x must be a column of numbers, got string"),
-        ({"x": [{"y": 1.0}] * 5}, "x must be a column of numbers, got struct"),
+        ({"x": [["a"]] * 5}, "x must be a column of numbers, or of text in all files, got string"),
+        ({"x": [{"y": 1.0}] * 5}, "x must be a column of numbers, or of text in all files, got struct"),
         ({"reward": ["1", "2", None, "3", "4"]}, "reward must be a column of numbers, got string"),
         (
             {"episode": [1.0, 1.0, 1.0, 2.0, 2.0]},

@@ -100,8 +100,6 @@ def test_bad_rows_are_named(tmp_path, rows, message):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (changed(1, "a,1,oops,2,-2,true,false\n"), "Row #3.*oops"),
-        (changed(1, "a,1,0.25,2,-2,maybe,false\n"), "maybe"),
         (changed(4, "b,1,7\n"), "Expected 7 columns, got 3"),
         ([*ROWS[:5], "b,2,8,6,"], "Expected 7 columns, got 5"),
     ],
@@ -110,6 +108,22 @@ def test_text_that_does_not_parse(tmp_path, rows, message):
     path = written(tmp_path, rows)
     with pytest.raises(InvalidInputError, match=rf"got .*log\.csv, which is none, or is damaged.*{message}"):
         read_csv(path, state=["x", "y"]).load()
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            changed(1, "a,1,oops,2,-2,true,false\n"),
+            "x must hold numbers or names, got both, such as 0.125 and oops",
+        ),
+        (changed(1, "a,1,0.25,2,-2,maybe,false\n"), r"log\.csv must hold what they hold .*Row #3.*maybe"),
+        (changed(1, "a,1,0.25,2,much,true,false\n"), r"log\.csv must hold what they hold .*Row #3.*much"),
+    ],
+)
+def test_text_among_numbers(tmp_path, rows, message):
+    with pytest.raises(InvalidInputError, match=message):
+        read_csv(written(tmp_path, rows), state=["x", "y"]).load()
 
 
 def test_headers(tmp_path):

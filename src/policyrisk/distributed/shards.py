@@ -69,6 +69,8 @@ def shards(path: PathOrPaths, **options: Any) -> list[Shard]:
             f"shards must be files of one kind, {', '.join(_SUFFIXES)}, got {path} with "
             f"{' and '.join(sorted(kinds)) or 'none of these'}; convert them, or pass streams"
         )
+    if kinds != {".npz"} and (labels := read(path, **options).labels):
+        options["codes"] = dict(labels)  # the same numbers for a name, whoever reads it
     pieces = -(-MANY_FILES // len(files)) if kinds == {".parquet"} and "row_groups" not in options else 1
     return [shard for file in files for shard in _pieces(file, pieces, options)]
 

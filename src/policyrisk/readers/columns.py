@@ -2,13 +2,16 @@
 
 Which columns hold what is a :class:`Layout`; a table's own columns are matched with it once for each file,
 and each batch is then converted and checked row by row: types, nulls, finite numbers, ids that come back.
+
+A column of text in the state is a label, and its names are numbered 0, 1, … in the order of the alphabet, so
+that the numbers depend on the set of names alone: not on the order of rows, on batches, or on who reads what.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 _OPTIONAL = ("terminated", "truncated", "step")  # a table without a column of that name may have none
 USUAL = ("episode", "reward", *_OPTIONAL)
+LabelNames: TypeAlias = Mapping[str, tuple[str, ...]]  # of each column of text, in the order of their numbers
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,13 @@ class Layout:
     terminated: str | None = "terminated"
     truncated: str | None = "truncated"
     step: str | None = "step"
+    text: frozenset[str] = frozenset()  # columns of the state that hold names
+
+    @classmethod
+    def of_text(cls, columns: Iterable[str]) -> Layout:
+        """These columns alone, to find out their names."""
+        first, *_ = names = tuple(columns)
+        return cls(names, first, first, None, None, None, frozenset(names))
 
     def used(self) -> list[str]:
         """All columns that are read, once each."""
@@ -84,7 +95,7 @@ def match(layout: Layout, names: Sequence[str], file: str) -> Layout:
             f"terminated or truncated must name a column of booleans, {there}; add one that says in each "
             "episode's last row whether it ended there or was cut off"
         )
-    return Layout(state, **found)
+    return Layout(state, **found, text=layout.text)
 
 
 def _usual_state(names: Sequence[str], there: str) -> tuple[str, ...]:
@@ -100,11 +111,34 @@ def _usual_state(names: Sequence[str], there: str) -> tuple[str, ...]:
     return tuple(numbered)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds names: text, or a dictionary of texts (categories)."""
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return types.is_string(kind) or types.is_large_string(kind)
+
+
+def distinct_names(batches: Iterable[pa.RecordBatch], columns: Iterable[str]) -> dict[str, set[str]]:
+    """The names in each of some columns of text, those of null rows left out."""
+    import pyarrow.compute as pc
+
+    found: dict[str, set[str]] = {name: set() for name in columns}
+    for batch in batches:
+        for name, names in found.items():
+            column = batch.column(name)
+            if not is_text(column.type):
+                continue  # whoever converts the column refuses it
+            names.update(pc.unique(_decoded(column)).drop_null().to_pylist())
+    return found
+
+
 class Converter:
     """Turns one file's record batches, in order, into checked rows."""
 
-    def __init__(self, layout: Layout, file: str) -> None:
-        self.layout, self.file = layout, file
+    def __init__(self, layout: Layout, file: str, labels: LabelNames) -> None:
+        self.layout, self.file, self.labels = layout, file, labels
         self._row = 0  # of the file, where the batch begins
         self._ids = EpisodeIds()
         self._last: Any = None  # the id of the row before
@@ -131,13 +165,11 @@ class Converter:
 
     def _new_episodes(self, ids: pa.Array[Any]) -> Bools:
         """Where another episode begins, of shape (n,); one that was there before is an error."""
-        import pyarrow as pa
         import pyarrow.compute as pc
         from pyarrow import types
 
         name = self.layout.episode
-        if isinstance(ids, pa.DictionaryArray):
-            ids = ids.dictionary_decode()
+        ids = _decoded(ids)
         whole = types.is_integer(ids.type)
         texts = types.is_string, types.is_large_string
         bytes_ = types.is_binary, types.is_large_binary, types.is_fixed_size_binary
@@ -212,6 +244,9 @@ class Converter:
         import pyarrow.compute as pc
         from pyarrow import types
 
+        column = _decoded(column)
+        if name in self.layout.text:
+            return self._codes(column, name)[:, None]
         fixed = types.is_fixed_size_list(column.type)
         if not (fixed or types.is_list(column.type) or types.is_large_list(column.type)):
             return self._numbers(column, name)[:, None]
@@ -234,6 +269,24 @@ class Converter:
             "pass the columns of the state",
         )
         return self._numbers(column.flatten(), name, width=width).reshape(-1, width)
+
+    def _codes(self, column: pa.Array[Any], name: str) -> Ints:
+        """The numbers of the names in a column of text, of shape (n,)."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not is_text(column.type):
+            self._refuse_type(name, "text, as it is in the first file", column.type)
+        self._check_no_nulls(column, name, "fill it in or leave its episode out")
+        known = pa.array(self.labels[name], type=column.type)
+        codes = pc.index_in(column, value_set=known)
+        self._refuse(
+            _nulls(codes),
+            f"{name} must be one of the {len(known)} names that were found or given in codes",
+            lambda at: repr(column[at].as_py()),
+            "read the data again if they have changed, or add the name",
+        )
+        return codes.to_numpy(zero_copy_only=False).astype(np.int64)
 
     def _numbers(
         self,
@@ -262,7 +315,8 @@ class Converter:
         from pyarrow import types
 
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-            self._refuse_type(name, "numbers", kind)
+            state = self.layout.state or ()
+            self._refuse_type(name, "numbers, or of text in all files" if name in state else "numbers", kind)
 
     def _check_no_nulls(self, column: pa.Array[Any], name: str, remedy: str, width: int = 1) -> None:
         if column.null_count:
@@ -276,6 +330,13 @@ class Converter:
         raise InvalidInputError(
             f"{name} must be a column of {rule}, got {kind} in {self.file}; convert it or name another column"
         )
+
+
+def _decoded(column: Any) -> Any:
+    """A column as it is where its values stand in a dictionary."""
+    import pyarrow as pa
+
+    return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
 
 
 def _nulls(column: pa.Array[Any]) -> Bools:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,15 @@ def read_csv(
     terminated: str | None = "terminated",
     truncated: str | None = "truncated",
     step: str | None = "step",
+    codes: Mapping[str, Sequence[str]] | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Stream:
     """A stream of the episodes in a CSV file with a header, a folder of them or a list of files.
 
     The layout, the arguments and the checks are those of :func:`~policyrisk.readers.parquet.read_parquet`. An
-    empty reward stands for null: the row of the end state. Text has no types, so that states are always
-    float64, ids are strings, and flags are ``true`` or ``false``, or 1 or 0.
+    empty reward stands for null: the row of the end state. Text has no types, so that states are float64, but
+    for columns of names, or of ``true`` and ``false``, at the beginning of the first file; ids are strings,
+    and flags are ``true`` or ``false``, or 1 or 0.
 
     >>> import tempfile, pathlib; folder = tempfile.TemporaryDirectory()
     >>> path = pathlib.Path(folder.name, "log.csv")
@@ -44,26 +46,29 @@ def read_csv(
     >>> folder.cleanup()
     """
     layout = as_layout(state, episode, reward, terminated, truncated, step)
-    return table_stream(path, "a CSV file with a header", ".csv", _open, layout, batch_rows)
+    return table_stream(path, "a CSV file with a header", ".csv", _open, layout, batch_rows, codes)
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[Table]:
+    import pyarrow as pa
     from pyarrow import csv
 
     with csv.open_csv(str(path), _options()) as reader:
-        names = reader.schema.names
-    yield Table(names, partial(_batches, str(path)))
+        schema = reader.schema
+    flags = {name for name, kind in zip(schema.names, schema.types, strict=True) if pa.types.is_boolean(kind)}
+    yield Table(schema.names, schema.types, partial(_batches, str(path), flags))
 
 
-def _batches(path: str, layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
+def _batches(path: str, booleans: set[str], layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
     """By blocks of text, whatever the number of rows in them."""
     import pyarrow as pa
     from pyarrow import csv
 
-    flags = {layout.terminated, layout.truncated}
+    texts = {layout.episode, *layout.text}
+    flags = {layout.terminated, layout.truncated, *(booleans & set(layout.state or ()))}
     types = {
-        name: pa.string() if name == layout.episode else pa.bool_() if name in flags else pa.float64()
+        name: pa.string() if name in texts else pa.bool_() if name in flags else pa.float64()
         for name in layout.used()
     }
     # Only an empty cell is null: a nan must not pass for the end of an episode.

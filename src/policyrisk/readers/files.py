@@ -7,15 +7,17 @@ its record batches. Everything else, from the columns to the episodes, is shared
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from policyrisk._core.arrays import as_count
+from policyrisk._core.arrays import as_count, name_some
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError, PolicyRiskError
-from policyrisk.readers.columns import Converter, Layout, match
+from policyrisk.readers.columns import Converter, LabelNames, Layout, distinct_names, is_text, match
 from policyrisk.readers.rows import episodes
 from policyrisk.readers.stream import Piece, Stream
 
@@ -67,6 +69,7 @@ class Table(NamedTuple):
     """An opened file."""
 
     names: Sequence[str]  # of the columns that it has
+    types: Sequence[pa.DataType]  # of each of them; in CSV those that its beginning looks like
     batches: Callable[[Layout, int], Iterator[pa.RecordBatch]]  # a layout's columns, about n rows at a time
 
 
@@ -74,27 +77,89 @@ Opener = Callable[[Path], AbstractContextManager[Table]]
 
 
 def table_stream(
-    path: PathOrPaths, kind: str, suffix: str, open_table: Opener, layout: Layout, batch_rows: int
+    path: PathOrPaths,
+    kind: str,
+    suffix: str,
+    open_table: Opener,
+    layout: Layout,
+    batch_rows: int,
+    codes: Mapping[str, Sequence[str]] | None,
+    open_whole: Opener | None = None,
 ) -> Stream:
-    """A stream over the episodes of some files of one kind; the first file's columns are checked at once."""
+    """A stream over the episodes of some files of one kind; the first file's columns are checked at once.
+
+    That file also says which columns of the state hold text. Their names are found out when they are first
+    needed, in a pass over these columns of all files, each of them whole (``open_whole``).
+    """
     check_installed("pyarrow", f"reading {kind}")
     rows = as_count(batch_rows, "batch_rows", 1)
     files = find_files(path, suffix)
     with damage_named(files[0], kind), open_table(files[0]) as table:
-        match(layout, table.names, str(files[0]))
+        kinds = dict(zip(table.names, table.types, strict=True))
+        state = match(layout, table.names, str(files[0])).state or ()
+        layout = replace(layout, text=frozenset(name for name in state if is_text(kinds[name])))
+    given = _checked_codes(codes, layout.text)
+
+    @cache
+    def labels() -> LabelNames:
+        found: dict[str, set[str]] = {name: set() for name in sorted(layout.text - given.keys())}
+        for file in files if found else ():
+            with damage_named(file, kind), (open_whole or open_table)(file) as table:
+                match(replace(layout, text=frozenset()), table.names, str(file))
+                batches = table.batches(Layout.of_text(found), rows)
+                for name, names in distinct_names(batches, found).items():
+                    found[name] |= names
+        if suffix == ".csv":  # where nothing but its text tells what a column is
+            for name, names in found.items():
+                _check_no_numbers(name, names)
+        return {**given, **{name: tuple(sorted(names)) for name, names in found.items()}}
 
     def parts() -> Iterator[Piece]:
         for file in files:
             with damage_named(file, kind), open_table(file) as table:
                 found = match(layout, table.names, str(file))
-                converter = Converter(found, str(file))
+                converter = Converter(found, str(file), labels())
                 batches = (batch for batch in table.batches(found, rows) if batch.num_rows)
                 yield from episodes(map(converter.rows, batches), str(file))
 
     name = str(path if isinstance(path, str | os.PathLike) else files[0])
     if not isinstance(path, str | os.PathLike) and len(files) > 1:
         name += f" and {len(files) - 1} more"
-    return Stream(name, parts, rows)
+    return Stream(name, parts, rows, labels)
+
+
+def _check_no_numbers(column: str, names: set[str]) -> None:
+    """Raise where some of a column's texts are numbers: one slip of the pen must not make labels of them."""
+
+    def is_number(name: str) -> bool:
+        try:
+            float(name)
+        except ValueError:
+            return False
+        return True
+
+    numbers = sorted(filter(is_number, names))
+    if numbers:
+        texts = sorted(names - set(numbers))
+        raise InvalidInputError(
+            f"{column} must hold numbers or names, got both, such as {numbers[0]} and {name_some(texts, 3)}; "
+            "repair it, or, where all are names, let none of them be a number, or give them in codes="
+        )
+
+
+def _checked_codes(codes: Mapping[str, Sequence[str]] | None, text: frozenset[str]) -> LabelNames:
+    found = {name: tuple(names) for name, names in (codes or {}).items()}
+    for name, names in found.items():
+        if (
+            name not in text
+            or len(set(names)) < len(names)
+            or not all(isinstance(each, str) for each in names)
+        ):
+            raise InvalidInputError(
+                f"codes must give different names for columns of text in the state, which are "
+                f"{', '.join(sorted(text)) or 'none'}, got {name}={list(names)!r}; leave it out"
+            )
+    return found
 
 
 @contextmanager
@@ -108,6 +173,11 @@ def damage_named(file: Path, kind: str) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).strip().rstrip(".")
+        if "CSV conversion error" in reason:
+            raise InvalidInputError(
+                f"columns of {file} must hold what they hold at their beginning (numbers, true and false, or "
+                f"text in the state), got something else ({reason}); repair it, or leave its episode out"
+            ) from error
         raise InvalidInputError(
             f"path must be {kind}, got {file}, which is none, or is damaged or half-written ({reason}); "
             "write it again, or leave it out"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -38,6 +38,7 @@ def read_parquet(
     terminated: str | None = "terminated",
     truncated: str | None = "truncated",
     step: str | None = "step",
+    codes: Mapping[str, Sequence[str]] | None = None,
     batch_rows: int = BATCH_ROWS,
     row_groups: tuple[int, int] | None = None,
 ) -> Stream:
@@ -53,9 +54,11 @@ def read_parquet(
     ``episode`` whole numbers or strings; an episode's rows are together, in one file (the same id in another
     file is another episode). Ids are remembered, 8 bytes each, to find one that comes back.
 
-    ``state`` the columns of the state, in this order: numbers, or lists of equally many numbers. All whole
-    numbers stay whole. None takes the column ``state``, or ``state_0``, ``state_1``, … as
-    :func:`write_parquet` writes them.
+    ``state`` the columns of the state, in this order: numbers, lists of equally many numbers, or text (also
+    categories), whose names are numbered 0, 1, … in the order of the alphabet: ``stream.labels`` has them. A
+    first pass finds them out, over all files; ``codes`` gives them, as ``{"city": ["Oslo", "Rome"]}``,
+    where they are known. All whole numbers stay whole. None takes the column ``state``, or ``state_0``,
+    ``state_1``, … as :func:`write_parquet` writes them.
 
     ``reward`` is null only in an episode's last row, which then is the state that it ended in. Without such a
     row, a terminated episode repeats its last state as its end (nothing follows it, so it is never looked
@@ -85,8 +88,16 @@ def read_parquet(
     >>> folder.cleanup()
     """
     layout = as_layout(state, episode, reward, terminated, truncated, step)
-    opened = partial(_open, row_groups=row_groups)
-    return table_stream(path, "a Parquet file", ".parquet", opened, layout, batch_rows)
+    return table_stream(
+        path,
+        "a Parquet file",
+        ".parquet",
+        partial(_open, row_groups=row_groups),
+        layout,
+        batch_rows,
+        codes,
+        open_whole=partial(_open, row_groups=None),
+    )
 
 
 def count_row_groups(path: str | os.PathLike[str]) -> int:
@@ -103,7 +114,8 @@ def _open(path: Path, row_groups: tuple[int, int] | None) -> Iterator[Table]:
     from pyarrow import parquet as pq
 
     with pq.ParquetFile(str(path), buffer_size=_BUFFER, pre_buffer=False) as file:
-        yield Table(file.schema_arrow.names, partial(_batches, file, row_groups))
+        schema = file.schema_arrow
+        yield Table(schema.names, schema.types, partial(_batches, file, row_groups))
 
 
 def _batches(

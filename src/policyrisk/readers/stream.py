@@ -13,7 +13,7 @@ Some episodes give something up, which is counted and never silent:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,8 +57,15 @@ class Stream:
     Counts(episodes=2, transitions=4, cut_off=0, given_up=0, vanished=0)
     """
 
-    def __init__(self, name: str, parts: Callable[[], Iterator[Piece]], batch_rows: int = BATCH_ROWS) -> None:
+    def __init__(
+        self,
+        name: str,
+        parts: Callable[[], Iterator[Piece]],
+        batch_rows: int = BATCH_ROWS,
+        labels: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
+    ) -> None:
         self.name = name
+        self._labels = labels
         self.batch_rows = batch_rows
         self._parts = parts
         self._counts: Counts | None = None
@@ -106,6 +113,11 @@ class Stream:
     def load(self) -> Trajectories:
         """All episodes, in memory."""
         return Trajectories.concatenate(self)
+
+    @property
+    def labels(self) -> Mapping[str, tuple[str, ...]]:
+        """The names in each column of text, in the order of the numbers 0, 1, … that stand for them."""
+        return self._labels()
 
     @property
     def counts(self) -> Counts:

@@ -1,0 +1,136 @@
+"""Columns of text in the state: the same numbers for a name, whoever reads it and in which parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+import policyrisk as pr
+from policyrisk.distributed.shards import shards
+from policyrisk.errors import BadRowError, InvalidInputError
+from policyrisk.readers import read_csv
+
+CITIES = ["Rome", "Oslo", "Bern", "Paris", "Åre"]
+
+
+def table(cities, kind=None, seed=0):
+    """Episodes of two steps, each in a city of its own; the end state is recorded."""
+    n = len(cities)
+    city = np.repeat(cities, 3).tolist()
+    rewards = np.tile([1.0, 2.0, np.nan], n)
+    return pa.table(
+        {
+            "episode": np.repeat(np.arange(n), 3),
+            "city": pa.array(city, type=pa.string()).cast(kind or pa.string()),
+            "x": np.random.default_rng(seed).random(3 * n),
+            "reward": pa.array(rewards, mask=np.isnan(rewards)),
+            "terminated": np.tile([False, True, False], n),
+        }
+    )
+
+
+def named(stream):
+    """The cities that were read, by their names."""
+    return [stream.labels["city"][int(code)] for code in stream.load().states[:, 0]]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())], ids=str
+)
+@pytest.mark.parametrize("batch_rows", [1, 4, 1000])
+def test_names_are_numbered_in_their_order(tmp_path, kind, batch_rows):
+    cities = [*CITIES, "Oslo", "Rome"]
+    pq.write_table(table(cities, kind), tmp_path / "log.parquet", row_group_size=5)
+    stream = pr.read_parquet(tmp_path / "log.parquet", state=["city", "x"], batch_rows=batch_rows)
+    assert stream.labels == {"city": ("Bern", "Oslo", "Paris", "Rome", "Åre")}
+    assert named(stream) == np.repeat(cities, 3).tolist()
+    alone = pr.read_parquet(tmp_path / "log.parquet", state="city").load().states
+    assert alone.dtype == np.int64
+    assert alone.ravel().tolist() == stream.load().states[:, 0].tolist()
+
+
+def test_the_same_in_every_file_row_group_and_shard(tmp_path):
+    pq.write_table(table(["Rome", "Oslo", "Rome"]), tmp_path / "a.parquet", row_group_size=3)
+    pq.write_table(table(["Bern", "Rome", "Åre"]), tmp_path / "b.parquet", row_group_size=3)
+    whole = pr.read_parquet(tmp_path, state=["city", "x"])
+    assert whole.labels == {"city": ("Bern", "Oslo", "Rome", "Åre")}
+    pieces = shards(tmp_path, state=["city", "x"])
+    assert len(pieces) == 6
+    states = np.concatenate([piece.source().load().states for piece in pieces])
+    np.testing.assert_array_equal(states, whole.load().states)
+    part = pr.read_parquet(tmp_path / "b.parquet", state=["city", "x"], row_groups=(1, 2))
+    assert part.labels == {"city": ("Bern", "Rome", "Åre")}
+    assert named(part) == ["Rome"] * 3
+
+
+def test_names_that_are_given(tmp_path):
+    path = tmp_path / "log.parquet"
+    pq.write_table(table(["Rome", "Oslo"]), path)
+    stream = pr.read_parquet(path, state=["city", "x"], codes={"city": ["Rome", "Bern", "Oslo"]})
+    assert stream.load().states[:, 0].tolist() == [0, 0, 0, 2, 2, 2]
+    with pytest.raises(BadRowError, match=r"city must be one of the 1 names .*got 'Oslo' in row 3"):
+        pr.read_parquet(path, state=["city", "x"], codes={"city": ["Rome"]}).load()
+    for wrong in ({"x": ["a"]}, {"city": ["Rome", "Rome"]}, {"city": [1]}):
+        with pytest.raises(InvalidInputError, match="codes must give different names for columns of text"):
+            pr.read_parquet(path, state=["city", "x"], codes=wrong)
+
+
+def test_numbers_in_dictionaries_and_booleans_are_numbers(tmp_path):
+    path = tmp_path / "log.parquet"
+    log = table(["Rome", "Oslo"])
+    shop = pa.array([7, 7, 7, 3, 3, 3]).dictionary_encode()
+    rain = pa.array([True, False] * 3)
+    pq.write_table(log.append_column("shop", shop).append_column("rain", rain), path)
+    stream = pr.read_parquet(path, state=["shop", "rain"])
+    assert stream.load().states.tolist() == [[7, 1], [7, 0], [7, 1], [3, 0], [3, 1], [3, 0]]
+    assert stream.labels == {}
+
+
+def test_text_in_some_files_alone(tmp_path):
+    pq.write_table(table(["Rome", "Oslo"]), tmp_path / "a.parquet")
+    other = table(["Rome", "Oslo"])
+    numbers = other.set_column(1, "city", pa.array([1.0] * 6))
+    pq.write_table(numbers, tmp_path / "b.parquet")
+    with pytest.raises(
+        InvalidInputError, match=r"city must be a column of text, .*got double in .*b\.parquet"
+    ):
+        pr.read_parquet(tmp_path, state=["city"]).load()
+    (tmp_path / "a.parquet").rename(tmp_path / "c.parquet")
+    with pytest.raises(
+        InvalidInputError, match=r"numbers, or of text in all files, got string in .*c\.parquet"
+    ):
+        pr.read_parquet(tmp_path, state=["city"]).load()
+
+
+def test_a_missing_name(tmp_path):
+    log = table(["Rome", "Oslo"])
+    cities = log.column("city").to_pylist()
+    cities[4] = None
+    pq.write_table(log.set_column(1, "city", pa.array(cities)), tmp_path / "log.parquet")
+    with pytest.raises(BadRowError, match="city must not be null, got null in row 4"):
+        pr.read_parquet(tmp_path / "log.parquet", state=["city"]).load()
+
+
+def test_csv(tmp_path):
+    path = tmp_path / "log.csv"
+    header = "episode,city,rain,x,reward,terminated\n"
+    path.write_text(
+        header
+        + "a,Rome,true,0.5,1,false\na,Oslo,false,1.5,2,true\na,Oslo,false,1.5,,\n"
+        + "b,Bern,false,2,1,true\nb,Rome,true,3,,\n"
+    )
+    stream = read_csv(path, state=["city", "rain", "x"])
+    assert stream.labels == {"city": ("Bern", "Oslo", "Rome")}
+    assert stream.load().states.tolist() == [[2, 1, 0.5], [1, 0, 1.5], [1, 0, 1.5], [0, 0, 2], [2, 1, 3]]
+    (tmp_path / "more.csv").write_text(header + "a,Zug,true,0.5,1,true\na,7,true,0.5,,\n")
+    with pytest.raises(
+        InvalidInputError, match="city must hold numbers or names, got both, such as 7 and Bern"
+    ):
+        read_csv(tmp_path, state=["city", "x"]).load()
+    given = {"city": ["Bern", "Oslo", "Rome", "Zug", "7"]}
+    assert read_csv(tmp_path, state=["city", "x"], codes=given).load().states[-2:].tolist() == [
+        [3, 0.5],
+        [4, 0.5],
+    ]
