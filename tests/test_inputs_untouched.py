@@ -576,6 +576,8 @@ NOT_USED = {
     "distributed.shards": "takes a path and options in plain values",
     "equations.constraint.ConstrainedSolution": "a record that is only made",
     "read": "takes a path and options in plain values",
+    "read_parquet": "takes a path and options in plain values",
+    "readers.read_csv": "takes a path and options in plain values",
     "criteria.Assessment": "a record of plain numbers",
 }
 

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -100,8 +99,11 @@ def table_stream(
         layout = replace(layout, text=frozenset(name for name in state if is_text(kinds[name])))
     given = _checked_codes(codes, layout.text)
 
-    @cache
+    once: list[LabelNames] = []  # found out already
+
     def labels() -> LabelNames:
+        if once:
+            return once[0]
         found: dict[str, set[str]] = {name: set() for name in sorted(layout.text - given.keys())}
         for file in files if found else ():
             with damage_named(file, kind), (open_whole or open_table)(file) as table:
@@ -112,7 +114,8 @@ def table_stream(
         if suffix == ".csv":  # where nothing but its text tells what a column is
             for name, names in found.items():
                 _check_no_numbers(name, names)
-        return {**given, **{name: tuple(sorted(names)) for name, names in found.items()}}
+        once.append({**given, **{name: tuple(sorted(names)) for name, names in found.items()}})
+        return once[0]
 
     def parts() -> Iterator[Piece]:
         for file in files:
