@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import gymnasium
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
+from test_cli import run
 
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError
@@ -225,3 +230,73 @@ def test_too_little_to_tell():
     assert found(few) == ()
     halves = pr.Trajectories(data.states + 0.5, data.rewards, data.lengths, data.terminated)
     assert found(halves) == ()
+
+
+def visits(n=600, seed=0):
+    """A table of episodes in cities of 8 names, whose mean reward and spread differ, and a place x."""
+    rng = np.random.default_rng(seed)
+    code, x = rng.integers(0, 8, n), rng.random(n)
+    means, spreads = rng.permutation(8) * 5.0, 1.0 + rng.permutation(8)
+    rewards = means[code] + 3 * x + spreads[code] * rng.normal(size=n)
+    names = np.array(["Bern", "Kiel", "Lyon", "Nice", "Oslo", "Pisa", "Rome", "Zug"])
+    columns = {
+        "episode": np.repeat(np.arange(n), 2),
+        "city": np.repeat(names[code], 2),
+        "x": np.repeat(x, 2),
+        "reward": pa.array(np.repeat(rewards, 2), mask=np.tile([False, True], n)),
+        "terminated": np.tile([True, False], n),
+    }
+    return pa.table(columns), means, spreads
+
+
+def test_text_from_the_file_to_the_query(tmp_path):
+    log, means, spreads = visits()
+    pq.write_table(log, tmp_path / "log.parquet")
+    evaluation = pr.evaluate(tmp_path / "log.parquet", state=["city", "x"], seed=0)
+    assert evaluation.notes["labels"]["city"][4] == "Oslo"
+    assert "labels" in evaluation.notes["features"]
+    at = np.column_stack([np.arange(8), np.full(8, 0.5)])
+    z = (evaluation.risk.mean(at) - means - 1.5) / evaluation.risk.standard_error(at, of="mean")
+    assert np.abs(z).max() < 4
+    z = (evaluation.risk.std(at) - spreads) / evaluation.risk.standard_error(at, of="std")
+    assert np.abs(z).max() < 4
+    evaluation.save(tmp_path / "out")
+    done = run("query", str(tmp_path / "out"), "--at", "Oslo,0.5", "--json")
+    (answer,) = json.loads(done.stdout)["states"]
+    assert answer["at"] == {"city": "Oslo", "x": 0.5}
+    assert answer["mean"]["value"] == pytest.approx(float(evaluation.risk.mean([[4, 0.5]])[0]))
+    done = run("query", str(tmp_path / "out"), "--at", "Zug,0.5")
+    assert "at city = Zug, x = 0.5" in done.stdout
+    done = run("query", str(tmp_path / "out"), "--at", "Paris,0.5")
+    assert done.returncode == 2
+    assert "city must be one of Bern, Kiel," in done.stderr
+
+
+def test_labels_of_the_command(tmp_path):
+    data = shops(2000)
+    pr.write_parquet(data, tmp_path / "log.parquet", state=["x", "shop"])
+    command = ("evaluate", str(tmp_path / "log.parquet"), "--state", "x,shop", "--out", str(tmp_path / "out"))
+    done = run(*command, "--label", "shops")
+    assert done.returncode == 2
+    assert "--label" in done.stderr
+    done = run(*command, "--label", "shop", "--features", "labels,dims=shop", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["labels"] == {"shop": []}
+
+
+def test_found_labels_are_told():
+    assert pr.evaluate(taxi(100, 0), names=["taxi"], seed=0).notes["labels"] == {"taxi": []}
+    walk = pr.domains.walk(n=30, p=0.7).sample(0, episodes=100, seed=1)
+    assert pr.evaluate(walk, seed=0).notes["labels"] == {}
+
+
+def test_stated_labels():
+    data = shops(500)
+    stated = pr.evaluate(data, names=["x", "shop"], labels=["shop"], seed=0)
+    assert stated.notes["labels"] == {"shop": []}
+    assert "labels,shrink=" in str(stated.notes["choice"]["stack"])
+    for labels in (["shops"], "shop"):
+        with pytest.raises(
+            InvalidInputError, match="labels must be a list of coordinates of the state, x, shop"
+        ):
+            pr.evaluate(data, names=["x", "shop"], labels=labels)

@@ -48,13 +48,20 @@ def evaluate(
         ),
     ],
     state: Annotated[str | None, _column(help="Columns of the state, as in x,y.")] = None,
+    label: Annotated[
+        list[str] | None,
+        _column(
+            help="A column of the state whose numbers are names, as all text is; may be given several times."
+        ),
+    ] = None,
     features: Annotated[
         str,
         _estimator(
             help="auto, or one of tiles:20x20 (,tilings=4), rbf:7x7 (,width=0.2), fourier:3 (,total=4), "
-            "poly:2, tabular (tabular:30). One number is for all coordinates: tiles:10. Each may be followed "
-            "by ,dims=x+y for the coordinates it looks at, and last by ,second= with the features of the "
-            "second moment: poly:1,second=poly:2. auto tries a few by cross-validation.",
+            "poly:2, tabular (tabular:30), labels (,shrink=3). One number is for all coordinates: tiles:10. "
+            "Each may be followed by ,dims=x+y for the coordinates it looks at; some have a slash between: "
+            "tiles:10,dims=x/labels,dims=city. Last may stand ,second= with the features of the second "
+            "moment: poly:1,second=poly:2. auto tries a few by cross-validation.",
             autocompletion=_features,
         ),
     ] = "auto",
@@ -128,6 +135,7 @@ def evaluate(
             level=level,
             seed=seed,
             name=out.absolute().name if name is None else name,
+            labels=label or (),
             checkpoint=None if on_cluster else checkpoint,
             resume=resume,
             on_cluster=on_cluster,
@@ -180,7 +188,7 @@ def _naming_options() -> Iterator[None]:
     except InvalidInputError as error:
         if error.argument is None:
             raise
-        option = "--state" if error.argument == "names" else f"--{error.argument}"
+        option = {"names": "--state", "labels": "--label"}.get(error.argument, f"--{error.argument}")
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 

@@ -19,7 +19,9 @@ _QUANTITIES: tuple[Quantity, ...] = ("mean", "variance", "std", "sharpe")
 
 def query(
     folder: Annotated[Path, typer.Argument(help="A folder that `policyrisk evaluate` wrote.")],
-    at: Annotated[list[str], typer.Option(help="A state, as in 0.2,0.9; may be given several times.")],
+    at: Annotated[
+        list[str], typer.Option(help="A state, as in 0.2,0.9 or Oslo,0.9; may be given several times.")
+    ],
     level: Annotated[
         float | None,
         typer.Option(help="The intervals' level; the evaluation's where not given.", callback=check_level),
@@ -30,7 +32,7 @@ def query(
     from policyrisk.evaluation import Evaluation
 
     evaluation = Evaluation.load(folder)
-    states = [_point(text, evaluation.names) for text in at]
+    states = [_point(text, evaluation) for text in at]
     answers = _answers(evaluation, states, evaluation.level if level is None else level)
     if as_json:
         typer.echo(as_json_text({"name": evaluation.name, "states": answers}))
@@ -38,16 +40,37 @@ def query(
         typer.echo("\n\n".join(_text(evaluation, answer) for answer in answers))
 
 
-def _point(text: str, coordinates: tuple[str, ...]) -> list[float]:
-    """A state: as many numbers as there are coordinates."""
-    parts = text.split(",")
+def _point(text: str, evaluation: Evaluation) -> list[float]:
+    """A state: as many numbers, or names where a label has names, as there are coordinates."""
+    parts, coordinates = text.split(","), evaluation.names
     if len(parts) != len(coordinates):
         raise typer.BadParameter(
             f"{text!r} must have {len(coordinates)} numbers, one each for {', '.join(coordinates)}, "
             f"got {len(parts)}; write for example --at {','.join(['0.5'] * len(coordinates))}",
             param_hint="--at",
         )
-    return [finite_number(part, "--at") for part in parts]
+    return [
+        _code(part.strip(), coordinate, names)
+        if (names := _label_names(evaluation, coordinate))
+        else finite_number(part, "--at")
+        for part, coordinate in zip(parts, coordinates, strict=True)
+    ]
+
+
+def _label_names(evaluation: Evaluation, coordinate: str) -> list[str]:
+    """What the numbers 0, 1, … of a label stand for; nothing where they stand for themselves."""
+    found: list[str] = (evaluation.notes.get("labels") or {}).get(coordinate, [])
+    return found
+
+
+def _code(name: str, coordinate: str, names: list[str]) -> float:
+    if name not in names:
+        more = f", … ({len(names)} in all)" if len(names) > 8 else ""
+        raise typer.BadParameter(
+            f"{coordinate} must be one of {', '.join(names[:8])}{more}, got {name!r}; no other was recorded",
+            param_hint="--at",
+        )
+    return float(names.index(name))
 
 
 def _answers(evaluation: Evaluation, states: list[list[float]], level: float) -> list[dict[str, Any]]:
@@ -62,7 +85,10 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
     out_of_box = outside((risk.features, risk.second_features), np.array(states))
     found: list[dict[str, Any]] = [
         {
-            "at": dict(zip(evaluation.names, state, strict=True)),
+            "at": {
+                name: texts[int(value)] if (texts := _label_names(evaluation, name)) else value
+                for name, value in zip(evaluation.names, state, strict=True)
+            },
             "visited": bool(behind > 0),
             "outside_box": bool(beyond),
             "episodes": float(behind),
@@ -86,7 +112,10 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
 def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
     from policyrisk._core.text import NONE, number, table
 
-    place = ", ".join(f"{name} = {value:g}" for name, value in answer["at"].items())
+    place = ", ".join(
+        f"{name} = {value if isinstance(value, str) else f'{value:g}'}"
+        for name, value in answer["at"].items()
+    )
     if not answer["visited"]:
         return f"{evaluation.name} at {place}: not visited, so that the data say nothing about it"
     rows = []

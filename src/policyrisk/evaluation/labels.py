@@ -1,8 +1,9 @@
 """Labels found in the data: whole-numbered coordinates whose numbers are names.
 
 The numbers of a label are in no order: what is known about 217 and 219 says nothing about 218. So for every
-whole-numbered coordinate with at least FEWEST values, two predictions of the return to go are compared on
-held-out episodes, both for what is left of it after a sum of quadratics in the other coordinates,
+whole-numbered coordinate with at least FEWEST values, and not too many for a table, two predictions of the
+return to go are compared on held-out episodes, both for what is left of it after a sum of quadratics in the
+other coordinates,
 
     table    by the mean at the value itself, n visits, times n/(n + PRIOR)
     near     by those at the other values near by, the value itself left out: a weighted mean, or a weighted
@@ -14,16 +15,22 @@ something (by two standard errors over episodes) and the neighbours less than ha
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from policyrisk._core.arrays import Floats, Ints, Seed
 from policyrisk._core.random import generator
+from policyrisk.errors import InvalidInputError
 from policyrisk.passes.survey import Survey
+from policyrisk.readers import Stream
 from policyrisk.trajectories import Trajectories
 
 FEWEST = 6  # values: a straight line through fewer is not much less than a table of them
 PRIOR = 3.0  # visits
 FOLDS = 4
+MOST = 2_000  # values of all labels together
 _REACH = (1, 2, 4, 8, 16)  # values on either side
 
 
@@ -43,7 +50,11 @@ def label_columns(
     >>> label_columns(shuffled, Survey.of(shuffled), seed=0)
     (0,)
     """
-    whole = [d for d, values in enumerate(survey.values) if values is not None and values.size >= FEWEST]
+    whole = [
+        d
+        for d, values in enumerate(survey.values)
+        if values is not None and FEWEST <= values.size <= MOST // survey.dim
+    ]
     if not whole or len(data) < 2 * FOLDS:
         return ()
     states = np.asarray(data.states[data.visited_rows], dtype=np.float64)
@@ -73,6 +84,32 @@ def label_columns(
         if table.sum() > 2 * error and near < 0.5 * table.sum():
             found.append(d)
     return tuple(found)
+
+
+def stated_labels(given: Sequence[str], names: Sequence[str], data: Any) -> Mapping[int, tuple[str, ...]]:
+    """The coordinates that are labels because someone said so, or because they are text, with their names.
+
+    ``given`` names coordinates, of all that ``names`` names; those of them that are numbers have no names.
+
+    >>> stated_labels(["shop"], ["x", "shop"], data=None)
+    {1: ()}
+    """
+    wrong = [given] if isinstance(given, str) else [name for name in given if name not in names]
+    if wrong:
+        raise InvalidInputError(
+            f"labels must be a list of coordinates of the state, {', '.join(names)}, got {wrong[0]!r}; "
+            f"pass for example [{names[0]!r}]"
+        )
+    found: dict[int, tuple[str, ...]] = {list(names).index(name): () for name in given}
+    if isinstance(data, Stream) and data.labels:
+        if len(data.state_columns) != len(names):
+            raise InvalidInputError(
+                "state must have a column for each coordinate where one is text, got "
+                f"{len(data.state_columns)} columns for {len(names)} coordinates; write a list's numbers "
+                "into columns of their own"
+            )
+        found |= {data.state_columns.index(column): texts for column, texts in data.labels.items()}
+    return dict(sorted(found.items()))
 
 
 def _quadratics(states: Floats) -> Floats:

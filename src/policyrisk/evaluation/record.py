@@ -174,6 +174,7 @@ class Evaluation:
             "box": notes.get("box"),
             "settings": notes.get("settings"),
             "columns": notes.get("columns"),
+            "labels": notes.get("labels"),
             "choice": notes.get("choice"),
             "advice": [asdict(one) for one in self.advice],
             "seconds": dict(self.seconds),

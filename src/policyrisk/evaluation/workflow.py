@@ -26,6 +26,7 @@ from policyrisk._core.text import plural
 from policyrisk.distributed.fold import ShardFold
 from policyrisk.errors import InvalidInputError, NoErrorBarsWarning, PolicyRiskError
 from policyrisk.evaluation.feature_choice import EPISODES, TRANSITIONS, FeatureChoice, choose_features
+from policyrisk.evaluation.labels import stated_labels
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.source import Watched, described, fingerprint, opened, shards_of
 from policyrisk.evaluation.spelling import Spelling, data_box
@@ -59,6 +60,7 @@ def evaluate(
     seed: Seed = None,
     name: str | None = None,
     names: Sequence[str] | None = None,
+    labels: Sequence[str] = (),
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
     on_cluster: bool = False,
@@ -78,7 +80,9 @@ def evaluate(
     states. ``level`` is that of the intervals. ``seed`` is for the samples that are drawn of states and
     episodes; what is estimated depends on it only through the choice of features.
 
-    ``name`` is the policy's and ``names`` the coordinates', for tables and pictures. The fit's sums so far
+    ``name`` is the policy's and ``names`` the coordinates', for tables and pictures. ``labels`` are those of
+    them whose numbers are names; columns of text are labels anyway, and where there are none "auto" finds
+    them itself (:mod:`policyrisk.evaluation.labels`). The fit's sums so far
     are in the file ``checkpoint`` once it has taken some seconds, and ``resume`` goes on from there, to the
     same bits. ``on_cluster`` has Ray's workers read the data, each of several files being a shard; there is
     no checkpoint then, since other workers take over what one has lost. ``say`` is called with the table
@@ -113,6 +117,7 @@ def evaluate(
         **shared,
         "direct": variance == "direct",
         "nonnegative": nonnegative,
+        "labels": list(labels),
         "level": level,
         "seed": number,
     }
@@ -128,6 +133,7 @@ def evaluate(
         low, high, constant = data_box(survey)
         with _naming_arguments():
             names = _coordinates(names, columns.get("state"), survey.dim)
+            stated = stated_labels(labels, names, data)
             if bounds is not None and len(bounds) != len(names):
                 raise InvalidInputError(
                     f"box must have low and high of each of {', '.join(names)}, got "
@@ -146,6 +152,7 @@ def evaluate(
                     high,
                     **shared,
                     variance=variance or "direct",
+                    labels=tuple(stated) or None,
                     seed=number,
                 )
             variance = variance or "direct"
@@ -172,6 +179,11 @@ def evaluate(
             "variance": settled,
             "box": [list(map(float, ends)) for ends in zip(low, high, strict=True)],
             "constant": [names[d] for d in constant],
+            # With the names of those that are text.
+            "labels": {
+                names[d]: list(stated.get(d, ()))
+                for d in sorted({*stated, *(() if choice is None else choice.labels)})
+            },
             "unrecorded_ends": 0 if losses is None else losses.given_up,
             "vanished_episodes": 0 if losses is None else losses.vanished,
             "choice": None if choice is None else choice.to_dict(),

@@ -128,7 +128,7 @@ def table_stream(
     name = str(path if isinstance(path, str | os.PathLike) else files[0])
     if not isinstance(path, str | os.PathLike) and len(files) > 1:
         name += f" and {len(files) - 1} more"
-    return Stream(name, parts, rows, labels)
+    return Stream(name, parts, rows, labels, tuple(state))
 
 
 def _check_no_numbers(column: str, names: set[str]) -> None:

@@ -63,8 +63,10 @@ class Stream:
         parts: Callable[[], Iterator[Piece]],
         batch_rows: int = BATCH_ROWS,
         labels: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
+        state_columns: tuple[str, ...] = (),
     ) -> None:
         self.name = name
+        self.state_columns = state_columns  # their names; none where they have none
         self._labels = labels
         self.batch_rows = batch_rows
         self._parts = parts
