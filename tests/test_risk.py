@@ -600,7 +600,7 @@ def exact(chain, **settings):
 
 
 def test_score_is_the_mean_over_steps(walk):
-    """A step at a time: B and E are those of the rewards, and of the estimate where the episode was cut off."""
+    """A step at a time: B and E are of the rewards, and of the estimate where the episode was cut off."""
     data = walk.sample(0, episodes=60, seed=1, max_steps=25)
     cut_off = int((~data.terminated).sum())
     assert 0 < cut_off < 60

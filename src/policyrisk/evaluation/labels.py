@@ -106,8 +106,9 @@ def stated_labels(given: Sequence[str], names: Sequence[str], data: Any) -> Mapp
     if isinstance(data, Stream) and data.labels:
         if len(data.state_columns) != len(names):
             raise InvalidInputError(
-                f"state must have a column for each coordinate where one is text, got {len(data.state_columns)} "
-                f"columns for {len(names)} coordinates; write a list's numbers into columns of their own"
+                "state must have a column for each coordinate where one is text, got "
+                f"{len(data.state_columns)} columns for {len(names)} coordinates; write a list's numbers "
+                "into columns of their own"
             )
         found |= {data.state_columns.index(column): texts for column, texts in data.labels.items()}
     return dict(sorted(found.items()))

@@ -81,8 +81,8 @@ def evaluate(
     episodes; what is estimated depends on it only through the choice of features.
 
     ``name`` is the policy's and ``names`` the coordinates', for tables and pictures. ``labels`` are those of
-    them whose numbers are names; columns of text are labels anyway, and "auto" finds others (see
-    :mod:`policyrisk.evaluation.labels`). The fit's sums so far
+    them whose numbers are names; columns of text are labels anyway, and where there are none "auto" finds
+    them itself (:mod:`policyrisk.evaluation.labels`). The fit's sums so far
     are in the file ``checkpoint`` once it has taken some seconds, and ``resume`` goes on from there, to the
     same bits. ``on_cluster`` has Ray's workers read the data, each of several files being a shard; there is
     no checkpoint then, since other workers take over what one has lost. ``say`` is called with the table
@@ -179,7 +179,11 @@ def evaluate(
             "variance": settled,
             "box": [list(map(float, ends)) for ends in zip(low, high, strict=True)],
             "constant": [names[d] for d in constant],
-            "labels": {names[d]: list(texts) for d, texts in stated.items()},
+            # With the names of those that are text.
+            "labels": {
+                names[d]: list(stated.get(d, ()))
+                for d in sorted({*stated, *(() if choice is None else choice.labels)})
+            },
             "unrecorded_ends": 0 if losses is None else losses.given_up,
             "vanished_episodes": 0 if losses is None else losses.vanished,
             "choice": None if choice is None else choice.to_dict(),

@@ -8,8 +8,8 @@ weights, a_J and a_M being its derivatives by J̃ and by φ_Mᵀ w_second, and s
     a_J² s_JJ + 2 a_J a_M s_JM + a_M² s_MM            (s: see :mod:`policyrisk.risk.error_bars`)
 
 which is of randomness alone. Where it is known what features and their choice add (ρ and the spreads m_J and
-m_V of :mod:`policyrisk.risk.mixture`), the full squared error is ρ times that and (∂q/∂J̃)² m_J + (∂q/∂Ṽ)² m_V;
-full intervals of the variance and the std are on the scale of log Ṽ, where they cannot become negative.
+m_V of :mod:`policyrisk.risk.mixture`), the full squared error is ρ times that and (∂q/∂J̃)² m_J +
+(∂q/∂Ṽ)² m_V. Full intervals of the variance and the std are on the scale of log Ṽ: they never go below 0.
 """
 
 from __future__ import annotations

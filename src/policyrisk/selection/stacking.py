@@ -17,8 +17,8 @@ standard errors: an estimate that is scored with its own tails could make them w
 
 *Misfit.* Features and shares are chosen from the episodes that are fitted, and returns are skewed: the fewer
 episodes, the more the standard errors of randomness leave out. ρ = 1 + 16/√K and κ = 1 are what made nominal
-95 % intervals cover about 95 % of the truths of a suite of tasks (``benchmarks/truth.py``) at 300 and at 3,000
-episodes. What held-out regions show of the misfit is too random to be put into intervals: it serves as advice.
+95 % intervals cover about 95 % of the truths of a suite of tasks (``benchmarks/truth.py``) at 300 and 3,000
+episodes. What held-out regions show of the misfit is too random to be put into intervals.
 """
 
 from __future__ import annotations
