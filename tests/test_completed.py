@@ -222,11 +222,12 @@ def test_texts_and_plain_values():
 
 def test_halls_interval_solves_halls_equation():
     """T + αT²/3 + α²T³/27 + α/6 = ±t at the ends, T = (value − end) / s."""
-    for alpha in (-0.9, -0.1, 1e-9, 0.3, 1.0):
+    for alpha in (-0.5, -0.1, 1e-9, 0.3, 0.52):
         low, high = skewed_interval(5.0, 0.7, alpha, 12.0, 0.9)
         for end, t in ((low, stats.t.ppf(0.95, 12)), (high, -stats.t.ppf(0.95, 12))):
             T = (5.0 - end) / 0.7
             assert T + alpha * T**2 / 3 + alpha**2 * T**3 / 27 + alpha / 6 == pytest.approx(t, rel=1e-6)
+    assert skewed_interval(5.0, 0.7, 1.0, 12.0, 0.9)[1] == pytest.approx(5.0 + 3 * 0.7), "3/α at the most"
     assert skewed_interval(1.0, 2.0, 0.0, 12.0, 0.9, positive=True)[0] > 0
     assert Estimate.skewed(1.0, 0.5, 0.0, 9.0).high == Estimate.of(1.0, 0.5, 10).high
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from policyrisk.risk.function import RiskFunction
 
 # The estimates at states (n, dim), in order, some at a time.
-Estimator: TypeAlias = Callable[[npt.NDArray[Any]], Iterator[StateEstimates]]
+EstimatesAt: TypeAlias = Callable[[npt.NDArray[Any]], Iterator[StateEstimates]]
 
 EPISODES, TRANSITIONS = 1 << 12, 1 << 16  # that are looked at together, where they come in small batches
 SIZE = 5  # of z
@@ -98,7 +98,7 @@ class CompletedReturns:
         return sum(map(risk.completed_sums, gathered(source, EPISODES, TRANSITIONS)), none)
 
     @classmethod
-    def of(cls, data: Trajectories, at: Estimator, discount: float, l_J: int, l_M: int) -> CompletedReturns:
+    def of(cls, data: Trajectories, at: EstimatesAt, discount: float, l_J: int, l_M: int) -> CompletedReturns:
         """The sums of some episodes."""
         none = cls.empty(l_J, l_M)
         last, rewards = _ends(data, at, discount)
@@ -262,7 +262,7 @@ def centre_shift(d: float, h: float) -> Floats:
     return L
 
 
-def _ends(data: Trajectories, at: Estimator, discount: float) -> tuple[Ints, Floats]:
+def _ends(data: Trajectories, at: EstimatesAt, discount: float) -> tuple[Ints, Floats]:
     """For each episode, (episodes,): the step it is completed from, −1 for none, and the return up to it.
 
     That of a terminated episode is its length.
@@ -285,6 +285,6 @@ def _ends(data: Trajectories, at: Estimator, discount: float) -> tuple[Ints, Flo
     return last, returns
 
 
-def _known(states: npt.NDArray[Any], at: Estimator) -> npt.NDArray[np.bool_]:
+def _known(states: npt.NDArray[Any], at: EstimatesAt) -> npt.NDArray[np.bool_]:
     """Whether there is an estimate at each state, (n,)."""
     return np.concatenate([part.episodes > 0 for part in at(states)])
