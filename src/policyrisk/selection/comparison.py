@@ -147,9 +147,8 @@ def _significance(ranking: tuple[RankedPolicy, ...], level: float) -> Significan
     a, b = first.assessment.value, second.assessment.value
     lead = (a.value - b.value) * (1.0 if first.assessment.larger_is_better else -1.0)
     difference = _welch(lead, a, b, level)
-    p_value = 2.0 * min(difference.probability_positive, 1.0 - difference.probability_positive)
-    if lead == 0.0:
-        p_value = 1.0
+    against = Estimate(-lead, difference.standard_error, dof=difference.dof)
+    p_value = 1.0 if lead == 0.0 else 2.0 * against.probability_positive
     return Significance(first.name, second.name, difference, difference.probability_positive, p_value)
 
 
