@@ -149,16 +149,15 @@ def test_episodes_cut_off_where_nothing_is_known_are_completed_from_before():
     """2 and 3 are only ever ended in or lead there: an episode that comes from 1 is completed from 1."""
     states = [0, 1, 9, 1, 0, 9, 0, 1, 3, 2, 3, 0, 1, 9]
     data = pr.Trajectories(states, np.arange(1.0, 10.0), [2, 2, 2, 1, 2], [True, True, False, False, True])
-    risk = pr.LSTD(pr.Tabular(10), lam=0.0, discount=0.9, variance="direct").fit(data)
-    completed = risk.completed
+    fitted = pr.LSTD(pr.Tabular(10), lam=0.0, discount=0.9, variance="direct").fit(data[data.terminated])
+    completed = CompletedReturns.over(data, fitted)
     assert (completed.count, completed.cut_off, completed.shortened, completed.unknown) == (4, 1, 1, 1)
-    J1 = risk.mean([1])[0]
+    J1 = fitted.mean([1])[0]
     g = [1 + 0.9 * 2, 3 + 0.9 * 4, 5 + 0.9 * J1, 8 + 0.9 * 9]
     assert completed.mean == pytest.approx(np.mean(g))
-    summary = risk.summary()
-    c = 0.81 * risk.variance([1])[0]
-    assert summary.variance_value == pytest.approx(np.var(g, ddof=1) + c / 4)
-    notes = "\n".join(summary.notes)
+    c = 0.81 * fitted.variance([1])[0]
+    assert completed.variance == pytest.approx(np.var(g, ddof=1) + c / 4)
+    notes = "\n".join(replace(fitted, completed=completed).summary().notes)
     assert "1 episode cut off where the data say nothing" in notes
     assert "1 episode of states that the data say nothing about: left out" in notes
 
