@@ -157,7 +157,11 @@ def test_episodes_cut_off_where_nothing_is_known_are_completed_from_before():
     assert completed.mean == pytest.approx(np.mean(g))
     c = 0.81 * fitted.variance([1])[0]
     assert completed.variance == pytest.approx(np.var(g, ddof=1) + c / 4)
-    notes = "\n".join(replace(fitted, completed=completed).summary().notes)
+    assert not completed.usable, "one of five left out is too many"
+    twenty = sum([completed] * 19, CompletedReturns.over(data[:2], fitted))
+    assert not twenty.usable
+    few = sum([CompletedReturns.over(data[data.terminated], fitted)] * 10, completed)
+    notes = "\n".join(replace(fitted, completed=few).summary().notes)
     assert "1 episode cut off where the data say nothing" in notes
     assert "1 episode of states that the data say nothing about: left out" in notes
 

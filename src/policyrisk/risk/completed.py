@@ -27,7 +27,7 @@ is a linear map of z, so that the sums add without a loss of digits.
 Where an episode was cut off in a state that the data say nothing about, there is no J̃(x_T). It is completed
 from the last of its states that the data do say something about, giving up the rewards after it, and counted
 in ``shortened``: leaving it out would select the episodes that end. One with no such state at all can only be
-left out, and is counted in ``unknown``.
+left out, and is counted in ``unknown``; where these are more than LOST_MOST of all, the rest is no answer.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.records import record
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.state_estimates import StateEstimates
+from policyrisk.risk.support import LOST_MOST
 from policyrisk.trajectories import Source, Trajectories, gathered
 
 if TYPE_CHECKING:
@@ -172,6 +173,11 @@ class CompletedReturns:
         both = np.kron(L, L)
         powers: Floats = both @ self.powers @ both.T
         return powers
+
+    @property
+    def usable(self) -> bool:
+        """Whether there are two episodes, and few enough were left out."""
+        return self.count > 1 and self.unknown <= LOST_MOST * (self.count + self.unknown)
 
     @property
     def variance(self) -> float:
