@@ -149,16 +149,19 @@ def test_episodes_cut_off_where_nothing_is_known_are_completed_from_before():
     """2 and 3 are only ever ended in or lead there: an episode that comes from 1 is completed from 1."""
     states = [0, 1, 9, 1, 0, 9, 0, 1, 3, 2, 3, 0, 1, 9]
     data = pr.Trajectories(states, np.arange(1.0, 10.0), [2, 2, 2, 1, 2], [True, True, False, False, True])
-    risk = pr.LSTD(pr.Tabular(10), lam=0.0, discount=0.9, variance="direct").fit(data)
-    completed = risk.completed
+    fitted = pr.LSTD(pr.Tabular(10), lam=0.0, discount=0.9, variance="direct").fit(data[data.terminated])
+    completed = CompletedReturns.over(data, fitted)
     assert (completed.count, completed.cut_off, completed.shortened, completed.unknown) == (4, 1, 1, 1)
-    J1 = risk.mean([1])[0]
+    J1 = fitted.mean([1])[0]
     g = [1 + 0.9 * 2, 3 + 0.9 * 4, 5 + 0.9 * J1, 8 + 0.9 * 9]
     assert completed.mean == pytest.approx(np.mean(g))
-    summary = risk.summary()
-    c = 0.81 * risk.variance([1])[0]
-    assert summary.variance_value == pytest.approx(np.var(g, ddof=1) + c / 4)
-    notes = "\n".join(summary.notes)
+    c = 0.81 * fitted.variance([1])[0]
+    assert completed.variance == pytest.approx(np.var(g, ddof=1) + c / 4)
+    assert not completed.usable, "one of five left out is too many"
+    twenty = sum([completed] * 19, CompletedReturns.over(data[:2], fitted))
+    assert not twenty.usable
+    few = sum([CompletedReturns.over(data[data.terminated], fitted)] * 10, completed)
+    notes = "\n".join(replace(fitted, completed=few).summary().notes)
     assert "1 episode cut off where the data say nothing" in notes
     assert "1 episode of states that the data say nothing about: left out" in notes
 
@@ -222,11 +225,12 @@ def test_texts_and_plain_values():
 
 def test_halls_interval_solves_halls_equation():
     """T + αT²/3 + α²T³/27 + α/6 = ±t at the ends, T = (value − end) / s."""
-    for alpha in (-0.9, -0.1, 1e-9, 0.3, 1.0):
+    for alpha in (-0.5, -0.1, 1e-9, 0.3, 0.52):
         low, high = skewed_interval(5.0, 0.7, alpha, 12.0, 0.9)
         for end, t in ((low, stats.t.ppf(0.95, 12)), (high, -stats.t.ppf(0.95, 12))):
             T = (5.0 - end) / 0.7
             assert T + alpha * T**2 / 3 + alpha**2 * T**3 / 27 + alpha / 6 == pytest.approx(t, rel=1e-6)
+    assert skewed_interval(5.0, 0.7, 1.0, 12.0, 0.9)[1] == pytest.approx(5.0 + 3 * 0.7), "3/α at the most"
     assert skewed_interval(1.0, 2.0, 0.0, 12.0, 0.9, positive=True)[0] > 0
     assert Estimate.skewed(1.0, 0.5, 0.0, 9.0).high == Estimate.of(1.0, 0.5, 10).high
 

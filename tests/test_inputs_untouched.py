@@ -433,6 +433,7 @@ def simulated(given: Given) -> Any:
     "RiskFunction.second_moment",
     "RiskFunction.sharpe",
     "RiskFunction.standard_error",
+    "RiskFunction.completed_sums",
     "RiskFunction.start_sums",
     "RiskFunction.std",
     "RiskFunction.summary",
@@ -465,6 +466,7 @@ def answers(given: Given) -> Any:
         for criterion in (pr.criteria.MeanMinusStd(1.0), pr.criteria.Sharpe(), *bounded):
             found += [float(criterion.assess(summary).value)]
         found.append(str(pr.compare({"a": risk, "b": risk}, x)))
+        found.append(risk.completed_sums(data(given)).powers)
     return found
 
 

@@ -27,7 +27,7 @@ is a linear map of z, so that the sums add without a loss of digits.
 Where an episode was cut off in a state that the data say nothing about, there is no J̃(x_T). It is completed
 from the last of its states that the data do say something about, giving up the rewards after it, and counted
 in ``shortened``: leaving it out would select the episodes that end. One with no such state at all can only be
-left out, and is counted in ``unknown``.
+left out, and is counted in ``unknown``; where these are more than LOST_MOST of all, the rest is no answer.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.records import record
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.state_estimates import StateEstimates
+from policyrisk.risk.support import LOST_MOST
 from policyrisk.trajectories import Source, Trajectories, gathered
 
 if TYPE_CHECKING:
     from policyrisk.risk.function import RiskFunction
 
 # The estimates at states (n, dim), in order, some at a time.
-Estimator: TypeAlias = Callable[[npt.NDArray[Any]], Iterator[StateEstimates]]
+EstimatesAt: TypeAlias = Callable[[npt.NDArray[Any]], Iterator[StateEstimates]]
 
 EPISODES, TRANSITIONS = 1 << 12, 1 << 16  # that are looked at together, where they come in small batches
 SIZE = 5  # of z
@@ -98,7 +99,7 @@ class CompletedReturns:
         return sum(map(risk.completed_sums, gathered(source, EPISODES, TRANSITIONS)), none)
 
     @classmethod
-    def of(cls, data: Trajectories, at: Estimator, discount: float, l_J: int, l_M: int) -> CompletedReturns:
+    def of(cls, data: Trajectories, at: EstimatesAt, discount: float, l_J: int, l_M: int) -> CompletedReturns:
         """The sums of some episodes."""
         none = cls.empty(l_J, l_M)
         last, rewards = _ends(data, at, discount)
@@ -172,6 +173,11 @@ class CompletedReturns:
         both = np.kron(L, L)
         powers: Floats = both @ self.powers @ both.T
         return powers
+
+    @property
+    def usable(self) -> bool:
+        """Whether there are two episodes, and few enough were left out."""
+        return self.count > 1 and self.unknown <= LOST_MOST * (self.count + self.unknown)
 
     @property
     def variance(self) -> float:
@@ -262,7 +268,7 @@ def centre_shift(d: float, h: float) -> Floats:
     return L
 
 
-def _ends(data: Trajectories, at: Estimator, discount: float) -> tuple[Ints, Floats]:
+def _ends(data: Trajectories, at: EstimatesAt, discount: float) -> tuple[Ints, Floats]:
     """For each episode, (episodes,): the step it is completed from, −1 for none, and the return up to it.
 
     That of a terminated episode is its length.
@@ -285,6 +291,6 @@ def _ends(data: Trajectories, at: Estimator, discount: float) -> tuple[Ints, Flo
     return last, returns
 
 
-def _known(states: npt.NDArray[Any], at: Estimator) -> npt.NDArray[np.bool_]:
+def _known(states: npt.NDArray[Any], at: EstimatesAt) -> npt.NDArray[np.bool_]:
     """Whether there is an estimate at each state, (n,)."""
     return np.concatenate([part.episodes > 0 for part in at(states)])

@@ -299,7 +299,8 @@ class RiskFunction:
 
         Without ``starts`` it is that of the data that were fitted: the four are those of their *completed
         returns*, and the estimator's own average over the same starts stands beside them in ``model``. Their
-        intervals hold the randomness of the starts; see :mod:`policyrisk.risk.completed`.
+        intervals hold the randomness of the starts; see :mod:`policyrisk.risk.completed`. Where too many
+        episodes cannot be completed, it is the estimator's average alone.
 
         The rows of ``starts`` (n, dim) are equally likely, or have probabilities proportional to ``weights``
         (n,). The four are then the estimator's: the variance is E[M̃(x_0)] − E[J̃(x_0)]², not the mean of Ṽ;
@@ -318,7 +319,7 @@ class RiskFunction:
             )
         model, joint = self._model_moments(sums, level), None
         moments, completed = model, self.completed if starts is None else None
-        if completed is not None and completed.count > 1:
+        if completed is not None and completed.usable:
             gradients = sums.gradients(self.variance_method) if sums.weight > 0 else None
             joint = completed.covariance(self.error_bars, gradients)
             moments = Moments(

@@ -19,7 +19,7 @@ from policyrisk.risk.summary import PolicySummary
 
 
 @dataclass(frozen=True, eq=False)
-class Ranked:
+class RankedPolicy:
     """A policy's place in a comparison."""
 
     name: str
@@ -56,7 +56,7 @@ class Comparison:
     """Policies in the order of a criterion, the feasible ones first."""
 
     criterion: Criterion
-    ranking: tuple[Ranked, ...]
+    ranking: tuple[RankedPolicy, ...]
     significance: Significance | None  # of the best two, None unless both are feasible
     level: float
     notes: tuple[str, ...]
@@ -127,29 +127,28 @@ def compare(
     criterion = Sharpe() if criterion is None else criterion
     _check(policies, criterion)
     summaries = {name: risk.summary(starts, level=level) for name, risk in policies.items()}
-    ranked = [Ranked(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
+    ranked = [RankedPolicy(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
     ranking = tuple(sorted(ranked, key=_order))
     notes = tuple(_notes(ranking, criterion))
     return Comparison(criterion, ranking, _significance(ranking, level), level, notes)
 
 
-def _order(ranked: Ranked) -> tuple[bool, float, float]:
+def _order(ranked: RankedPolicy) -> tuple[bool, float, float]:
     """Feasible first, then by violation, then by value; what cannot be judged last."""
     judged = ranked.assessment
     value = -judged.value.value if judged.larger_is_better else judged.value.value
     return not judged.feasible, judged.violation, math.inf if math.isnan(value) else value
 
 
-def _significance(ranking: tuple[Ranked, ...], level: float) -> Significance | None:
+def _significance(ranking: tuple[RankedPolicy, ...], level: float) -> Significance | None:
     if len(ranking) < 2 or not ranking[1].assessment.feasible:
         return None
     first, second = ranking[:2]
     a, b = first.assessment.value, second.assessment.value
     lead = (a.value - b.value) * (1.0 if first.assessment.larger_is_better else -1.0)
     difference = _welch(lead, a, b, level)
-    p_value = 2.0 * min(difference.probability_positive, 1.0 - difference.probability_positive)
-    if lead == 0.0:
-        p_value = 1.0
+    against = Estimate(-lead, difference.standard_error, dof=difference.dof)
+    p_value = 1.0 if lead == 0.0 else 2.0 * against.probability_positive
     return Significance(first.name, second.name, difference, difference.probability_positive, p_value)
 
 
@@ -161,7 +160,7 @@ def _welch(lead: float, a: Estimate, b: Estimate, level: float) -> Estimate:
     return Estimate.skewed(lead, math.sqrt(sum(squares)), 0.0, dof, level)
 
 
-def _notes(ranking: tuple[Ranked, ...], criterion: Criterion) -> list[str]:
+def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]:
     notes = [f"{r.name} is not feasible: {r.assessment.reason}" for r in ranking if not r.assessment.feasible]
     notes += [
         f"{r.name}: {plural(r.summary.unvisited, 'start')} of {r.summary.starts} not visited and left out"
