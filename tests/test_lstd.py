@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import policyrisk as pr
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import (
+    CancellationWarning,
     ImproperPolicyError,
     InvalidInputError,
     NegativeVarianceWarning,
@@ -288,3 +289,22 @@ def test_a_variance_that_is_held_at_zero_has_no_error(degree, second, method, la
     np.testing.assert_array_equal(loaded.standard_error(x), errors)
     for state in x[held]:
         assert loaded.summary([state]).variance.standard_error == 0.0
+
+
+def shifted(shift):
+    """20 steps of reward 3 + N(0, 1) + shift: V(x) = 20 − x whatever the shift."""
+    rewards = shift + 3 + np.random.default_rng(0).normal(size=500 * 20)
+    return pr.Trajectories(np.tile(np.arange(21), 500), rewards, [20] * 500, [True] * 500)
+
+
+@pytest.mark.parametrize("shift", [1e6, 1e7, 1e9])
+def test_the_direct_variance_knows_no_shift_of_the_rewards_and_the_other_says_that_it_does(shift):
+    x = np.arange(20)
+    paper, direct = (pr.LSTD(pr.Tabular(20), variance=variance) for variance in ("second-moment", "direct"))
+    truth = paper.fit(shifted(0.0))
+    risk = direct.fit(shifted(shift))
+    np.testing.assert_allclose(risk.variance(x), truth.variance(x), rtol=1e-7)
+    np.testing.assert_allclose(risk.standard_error(x), truth.standard_error(x), rtol=1e-6)
+    with pytest.warns(CancellationWarning, match="variance='direct'"):
+        paper.fit(shifted(shift)).variance([0])
+    assert abs(truth.variance([0])[0] - 20) < 4 * truth.standard_error([0])[0]

@@ -10,6 +10,7 @@ features, 4 all states visited, 11 feasible constraint.
 
 __all__ = [
     "BadRowError",
+    "CancellationWarning",
     "CutOffWarning",
     "EmptyDataError",
     "FewEpisodesWarning",
@@ -89,6 +90,10 @@ class PolicyRiskWarning(UserWarning):
 
 class NegativeVarianceWarning(PolicyRiskWarning):
     """Some estimated variances are negative; they are returned as they are."""
+
+
+class CancellationWarning(PolicyRiskWarning):
+    """M - J^2 lost most of its digits, since the mean is huge beside the variance."""
 
 
 class FewEpisodesWarning(PolicyRiskWarning):

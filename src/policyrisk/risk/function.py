@@ -32,7 +32,12 @@ from policyrisk._core import records
 from policyrisk._core.arrays import Bools, Floats, Seed, as_states, check_choice, check_shape, from_triangle
 from policyrisk._core.records import Arrays, Header, record, unboxed
 from policyrisk._core.text import number, plural
-from policyrisk.errors import FewEpisodesWarning, InvalidInputError, NegativeVarianceWarning
+from policyrisk.errors import (
+    CancellationWarning,
+    FewEpisodesWarning,
+    InvalidInputError,
+    NegativeVarianceWarning,
+)
 from policyrisk.features import Features, as_features, from_spec
 from policyrisk.risk import mixture
 from policyrisk.risk.bands import pointwise_level, riskier, with_replicates
@@ -48,6 +53,7 @@ from policyrisk.risk.summary import Moments, PolicySummary, SampleReturns, Start
 from policyrisk.risk.support import MixedSupport, Support
 from policyrisk.trajectories import Source, Trajectories
 
+CANCELLED = 1e-11  # of J̃²: where M̃ − J̃² is less, rounding has left it fewer than three digits
 FEW_EPISODES = 100  # episodes behind an estimate below which its interval is known to be too narrow
 _CELLS = 2**21  # numbers that are formed at a time
 _FEWEST, _MOST = 128, 2**16  # states at a time
@@ -164,7 +170,7 @@ class RiskFunction:
 
     def variance(self, x: npt.ArrayLike) -> Floats:
         """Ṽ(x), of shape (n,), negative where it comes out so."""
-        return self._collect(x, lambda at: at.V)
+        return self._collect(x, lambda at: at.V, of="variance")
 
     def std(self, x: npt.ArrayLike) -> Floats:
         """√Ṽ(x), of shape (n,), nan where Ṽ(x) < 0."""
@@ -452,12 +458,23 @@ class RiskFunction:
         of: Quantity = "mean",
         width: int = 0,
     ) -> Floats:
-        """``function`` of the estimates at x, in order; a warning where ``of`` is a root of a negative Ṽ."""
-        found, negative = [], 0
+        """``function`` of the estimates at x, in order; warnings where Ṽ has no root, or few digits."""
+        found, negative, cancelled = [], 0, 0
+        # A constraint that is active makes Ṽ = 0 of its own.
+        may_cancel = self.variance_method == "second-moment" and not self.provenance.constrained
         for part in self._parts(x, width):
             found.append(function(part))
             negative += int(np.count_nonzero(part.V < 0))
+            cancelled += int(np.count_nonzero((part.V != 0) & (np.abs(part.V) < CANCELLED * part.J**2)))
         values = np.concatenate(found)
+        if may_cancel and cancelled and of in ("variance", "std", "sharpe"):
+            warnings.warn(
+                f"the variance is below {CANCELLED:g} of the squared mean at {cancelled} of "
+                f"{plural(len(values), 'state')}, so that M - J^2 leaves it fewer than three digits; use "
+                "variance='direct', which does not subtract (where nothing is random, it is 0)",
+                CancellationWarning,
+                stacklevel=3,
+            )
         if negative and of in ("std", "sharpe"):
             warnings.warn(
                 f"the estimated variance is negative at {negative} of {plural(len(values), 'state')}, where "
