@@ -255,3 +255,20 @@ def test_power_on_pinball_tiles_that_do_not_see_the_velocity() -> None:
         found.append(pr.LSTD(given.features, lam=given.lam).fit(data).check(data, seed=seed))
     assert max(reduce(add, [[each.mean.p_value, each.variance.p_value] for each in found])) < 1e-4
     assert "coordinate 2" in str(found[0]) or "coordinate 3" in str(found[0])
+
+
+def test_the_map_shows_where() -> None:
+    """Returns that depend on y alone, which the features do not see; x is seen."""
+    rng, K = np.random.default_rng(2), 3000
+    xy = rng.random((K, 2))
+    rewards = np.where(xy[:, 1] > 0.5, 2.0, 0.0) + rng.normal(size=K)
+    data = Trajectories(np.repeat(xy, 2, axis=0), rewards, np.ones(K, dtype=int), np.ones(K, dtype=bool))
+    check = pr.LSTD(pr.Polynomial(1, [0], [1], dims=[0])).fit(data).check(data, seed=0)
+    axes = pr.plotting.plot_check(check, names=["x", "y"])
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("x", "y")
+    (mesh,) = axes.collections
+    shown = np.asarray(mesh.get_array())  # rows of y
+    assert np.all(shown[0] < -0.5)
+    assert np.all(shown[-1] > 0.5)
+    with pytest.raises(InvalidInputError, match="names must hold 2"):
+        pr.plotting.plot_check(check, names=["x"])

@@ -31,6 +31,7 @@ from policyrisk.passes.fold import here
 pytestmark = pytest.mark.filterwarnings("ignore::policyrisk.errors.FewEpisodesWarning")
 
 STATES = 12
+LINE = pr.Polynomial(1, [0], [STATES])
 
 
 class Given:
@@ -458,7 +459,7 @@ def answers(given: Given) -> Any:
         found += [getattr(risk, name)(x) for name in asked]
         found += [*risk.mean_and_variance(x), risk.standard_error(x), risk.interval(x, of="std")]
         found.append(risk.interval(x, method="bootstrap"))
-        found += [risk.band(x), risk.riskier(x), fitted.check(data(given), features=phi).mean.statistic]
+        found += [risk.band(x), risk.riskier(x), fitted.check(data(given), features=LINE).mean.statistic]
         risk.start_sums(x, weights=weights)
         summary = risk.summary(x, weights=weights)
         found += [float(summary.mean), float(summary.variance), float(risk.score(data(given)).mse)]
@@ -563,7 +564,7 @@ def pinball(given: Given) -> Any:
     return [*found, trained.returns, result.returns]
 
 
-@use("plotting.plot_line", "plotting.plot_map", "plotting.plot_mean_std")
+@use("plotting.plot_check", "plotting.plot_line", "plotting.plot_map", "plotting.plot_mean_std")
 def plotted(given: Given) -> Any:
     box = {"low": [0.0, 0.0], "high": [1.0, 1.0]}
     rng = np.random.default_rng(0)
@@ -581,6 +582,7 @@ def plotted(given: Given) -> Any:
         background=given.array(np.zeros((4, 4, 3))),
     )
     pr.plotting.plot_mean_std({"a": risk.summary(x)})
+    pr.plotting.plot_check(risk.check(record, seed=0))
     return line.lines[0].get_xdata()
 
 

@@ -16,12 +16,13 @@ from policyrisk._core.arrays import Floats, as_count, as_floats, as_states, chec
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk import Quantity, RiskFunction
+from policyrisk.risk.check import FeatureCheck
 from policyrisk.risk.summary import PolicySummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_line", "plot_map", "plot_mean_std"]
+__all__ = ["plot_check", "plot_line", "plot_map", "plot_mean_std"]
 
 Shown: TypeAlias = Quantity | Literal["episodes"]
 
@@ -161,6 +162,62 @@ def plot_map(
     axes.set_ylabel(_literal(labels[up]))
     label = f"standard error of the {LABELS[of]}" if error else LABELS[of]
     axes.figure.colorbar(image, ax=axes, label=label, extend=beyond)
+    return axes
+
+
+def plot_check(check: FeatureCheck, *, names: Sequence[str] | None = None, axes: Axes | None = None) -> Axes:
+    """Where the features misfit: how much higher returns are than the estimated mean, in units of their std.
+
+    A map over the two coordinates (the step is one) along which the misfit changes the most, averaged over
+    the steps that share a cell; a line where only one coordinate was cut. ``names`` (dim) are those of the
+    state's coordinates.
+
+    >>> import policyrisk as pr
+    >>> data = pr.domains.walk(n=8, p=0.7).sample(0, episodes=1000, seed=1)
+    >>> risk = pr.LSTD(pr.TileCoding([0], [8], bins=2)).fit(data)
+    >>> pr.plotting.plot_check(risk.check(data, seed=0), names=["place"]).get_xlabel()
+    'place'
+    """
+    if check.regions is None:
+        raise InvalidInputError(
+            "check must have regions to be drawn, got one of other test features; leave features= out"
+        )
+    regions = check.regions
+    dim = len(regions.least) - 1
+    if names is not None and len(names) != dim:
+        raise InvalidInputError(f"names must hold {dim} names, one a coordinate, got {list(names)}; name all")
+    labels = [*(names or [f"coordinate {i}" for i in range(dim)]), "step"]
+    off, share = check.bias / check.std, check.share
+    low, high = np.maximum(regions.low, regions.least), np.minimum(regions.high, regions.most)
+    centre = (low + high) / 2
+    known = np.isfinite(off) & (share > 0)
+    cut = [i for i in range(dim + 1) if np.ptp(centre[:, i]) > 0]
+    # How much of the misfit goes along with each coordinate.
+    weight = share[known] * (off[known] - np.average(off[known], weights=share[known]))
+    along = [abs(float(weight @ centre[known, i])) / float(np.ptp(centre[:, i])) for i in cut]
+    chosen = sorted(sorted(cut, key=lambda i: -along[cut.index(i)])[:2]) or [0]
+    edges = [np.unique(np.concatenate([low[:, i], high[:, i]])) for i in chosen]
+    middles = np.meshgrid(*((e[1:] + e[:-1]) / 2 for e in edges), indexing="ij")
+    inside = known * np.ones((*middles[0].shape, 1), dtype=np.bool_)
+    for i, middle in zip(chosen, middles, strict=True):
+        inside &= (middle[..., None] >= low[:, i]) & (middle[..., None] <= high[:, i])
+    steps = (inside * share).sum(axis=-1)
+    values = np.where(steps > 0, (inside * np.where(known, share * off, 0.0)).sum(axis=-1), np.nan)
+    values = values / np.where(steps > 0, steps, 1.0)
+    axes = _new_axes(6, 4.8) if axes is None else axes
+    axes.set_xlabel(_literal(labels[chosen[0]]))
+    label = "(return − estimated mean) / std"
+    if len(chosen) == 1:
+        axes.stairs(values, edges[0], color="tab:blue", linewidth=1.6)
+        axes.axhline(0.0, color="0.6", linewidth=0.8)
+        axes.set_ylabel(label)
+    else:
+        most = float(np.nanmax(np.abs(values))) or 1.0
+        axes.set_facecolor(BLANK)
+        mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(values.T), cmap="RdBu", vmin=-most, vmax=most)
+        axes.figure.colorbar(mesh, ax=axes, label=label)
+        axes.set_ylabel(_literal(labels[chosen[1]]))
+    axes.set_title(f"mean: {check.mean}", fontsize="small")
     return axes
 
 

@@ -7,7 +7,7 @@ them. Std, its error V's / (2 std), and the Sharpe ratio follow from those in th
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from policyrisk._core.output import plain
 from policyrisk._core.progress import ProgressBar
 from policyrisk.report.grid import MapGrid
 from policyrisk.risk import Quantity, RiskFunction
+from policyrisk.risk.bands import with_replicates
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
@@ -103,7 +104,8 @@ class Sampled:
     states: Floats  # (n, dim)
     mean: Floats  # (n,)
     std: Floats  # (n,), nan where V < 0
-    interval: Floats  # (n, 2): of the std, nan without error bars
+    interval: Floats  # (n, 2): of the std, for all states together; nan without error bars
+    riskier: Bools  # (n,): than the median state, for all together
     episodes: Floats  # (n,)
 
     @classmethod
@@ -111,10 +113,12 @@ class Sampled:
         """At most SAMPLE of the survey's visited states, evenly spaced in their order."""
         risk, visited = evaluation.risk, evaluation.survey.visited
         states = visited[:: -(-len(visited) // SAMPLE)]
-        interval = np.full((len(states), 2), np.nan)
+        interval, riskier = np.full((len(states), 2), np.nan), np.zeros(len(states), dtype=np.bool_)
         if risk.error_bars is not None:
-            interval = risk.interval(states, of="std", level=evaluation.level)
-        return cls(states, risk.mean(states), risk.std(states), interval, risk.episodes(states))
+            drawn = replace(risk, error_bars=with_replicates(risk.error_bars, seed=0))
+            interval = drawn.band(states, of="std", level=evaluation.level)
+            riskier = drawn.riskier(states, level=evaluation.level)
+        return cls(states, risk.mean(states), risk.std(states), interval, riskier, risk.episodes(states))
 
     def riskiest(self, evaluation: Evaluation, grid: MapGrid) -> list[int]:
         """Rows with a large std, the largest first, that lie apart from each other.

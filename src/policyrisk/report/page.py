@@ -199,10 +199,16 @@ def _ranked_text(evaluation: Evaluation, sampled: Sampled) -> str:
         if evaluation.risk.error_bars is not None
         else "their standard deviation"
     )
+    surely = ""
+    if evaluation.risk.error_bars is not None:
+        surely = (
+            f"The intervals hold for all these states together; “riskier” says which are riskier than the "
+            f"median state, with {100 * evaluation.level:g}% confidence for all together. "
+        )
     return escape(
         f"From {len(sampled.states):,} sampled visited states, ranked by {by}. States that lie within a "
-        f"tenth of the data’s extent of one above are left out. {_DAGGER} marks fewer than {FEW_EPISODES} "
-        "episodes, where the interval is too narrow."
+        f"tenth of the data’s extent of one above are left out. {surely}{_DAGGER} marks fewer than "
+        f"{FEW_EPISODES} episodes, where the interval is too narrow."
     )
 
 
@@ -217,6 +223,7 @@ def _table(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> str:
         ("std", sampled.std[rows]),
         (f"{level} low", sampled.interval[rows, 0]),
         (f"{level} high", sampled.interval[rows, 1]),
+        ("riskier", sampled.riskier[rows].astype(np.float64)),
         ("episodes", np.round(sampled.episodes[rows])),
     ]
     head = "".join(
@@ -224,6 +231,7 @@ def _table(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> str:
         for heading, _ in columns
     )
     texts = [_column(values) for _, values in columns]
+    texts[-2] = ["yes" if surely else NONE for surely in sampled.riskier[rows].tolist()]
     few = (columns[-1][1] < FEW_EPISODES).tolist()
     texts[-1] = [text + _DAGGER if less else text for text, less in zip(texts[-1], few, strict=True)]
     cells = [
