@@ -282,14 +282,15 @@ def _mixture(
 ) -> RiskFunction:
     """The chosen mixture, its members fitted to all of the data."""
     fits: list[RiskFunction] = []
-    for member in sorted(choice.members, key=lambda each: each.spelling is None):  # the forest last
+    members = sorted(choice.members, key=lambda each: each.spelling is None)  # the forest last
+    for member in members:
         if member.spelling is None:
-            tail = _tail(choice, fits, estimator, fold)
+            known = dict(zip(map(str, members), fits, strict=False))
+            tail = _tail(choice, known, estimator, fold)
             forest = ReturnForest(discount=discount)
             fits.append(forest.fit_by(fold, sample, tail=tail, bootstrap=DRAWS, seed=seed))
         else:
             fits.append(estimator(member.spelling).fit_by(fold, bootstrap=DRAWS, seed=seed))
-    members = sorted(choice.members, key=lambda each: each.spelling is None)
     direct = fits[0].variance_method == "direct"
     risk = RiskFunction.mixture(
         fits,
@@ -298,20 +299,20 @@ def _mixture(
         misfit=choice.stack.misfit,
     )
     found = fold(lambda source, _: StartsAndReturns.over(source, risk))
-    return replace(risk, starts=found.starts, completed=found.completed)
+    # How returns and weights vary together; a member's returns are completed almost as the mixture's.
+    draws = [each.completed.draws for each in fits if each.completed is not None]
+    shared = next((each for each in draws if each is not None), None)
+    return replace(risk, starts=found.starts, completed=replace(found.completed, draws=shared))
 
 
 def _tail(
-    choice: FeatureChoice, fits: list[RiskFunction], estimator: Callable[[Spelling], LSTD], fold: Fold
+    choice: FeatureChoice, known: dict[str, RiskFunction], estimator: Callable[[Spelling], LSTD], fold: Fold
 ) -> RiskFunction | None:
     """What completes the forest's cut-off episodes: the estimate that completed them in the choice."""
     if choice.stack.reference is None:
         return None
     name = choice.stack.reference[1]
-    for member, fit in zip(choice.members, fits, strict=False):
-        if str(member) == name:
-            return fit
-    return estimator(Spelling.parse(name)).fit_by(fold, error_bars=False)
+    return known.get(name) or estimator(Spelling.parse(name)).fit_by(fold, error_bars=False)
 
 
 def _coordinates(
