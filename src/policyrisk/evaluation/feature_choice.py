@@ -168,8 +168,8 @@ def choose_features(
         for s in spellings
     }
 
-    def forest(data: Trajectories, tail: RiskFunction | None) -> tuple[Floats, Floats]:
-        fitted = ReturnForest(discount=discount).fit_out_of_bag(data, tail=tail, seed=seed)
+    def forest(data: Trajectories, tail: RiskFunction | None, mean: Floats | None) -> tuple[Floats, Floats]:
+        fitted = ReturnForest(discount=discount).fit_out_of_bag(data, tail=tail, mean=mean, seed=seed)
         return fitted.mean, fitted.variance
 
     stacked = stack(estimators, data, key=int(keys(seed)[0]), forest=forest if variance == "direct" else None)

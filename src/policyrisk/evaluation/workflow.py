@@ -43,7 +43,7 @@ from policyrisk.risk.estimate import as_level
 from policyrisk.trajectories import Source, Trajectories
 
 AUTO = "auto"
-DRAWS = 400  # of the weights, for a mixture's error bars
+DRAWS = 200  # of the weights, for a mixture's error bars
 
 
 def evaluate(
@@ -286,9 +286,23 @@ def _mixture(
     for member in members:
         if member.spelling is None:
             known = dict(zip(map(str, members), fits, strict=False))
-            tail = _tail(choice, known, estimator, fold)
-            forest = ReturnForest(discount=discount)
-            fits.append(forest.fit_by(fold, sample, tail=tail, bootstrap=DRAWS, seed=seed))
+            others = sum(each.mean_share for each in members[:-1])
+            around = (
+                RiskFunction.mixture(fits, [each.mean_share for each in members[:-1]])
+                if others >= 1.0 - others
+                else None
+            )
+            fits.append(
+                ReturnForest(discount=discount).fit_by(
+                    fold,
+                    sample,
+                    tail=_tail(choice, known, estimator, fold),
+                    mean=choice.stack.mean,
+                    around=around,
+                    bootstrap=DRAWS,
+                    seed=seed,
+                )
+            )
         else:
             fits.append(estimator(member.spelling).fit_by(fold, bootstrap=DRAWS, seed=seed))
     direct = fits[0].variance_method == "direct"

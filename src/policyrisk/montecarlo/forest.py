@@ -5,7 +5,8 @@ With B_t = Σ_{s ≥ t} γ^{s−t} r_s the return to go of step t, a tree with l
     v_ℓ = Σ_{t: x_t ∈ ℓ} B_t / N_ℓ,        N_ℓ the steps in ℓ,
 
 and J̃(x) is the average over the trees of the value of the leaf that holds x. A second forest does the same
-to the squared residuals q_t = (B_t − J̃₋(x_t))², which gives Ṽ ≥ 0 directly.
+to the squared residuals q_t = (B_t − J̃₋(x_t))², which gives Ṽ ≥ 0 directly; or to those of another, better
+estimate of J.
 
 *Episodes, not steps, are independent.* A tree is grown on half of the episodes, and the values of its leaves
 are averages over the other half (*honest*: the splits were not chosen to make them large or small, so that
@@ -119,20 +120,32 @@ class ReturnForest:
         sample: Trajectories,
         *,
         tail: RiskFunction | None = None,
+        mean: Floats | None = None,
+        around: RiskFunction | None = None,
         bootstrap: int = 0,
         seed: Seed = None,
     ) -> RiskFunction:
         """As ``fit``, for data that a fold goes over (:mod:`policyrisk.passes.fold`), and a sample of them.
 
         Where the sample holds as many episodes and transitions as the data, it is taken for all of them, in
-        their order, and this is ``fit(sample)``.
+        their order, and this is ``fit(sample)``. ``mean`` (transitions of the sample,) and ``around``, for
+        the whole data, are another estimate's J, which residuals are taken from instead of J̃₋.
         """
-        return self._fit_by(fold, sample, tail, bootstrap, keys(seed))
+        return self._fit_by(fold, sample, tail, bootstrap, keys(seed), mean, around)
 
     def fit_out_of_bag(
-        self, data: Trajectories, *, tail: RiskFunction | None = None, bootstrap: int = 0, seed: Seed = None
+        self,
+        data: Trajectories,
+        *,
+        tail: RiskFunction | None = None,
+        mean: Floats | None = None,
+        bootstrap: int = 0,
+        seed: Seed = None,
     ) -> OutOfBag:
         """As ``fit`` for episodes in memory, with what the forest says of each step without its episode.
+
+        ``mean`` (transitions,) is another estimate's J at each step without its episode: residuals are taken
+        from it instead of J̃₋, whose squared error would be counted as variance.
 
         >>> import policyrisk as pr
         >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=200, seed=1)
@@ -140,17 +153,22 @@ class ReturnForest:
         >>> fitted.mean.shape == data.rewards.shape, bool((fitted.variance >= 0).all())
         (True, True)
         """
-        return self._fit_here(data, tail, bootstrap, keys(seed))
+        return self._fit_here(data, tail, bootstrap, keys(seed), mean)
 
     def _fit_here(
-        self, data: Trajectories, tail: RiskFunction | None, bootstrap: int, key: StreamKey
+        self,
+        data: Trajectories,
+        tail: RiskFunction | None,
+        bootstrap: int,
+        key: StreamKey,
+        given: Floats | None = None,
     ) -> OutOfBag:
         """Both stages, on episodes in memory."""
         draws = as_count(bootstrap, "bootstrap")
         self._check(data, tail)
         ends = Ends.of(data, () if tail is None else (tail,), self.discount, draws)
         mean = self._stage(ends, ends.mean, data.returns_to_go(self.discount), 1, key, draws)
-        residuals = (mean.y - mean.out_of_bag) ** 2
+        residuals = (mean.y - (mean.out_of_bag if given is None else given)) ** 2
         second = self._stage(ends, ends.variance, residuals, 2, key, draws)
         counts = DataCounts.of(data, self.discount)
         moved = (mean.moved, second.moved) if draws else None
@@ -281,10 +299,17 @@ class ReturnForest:
         )
 
     def _fit_by(
-        self, fold: Fold, sample: Trajectories, tail: RiskFunction | None, bootstrap: int, key: StreamKey
+        self,
+        fold: Fold,
+        sample: Trajectories,
+        tail: RiskFunction | None,
+        bootstrap: int,
+        key: StreamKey,
+        given: Floats | None = None,
+        around: RiskFunction | None = None,
     ) -> RiskFunction:
         """The trees of the sample, with values and replicates of all the data, in four passes."""
-        grown = self._fit_here(sample, tail, bootstrap, key).risk
+        grown = self._fit_here(sample, tail, bootstrap, key, given).risk
         counts = fold(lambda source, _: DataCounts.of(source, self.discount))
         if counts.episodes == len(sample) and counts.transitions == sample.transitions:
             return grown
@@ -295,6 +320,7 @@ class ReturnForest:
             draws=bootstrap,
             key=key,
             first=np.cumsum([0, *counts.parts]).tolist(),
+            around=around,
         )
         mean = fold(lambda source, _: passes.mean(source))
         second = fold(lambda source, part: passes.second(source, part, mean))
@@ -390,6 +416,7 @@ class ForestPasses:
     draws: int
     key: StreamKey
     first: Sequence[int]  # the number of each part's first episode
+    around: RiskFunction | None = None  # whose J residuals are taken from, where it is known
 
     @property
     def maps(self) -> tuple[Leaves, Leaves]:
@@ -451,7 +478,11 @@ class ForestPasses:
         return ends, ends.completed(data.returns_to_go(self.discount), ends.mean.values, 1)
 
     def _squares(self, ends: Ends, B: Floats, mean: LeafSums) -> Floats:
-        residuals = B - mean.out_of_bag(self.maps[0], ends.data, B, self._all(ends.data))
+        J = mean.out_of_bag(self.maps[0], ends.data, B, self._all(ends.data))
+        if self.around is not None:
+            other = self.around.mean(ends.data.states[ends.data.visited_rows])
+            J = np.where(np.isnan(other), J, other)
+        residuals = B - J
         return ends.completed(residuals**2, ends.variance.values, 2)
 
     def _all(self, data: Trajectories) -> Bools:

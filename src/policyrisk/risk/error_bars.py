@@ -8,7 +8,7 @@ At a state the gradient is (a_J φ_J, a_M φ_M), so that s_JJ = φ_Jᵀ Σ_JJ φ
 s_MM = φ_Mᵀ Σ_MM φ_M are all that is needed. Features that were never active have no share in Σ.
 
 Where several estimates are mixed, Σ itself is not kept but B draws of the weights' deviations from their
-estimate, the rows of R (B, k), and Σ is RᵀR / B: a standard error from 400 of them is known to 3.5 %.
+estimate, the rows of R (B, k), and Σ is RᵀR / B: a standard error from 200 of them is known to 5 %.
 
 A variance that the positive-variance constraint holds at 0 has no error: for its gradient g, gᵀ Σ g = 0. The
 three terms cancel, and what rounding leaves of them has a root that looks like an error, so that these

@@ -100,7 +100,7 @@ def mixed_bars(
             moved[which].append((R[:, :k] if which == 0 else R[:, k:]) * shares[which][i])
             kept[which].append(own + first)
             first += sizes[which][i]
-    replicates = np.hstack([*moved[0], *moved[1]])
+    replicates = np.hstack([*moved[0], *moved[1]]).astype(np.float32)
     keys = {bars[i].key for i in (*of_mean, *of_second)}
     key = keys.pop() if len(keys) == 1 else None
     return ErrorBars(np.concatenate(kept[0]), np.concatenate(kept[1]), None, None, None, replicates, key=key)

@@ -26,8 +26,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.optimize import nnls
@@ -52,6 +52,10 @@ _ROUNDS = 4
 _FLOOR = 0.1  # of the mean: v is not below it
 CHOSEN, SPREAD = 16.0, 1.0  # √K (ρ − 1), and κ
 FOREST = "forest"
+
+# From episodes, an estimate of what follows cut-off ones, and the J that residuals are taken from (steps,),
+# to J and V at all steps, out of bag.
+Forest: TypeAlias = Callable[[Trajectories, RiskFunction | None, Floats | None], tuple[Floats, Floats]]
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class Stack:
     episodes: int
     steps: int
     reference: tuple[str, str] | None  # the candidates that completed cut-off episodes: J's and V's
+    mean: Floats = field(repr=False)  # (steps,): the mixture's J without each step's episode
 
     @property
     def members(self) -> tuple[StackedCandidate, ...]:
@@ -114,7 +119,9 @@ class Stack:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""
-        return {**asdict(self), "explained": self.explained}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "mean"}
+        plain = {"candidates": [asdict(each) for each in self.candidates], "misfit": asdict(self.misfit)}
+        return {**values, **plain, "explained": self.explained}
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,12 +183,13 @@ def stack(
     data: Trajectories,
     *,
     key: int,
-    forest: Callable[[Trajectories, RiskFunction | None], tuple[Floats, Floats]] | None = None,
+    forest: Forest | None = None,
 ) -> Stack:
     """The shares of the candidates' mixture, from episodes in memory; ``key`` draws the folds.
 
-    ``forest`` is a further candidate, which gives J and V at all steps out of bag, cut-off episodes being
-    completed by the estimate that it is handed.
+    ``forest`` is a further candidate, which gives J and V at all steps out of bag. It is handed an estimate
+    to complete cut-off episodes by, and the J that its residuals are taken from: first None, for its own,
+    then the mixture's.
 
     >>> import policyrisk as pr
     >>> data = pr.domains.walk(n=30, p=0.7).sample(start=0, episodes=300, seed=1)
@@ -206,14 +214,16 @@ def stack(
         rest = steps.weight**2 * np.maximum(steps.at_ends(said[reference[1]].end_variance), 0.0)
     means = {name: each.mean for name, each in said.items()}
     variances = {name: each.variance for name, each in said.items()}
+    tail = None if reference is None else said[reference[1]].fit
     if forest is not None:
-        tail = None if reference is None else said[reference[1]].fit
-        means[FOREST], variances[FOREST] = forest(data, tail)
+        means[FOREST], variances[FOREST] = forest(data, tail, None)
     names = list(means)
     J_i = np.column_stack([np.where(np.isnan(J), completed.mean(), J) for J in means.values()])
     first = np.median(np.column_stack([np.nan_to_num(V) for V in variances.values()]), axis=1)
     a = _shares(J_i, completed, 1.0 / _floored(first))
     J = J_i @ a
+    if forest is not None:
+        variances[FOREST] = forest(data, tail, J)[1]
     q = (completed - J) ** 2 + rest
     V_i = np.column_stack([np.maximum(np.where(np.isnan(V), q.mean(), V), 0.0) for V in variances.values()])
     v = _floored(np.median(V_i, axis=1))
@@ -239,6 +249,7 @@ def stack(
         episodes=len(data),
         steps=len(J),
         reference=reference,
+        mean=J,
     )
 
 
