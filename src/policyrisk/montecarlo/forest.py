@@ -53,7 +53,7 @@ from policyrisk.trajectories import Source, Trajectories, batches, check_reitera
 
 TRANSITIONS = 150_000  # up to which data are taken as one sample, and which a sample of larger ones holds
 _ROWS = 20_000  # steps of either half that a tree is grown on
-_LEAVES = 600  # of a tree, at most about: the fewest steps of a leaf are this part of those it is grown on
+_LEAVES = 1000  # of a tree, at most about: the fewest steps of a leaf are this part of those it is grown on
 _TRIES = 2  # splits that are tried along every coordinate
 _FEWEST = 4  # episodes: two in either half
 
