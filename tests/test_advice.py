@@ -199,8 +199,11 @@ def test_bias_of_returns_without_randomness_is_found():
 
 def test_what_was_not_compared_is_not_called_checked(good):
     assert "the agreement with the returns" in advise(good)[0].seen
+    assert "Not checked: calibration" in advise(good)[0].seen
     older = dataclasses.replace(good, risk=dataclasses.replace(good.risk, completed=None))
-    assert "the agreement" not in advise(older)[0].seen
+    checked, skipped = advise(older)[0].seen.split("Not checked: ")
+    assert "the agreement" not in checked
+    assert "the agreement" in skipped
 
 
 def test_no_error_bars(good):
@@ -226,3 +229,164 @@ def test_starts_that_were_sampled(good):
 def test_the_most_serious_come_first(good):
     order = [one.severity for one in advise(with_facts(good, condition=1e13, redundant=1, terminated=1500))]
     assert order == ["serious", "warning", "note"]
+
+
+# ---- what held-out episodes said of the features that were chosen ----
+
+
+@pytest.fixture(scope="module")
+def chosen():
+    """An answer of the default, on data that nothing stands against."""
+    data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=400, seed=1)
+    return pr.evaluate(data, seed=0)
+
+
+def with_stack(evaluation, **values):
+    choice = evaluation.notes["choice"]
+    stack = {**choice["stack"], **values}
+    return dataclasses.replace(evaluation, notes={**evaluation.notes, "choice": {**choice, "stack": stack}})
+
+
+def test_the_default_is_well_where_nothing_is_wrong_and_says_what_was_checked(chosen):
+    assert {one.severity for one in advise(chosen)} <= {"ok", "note"}
+    well = found(chosen, "Nothing stands")
+    for check in ("calibration", "the range of the returns", "a test of the features", "the agreement"):
+        assert check in well.seen
+    assert "Not checked" not in well.seen
+    assert "400 episodes" in well.seen
+    assert "cover randomness and the choice of features" in well.remedy
+    unchecked = found(dataclasses.replace(chosen, check=None), "Nothing stands")
+    assert "Not checked: a test of the features." in unchecked.seen
+
+
+@pytest.mark.parametrize(
+    ("ratio", "severity"),
+    [
+        (1.0, None),
+        (1.4, None),
+        (0.7, None),
+        (1.6, "warning"),
+        (0.6, "warning"),
+        (2.6, "serious"),
+        (0.0, "serious"),
+    ],
+)
+def test_calibration_on_held_out_episodes(chosen, ratio, severity):
+    advice = found(with_stack(chosen, calibration=ratio), "on episodes that were not fitted")
+    assert (advice and advice.severity) == severity
+    if advice:
+        assert f"are {ratio:.3g} times" in advice.seen
+        assert ("too small" if ratio > 1 else "too large") in advice.title
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.5, None), (0.02, "note"), (-0.2, "warning")])
+def test_a_state_that_tells_nothing(chosen, share, severity):
+    constant = chosen.notes["choice"]["stack"]["constant_mse"]
+    told = with_stack(chosen, explained=share, mse=(1 - share) * constant)
+    advice = found(told, "hardly anything")
+    assert (advice and advice.severity) == severity
+
+
+def test_a_state_without_any_meaning_is_found_from_data():
+    """Returns of one step that do not depend on the state."""
+    rng = np.random.default_rng(0)
+    states = rng.random((800, 1))
+    data = pr.Trajectories(states, rng.normal(size=400), np.ones(400, dtype=int), np.ones(400, dtype=bool))
+    assert found(pr.evaluate(data, seed=0), "hardly anything").severity in ("note", "warning")
+
+
+def test_means_that_no_return_was_like(chosen):
+    assert found(chosen, "outside the range") is None
+    J = chosen.risk.mean(chosen.survey.visited)
+    told = with_stack(chosen, least=float(np.quantile(J, 0.2)), most=0.0)
+    advice = found(told, "outside the range")
+    assert advice.severity == "serious"
+    assert f"no return to go was below {np.quantile(J, 0.2):.4g}" in advice.seen
+    older = with_stack(chosen, least=None, most=None)
+    assert "the range of the returns" in found(older, "Nothing stands").seen.split("Not checked: ")[1]
+
+
+def test_an_older_choice_is_no_evidence(chosen):
+    older = dataclasses.replace(chosen, notes={"choice": {"cross_validation": {}}}, check=None)
+    assert "calibration" in found(older, "Nothing stands").seen.split("Not checked: ")[1]
+
+
+def test_features_that_misfit():
+    """Tiles of the place alone, where a second coordinate decides the drift."""
+    data = pr.domains.walk(n=12, p=0.7).sample(0, episodes=1200, seed=1)
+    halves = pr.LSTD(pr.TileCoding([0], [12], bins=2)).fit(data, bootstrap=400, seed=0)
+    evaluation = Evaluation("policy", ("place",), halves, Survey.of(data, seed=0), check=halves.check(data))
+    assert evaluation.check.material().any()
+    advice = found(evaluation, "cannot express the risk")
+    assert advice.severity in ("warning", "serious")
+    assert "most of all where place" in advice.seen
+    table = pr.LSTD(pr.Tabular(12)).fit(data, bootstrap=400, seed=0)
+    fine = dataclasses.replace(evaluation, risk=table, check=table.check(data))
+    assert found(fine, "cannot express the risk") is None
+    little = dataclasses.replace(
+        evaluation.check, bias=0 * evaluation.check.bias, variance_ratio=1 + 0 * evaluation.check.bias
+    )
+    assert not little.material().any()
+    assert found(dataclasses.replace(evaluation, check=little), "misfit by little").severity == "note"
+
+
+def test_a_few_episodes_that_decide_the_variance():
+    """One step each: three returns of 100 among 400 of N(0, 1), and the same without them."""
+    rng = np.random.default_rng(0)
+    rewards = rng.normal(size=400)
+    one = np.ones(400, dtype=int)
+
+    def told(rewards):
+        data = pr.Trajectories(np.zeros(800), rewards, one, one.astype(bool))
+        return evaluated(pr.LSTD(pr.Polynomial(0, [0], [1])), data)
+
+    assert found(told(rewards), "few episodes decide") is None
+    rewards[:3] = 100
+    evaluation = told(rewards)
+    advice = found(evaluation, "few episodes decide")
+    assert advice.severity == "warning"
+    assert "about 3 of 400 episodes" in advice.seen
+    variance = evaluation.summary.variance
+    error = math.sqrt(np.sum((rewards - rewards.mean()) ** 4)) / np.sum((rewards - rewards.mean()) ** 2)
+    assert variance.standard_error / variance == pytest.approx(error, rel=0.01)
+    assert f"{math.sqrt(error**2 - 1 / 400):.1%} of its size" in advice.seen
+
+
+def test_intervals_that_are_wide(chosen):
+    assert found(chosen, "known only roughly") is None
+    unsure = dataclasses.replace(chosen.risk.misfit, randomness=300.0)
+    wide = dataclasses.replace(chosen, risk=dataclasses.replace(chosen.risk, misfit=unsure))
+    low, high = wide.risk.interval(chosen.survey.visited[:500], of="std").T
+    assert np.median(high / low) > 3
+    assert found(wide, "known only roughly").severity == "warning"
+
+
+def test_a_policy_without_randomness_blows_nothing_up():
+    """Three steps of reward 1: V is 0 everywhere."""
+    states = np.tile([0.0, 1.0, 2.0, 3.0], 200)
+    data = pr.Trajectories(states, np.ones(600), np.full(200, 3), np.ones(200, dtype=bool))
+    evaluation = pr.evaluate(data, seed=0)
+    assert evaluation.summary.std == pytest.approx(0, abs=1e-6)
+    assert {one.severity for one in advise(evaluation)} <= {"ok", "note"}
+    assert evaluation.influence.tolist() == [1.0]
+
+
+def test_a_discount_that_leaves_nothing_of_what_was_cut_off():
+    """Episodes of 100 steps without an end, discount 0.9."""
+    rng = np.random.default_rng(0)
+    data = pr.Trajectories(
+        np.zeros(101 * 200), rng.normal(size=100 * 200), np.full(200, 100), np.zeros(200, dtype=bool)
+    )
+    evaluation = evaluated(pr.LSTD(pr.Polynomial(0, [0], [1]), discount=0.9), data)
+    assert found(evaluation, "cut off").severity == "note"
+    assert (
+        found(evaluated(pr.LSTD(pr.Polynomial(0, [0], [1]), discount=0.999), data), "cut off").severity
+        == "serious"
+    )
+
+
+def test_the_check_is_saved_with_the_rest(chosen, tmp_path):
+    chosen.save(tmp_path)
+    again = Evaluation.load(tmp_path)
+    assert again.check.to_dict() == chosen.check.to_dict()
+    assert [one.seen for one in again.advice] == [one.seen for one in chosen.advice]

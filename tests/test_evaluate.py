@@ -188,6 +188,12 @@ def test_negative_coordinates_and_states_outside_of_the_box(capsys, tmp_path):
     code, out, _ = call(capsys, "query", tmp_path / "out", "--at", "-9,0.5")
     assert code == 0
     assert "outside of the features' box" in out
+    assert "outside the data: no episode was there" in out
+    assert Evaluation.load(tmp_path / "out").outside([[-9, 0.5], [2.001, 0], [0, 2.2]]).tolist() == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_an_unvisited_state_says_so_in_words_and_in_null(capsys, tmp_path):
@@ -209,15 +215,18 @@ def test_auto_prints_and_stores_its_choice_and_is_the_same_with_the_same_seed(ca
     arguments = ["evaluate", tmp_path / "d.parquet", "--seed", "3", "--out"]
     code, out, _ = call(capsys, *arguments, tmp_path / "a")
     assert code == 0
-    assert "Dawid–Sebastiani score of 400 held-out episodes" in out
+    assert "candidates on 400 episodes" in out
+    assert "intervals at states cover randomness and the choice of features" in out
     assert "chosen on all 400 episodes" in out
     call(capsys, *arguments, tmp_path / "b")
     first, second = (json.loads((tmp_path / name / "summary.json").read_text()) for name in "ab")
     assert first["choice"] == second["choice"] is not None
     assert first["mean"] == second["mean"]
     assert first["features"] == first["choice"]["features"]
-    ranking = first["choice"]["cross_validation"]["ranking"]
-    assert {entry["name"].split()[1] for entry in ranking} == {"second-moment", "direct"}
+    assert first["variance_method"] == "direct"
+    assert sum(member["mean_share"] for member in first["choice"]["members"]) == pytest.approx(1)
+    assert first["check"]["episodes"] == 400
+    assert first["influence"] == {"state": 1.0}
     assert (tmp_path / "a" / "risk.npz").read_bytes() == (tmp_path / "b" / "risk.npz").read_bytes()
 
 

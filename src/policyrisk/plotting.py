@@ -165,12 +165,19 @@ def plot_map(
     return axes
 
 
-def plot_check(check: FeatureCheck, *, names: Sequence[str] | None = None, axes: Axes | None = None) -> Axes:
+def plot_check(
+    check: FeatureCheck,
+    of: Literal["mean", "variance"] = "mean",
+    *,
+    names: Sequence[str] | None = None,
+    axes: Axes | None = None,
+) -> Axes:
     """Where the features misfit: how much higher returns are than the estimated mean, in units of their std.
 
-    A map over the two coordinates (the step is one) along which the misfit changes the most, averaged over
-    the steps that share a cell; a line where only one coordinate was cut. ``names`` (dim) are those of the
-    state's coordinates.
+    With ``of="variance"`` it is the logarithm to the base 2 of the variance that was seen over the estimated
+    one. A map over the two coordinates (the step is one) along which the misfit changes the most, averaged
+    over the steps that share a cell; a line where only one coordinate was cut. ``names`` (dim) are those of
+    the state's coordinates.
 
     >>> import policyrisk as pr
     >>> data = pr.domains.walk(n=8, p=0.7).sample(0, episodes=1000, seed=1)
@@ -178,6 +185,7 @@ def plot_check(check: FeatureCheck, *, names: Sequence[str] | None = None, axes:
     >>> pr.plotting.plot_check(risk.check(data, seed=0), names=["place"]).get_xlabel()
     'place'
     """
+    check_choice(of, "of", ("mean", "variance"))
     if check.regions is None:
         raise InvalidInputError(
             "check must have regions to be drawn, got one of other test features; leave features= out"
@@ -187,13 +195,16 @@ def plot_check(check: FeatureCheck, *, names: Sequence[str] | None = None, axes:
     if names is not None and len(names) != dim:
         raise InvalidInputError(f"names must hold {dim} names, one a coordinate, got {list(names)}; name all")
     labels = [*(names or [f"coordinate {i}" for i in range(dim)]), "step"]
-    off, share = check.bias / check.std, check.share
+    with np.errstate(divide="ignore", invalid="ignore"):
+        off = check.bias / check.std if of == "mean" else np.log2(check.variance_ratio)
+    share = check.share
     low, high = np.maximum(regions.low, regions.least), np.minimum(regions.high, regions.most)
     centre = (low + high) / 2
     known = np.isfinite(off) & (share > 0)
     cut = [i for i in range(dim + 1) if np.ptp(centre[:, i]) > 0]
     # How much of the misfit goes along with each coordinate.
-    weight = share[known] * (off[known] - np.average(off[known], weights=share[known]))
+    average = np.average(off[known], weights=share[known]) if known.any() else 0.0
+    weight = share[known] * (off[known] - average)
     along = [abs(float(weight @ centre[known, i])) / float(np.ptp(centre[:, i])) for i in cut]
     chosen = sorted(sorted(cut, key=lambda i: -along[cut.index(i)])[:2]) or [0]
     edges = [np.unique(np.concatenate([low[:, i], high[:, i]])) for i in chosen]
@@ -206,18 +217,18 @@ def plot_check(check: FeatureCheck, *, names: Sequence[str] | None = None, axes:
     values = values / np.where(steps > 0, steps, 1.0)
     axes = _new_axes(6, 4.8) if axes is None else axes
     axes.set_xlabel(_literal(labels[chosen[0]]))
-    label = "(return − estimated mean) / std"
+    label = "(return − estimated mean) / std" if of == "mean" else "log2 (variance seen / estimated)"
     if len(chosen) == 1:
         axes.stairs(values, edges[0], color="tab:blue", linewidth=1.6)
         axes.axhline(0.0, color="0.6", linewidth=0.8)
         axes.set_ylabel(label)
     else:
-        most = float(np.nanmax(np.abs(values))) or 1.0
+        most = float(np.nanmax(np.abs(values), initial=0.0)) or 1.0
         axes.set_facecolor(BLANK)
         mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(values.T), cmap="RdBu", vmin=-most, vmax=most)
         axes.figure.colorbar(mesh, ax=axes, label=label)
         axes.set_ylabel(_literal(labels[chosen[1]]))
-    axes.set_title(f"mean: {check.mean}", fontsize="small")
+    axes.set_title(f"{of}: {getattr(check, of)}", fontsize="small")
     return axes
 
 

@@ -194,20 +194,36 @@ def _naming_options() -> Iterator[None]:
 
 def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequence[Path]) -> str:
     """An evaluation for a person."""
+    from math import isfinite
+
     from policyrisk._core.text import number, percent, plural
+    from policyrisk.evaluation.record import FEW_COORDINATES
 
     survey, notes, risk = evaluation.survey, evaluation.notes, evaluation.risk
     extent = zip(evaluation.names, notes["box"], strict=True)
     method = "estimated directly" if risk.variance_method == "direct" else "from the second moment"
+    condition = ""
+    if isfinite(risk.provenance.condition):  # a forest alone has none
+        condition = f"condition number {number(risk.provenance.condition, 2)}; "
     lines = [
         f"{evaluation.name}: {plural(survey.episodes, 'episode')}, "
         f"{plural(survey.transitions, 'transition')}, {percent(evaluation.cut_off_share)} cut off",
         "box: " + ", ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in extent),
         *(f"note: {name} never changes: it tells nothing about the risk" for name in notes["constant"]),
         f"features {notes['features']} ({risk.features.size}), variance {method}; "
-        f"condition number {number(risk.provenance.condition, 2)}; "
+        f"{condition}"
         f"{percent(evaluation.unvisited_share)} of the box unvisited, "
         f"{percent(evaluation.negative_share)} of the visited states with V < 0",
+        *(
+            ["intervals at states cover randomness and the choice of features"]
+            if risk.misfit is not None and risk.error_bars is not None
+            else []
+        ),
+        *(
+            [f"most influential: {', '.join(evaluation.names[d] for d in evaluation.changing[:2])}"]
+            if len(evaluation.changing) > FEW_COORDINATES
+            else []
+        ),
         "",
         str(evaluation.summary),
         "",

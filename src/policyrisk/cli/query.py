@@ -91,10 +91,13 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
             },
             "visited": bool(behind > 0),
             "outside_box": bool(beyond),
-            "episodes": float(behind),
+            "outside_data": bool(strange),
+            "episodes": 0.0 if strange else float(behind),
             "level": level,
         }
-        for state, behind, beyond in zip(states, episodes, out_of_box, strict=True)
+        for state, behind, beyond, strange in zip(
+            states, episodes, out_of_box, evaluation.outside(states), strict=True
+        )
     ]
     for of in _QUANTITIES:
         with warnings.catch_warnings():
@@ -127,7 +130,7 @@ def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
     beyond = (
         "\noutside of the features' box: these are the numbers at its nearest point" * answer["outside_box"]
     )
-    return (
-        f"{evaluation.name} at {place}: about {answer['episodes']:.0f} of "
-        f"{evaluation.survey.episodes} episodes behind it\n{table(header, rows)}{beyond}"
-    )
+    behind = f"about {answer['episodes']:.0f} of {evaluation.survey.episodes} episodes behind it"
+    if answer["outside_data"]:
+        behind = "outside the data: no episode was there, and the numbers are extrapolated"
+    return f"{evaluation.name} at {place}: {behind}\n{table(header, rows)}{beyond}"

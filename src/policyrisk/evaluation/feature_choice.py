@@ -86,7 +86,12 @@ class FeatureChoice:
             {"features": str(m), "mean_share": m.mean_share, "variance_share": m.variance_share}
             for m in self.members
         ]
-        return {"members": members, "sampled_episodes": self.sampled, "stack": self.stack.to_dict()}
+        return {
+            "features": self.name,
+            "members": members,
+            "sampled_episodes": self.sampled,
+            "stack": self.stack.to_dict(),
+        }
 
 
 def candidates(survey: Survey, transitions: int, names: Sequence[str]) -> list[Spelling]:

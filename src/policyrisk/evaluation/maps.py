@@ -13,7 +13,7 @@ from policyrisk.errors import PolicyRiskWarning
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.spelling import data_box
 from policyrisk.features import Tabular
-from policyrisk.plotting import plot_line, plot_map
+from policyrisk.plotting import plot_check, plot_line, plot_map
 from policyrisk.risk import Quantity
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ _CELLS = 100  # of a map along each coordinate
 def write_maps(evaluation: Evaluation, folder: Path) -> None:
     """Write ``map_mean.png``, ``map_std.png`` and ``map_sharpe.png``.
 
-    Maps over the first two coordinates that matter, the others at their median; lines over one.
+    Maps over the first two coordinates that matter, of many the two most influential, the others at their
+    median; lines over one. Where the features misfit, ``map_check.png`` shows where.
     """
     quantities: tuple[Quantity, ...] = ("mean", "std", "sharpe")
     for of in quantities:
@@ -36,6 +37,11 @@ def write_maps(evaluation: Evaluation, folder: Path) -> None:
             axes = _draw(evaluation, of, _mapped(evaluation))
         axes.set_title(evaluation.name.replace("$", r"\$"))  # no mathematics
         write_figure(axes, folder / f"map_{of}.png")
+    check = evaluation.check
+    if check is not None and check.material().any():
+        of_mean = check.material(ratio=np.inf).any()
+        axes = plot_check(check, "mean" if of_mean else "variance", names=evaluation.names)
+        write_figure(axes, folder / "map_check.png")
 
 
 def _draw(evaluation: Evaluation, of: Quantity, dims: tuple[int, ...]) -> Axes:

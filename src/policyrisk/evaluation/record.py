@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import policyrisk
 from policyrisk._core import records
-from policyrisk._core.arrays import Floats
+from policyrisk._core.arrays import Bools, Floats, as_states
 from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
 from policyrisk._core.text import plural
@@ -30,11 +31,15 @@ from policyrisk.evaluation.advice import Advice, advise
 from policyrisk.features import Features
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction
+from policyrisk.risk.check import FeatureCheck
 from policyrisk.risk.summary import PolicySummary
 from policyrisk.trajectories import Source
 
 RISK, SURVEY = "risk.npz", "survey.npz"
+FEW_COORDINATES = 4  # up to which they are mapped in their own order
 _POINTS = 10_000  # of the box, to tell how much of it the data speak of
+_PERMUTED = 1_000  # visited states that influence is measured at
+_MARGIN = 0.01  # of the data's extent: a state that is beyond it by less is not called outside
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +66,7 @@ class Evaluation:
     level: float = 0.95  # of the intervals
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain values: settings, counts, the choice
     seconds: Mapping[str, float] = field(default_factory=dict)  # that the parts took; they are not saved
+    check: FeatureCheck | None = None  # the test of the features, where it was made
 
     def __post_init__(self) -> None:
         if len(self.names) != self.survey.dim:
@@ -109,10 +115,56 @@ class Evaluation:
         dim = self.survey.dim
         return tuple(sorted(_dims(self.risk.features, dim) | _dims(self.risk.second_features, dim)))
 
-    @property
+    @cached_property
     def changing(self) -> tuple[int, ...]:
-        """Those of them that take more than one value in the data: what there is to map."""
-        return tuple(d for d in self.looked_at if self.survey.low[d] < self.survey.high[d])
+        """Those of them that take more than one value in the data: what there is to map.
+
+        In their order where one can choose between all maps at a glance, up to FEW_COORDINATES of them, and
+        else the most influential ones first.
+        """
+        found = tuple(d for d in self.looked_at if self.survey.low[d] < self.survey.high[d])
+        if len(found) <= FEW_COORDINATES:
+            return found
+        return tuple(sorted(found, key=lambda d: -self.influence[d]))
+
+    @cached_property
+    def influence(self) -> Floats:
+        """Each coordinate's share in how the estimates change from state to state, of shape (dim,).
+
+        By how much J̃ and √Ṽ change, root mean square, where the coordinate is that of another visited state
+        and the others stay; each relative to the sum over coordinates, and the average of the two. 0 for
+        all where nothing changes.
+        """
+        visited = self.survey.visited
+        states = visited[:: -(-len(visited) // _PERMUTED)]
+        other = np.random.default_rng(0).permutation(len(states))
+
+        def values(x: Floats) -> Floats:
+            J, V = self.risk.mean_and_variance(x)
+            return np.column_stack([J, np.sqrt(np.maximum(V, 0.0))])
+
+        before, change = values(states), np.zeros((self.survey.dim, 2))
+        for d in self.looked_at:
+            moved = states.copy()
+            moved[:, d] = states[other, d]
+            squares = np.square(values(moved) - before)
+            known = np.isfinite(squares).all(axis=1)
+            change[d] = np.sqrt(squares[known].mean(axis=0)) if known.any() else 0.0
+        total = change.sum(axis=0)
+        shares: Floats = change[:, total > 0] / total[total > 0]
+        return shares.mean(axis=1) if shares.size else np.zeros(self.survey.dim)
+
+    def outside(self, x: npt.ArrayLike) -> Bools:
+        """Which states (n, dim) lie outside the data in some coordinate, of shape (n,).
+
+        That is by more than a hundredth of what the data span: feature maps take such a state for the
+        nearest one of their box, whose estimate it shares, and no episode was there.
+        """
+        states, survey = as_states(x, "x"), self.survey
+        margin = _MARGIN * (survey.high - survey.low)
+        beyond = (states < survey.low - margin) | (states > np.maximum(survey.high, survey.reached) + margin)
+        found: Bools = np.any(beyond, axis=1)
+        return found
 
     @cached_property
     def middle(self) -> Floats:
@@ -176,6 +228,8 @@ class Evaluation:
             "columns": notes.get("columns"),
             "labels": notes.get("labels"),
             "choice": notes.get("choice"),
+            "check": None if self.check is None else self.check.to_dict(),
+            "influence": dict(zip(self.names, self.influence.tolist(), strict=True)),
             "advice": [asdict(one) for one in self.advice],
             "seconds": dict(self.seconds),
         }
@@ -195,7 +249,7 @@ class Evaluation:
         place = Path(folder)
         make_folder(place, "folder")
         self.risk.save(place / RISK)
-        values = {of: getattr(self, of) for of in ("name", "names", "survey", "level", "notes")}
+        values = {of: getattr(self, of) for of in ("name", "names", "survey", "level", "notes", "check")}
         records.save(place / SURVEY, "Survey", {**values, "risk": _digest(place / RISK)})
 
     @classmethod

@@ -39,11 +39,13 @@ from policyrisk.passes.survey import SurveyPass
 from policyrisk.readers import Stream
 from policyrisk.readers.files import PathOrPaths
 from policyrisk.risk import RiskFunction, VarianceMethod
+from policyrisk.risk.check import FeatureCheck
 from policyrisk.risk.estimate import as_level
 from policyrisk.trajectories import Source, Trajectories
 
 AUTO = "auto"
 DRAWS = 200  # of the weights, for a mixture's error bars
+CHECKED = 100_000  # transitions up to which the features are tested by them
 
 
 def evaluate(
@@ -205,9 +207,14 @@ def evaluate(
                 if checkpoint is not None:
                     Path(checkpoint).unlink(missing_ok=True)  # it would come to the same end
                 raise
+        check = None
+        if choice is not None and shards is None and survey.transitions <= CHECKED:
+            sample = found.sample()
+            with clock("check"):
+                check = _check(risk, sample if len(sample) == survey.episodes else data)
     if name is None:
         name = Path(source).stem if isinstance(source, str | os.PathLike) else "policy"
-    return Evaluation(name, names, risk, survey, level, notes, clock.seconds)
+    return Evaluation(name, names, risk, survey, level, notes, clock.seconds, check)
 
 
 @contextmanager
@@ -317,6 +324,16 @@ def _mixture(
     draws = [each.completed.draws for each in fits if each.completed is not None]
     shared = next((each for each in draws if each is not None), None)
     return replace(risk, starts=found.starts, completed=replace(found.completed, draws=shared))
+
+
+def _check(risk: RiskFunction, data: Source) -> FeatureCheck | None:
+    """The test of a mixture's features by the data; None where it cannot be made."""
+    if risk.error_bars is None or risk.error_bars.key is None:
+        return None
+    try:
+        return risk.check(data)
+    except (PolicyRiskError, np.linalg.LinAlgError):
+        return None  # the advice does not call it made
 
 
 def _tail(

@@ -7,7 +7,8 @@ cells is bounded:
     cells = pairs of coordinates · slices a pair · cells a map ≤ ``most``
 
 Coordinates that the features do not look at, or that never change, need no map. Up to ``COORDINATES`` of the
-rest are mapped, the first of them; any others stay at their median. With d mapped coordinates and L levels a
+rest are mapped, of five and more the most influential ones, and as many as leave maps of ``FINE`` cells a
+side, four at least; any others stay at their median. With d mapped coordinates and L levels a
 pair has L^(d−2) slices. L is the largest of 9, 7, 5, 3 that leaves maps of at least ``FINE`` cells a side;
 where none does, only one coordinate at a time leaves its median, which makes 1 + (d − 2)(L − 1) slices.
 
@@ -34,7 +35,8 @@ COORDINATES = 8  # that are mapped at most
 CELLS = 160_000  # in all, at most: five numbers each of four bytes
 SIDE = 100  # cells along a coordinate of a map, at most
 LINE = 400  # along the only coordinate
-FINE = 24  # cells a side before levels are given up
+FEW = 4  # coordinates that are mapped in any case
+FINE = 24  # cells a side before levels are given up, or coordinates
 _COARSE = 8  # cells a side, at least
 _LEVELS = (9, 7, 5, 3)
 _WORK = 10**11  # multiplications for all cells
@@ -95,8 +97,10 @@ class MapGrid:
     def of(cls, evaluation: Evaluation) -> MapGrid:
         """The grid of an evaluation, by the rule of the module's docstring."""
         survey, seen = evaluation.survey, evaluation.looked_at
-        live = evaluation.changing[:COORDINATES]
-        levels, side, free = _plan(len(live), _affordable(evaluation))
+        live, most = evaluation.changing[:COORDINATES], _affordable(evaluation)
+        while len(live) > FEW and _plan(len(live), most)[1] < FINE:
+            live = live[:-1]
+        levels, side, free = _plan(len(live), most)
         axes = []
         for k in live:
             at, median = _quantiles(survey.visited[:, k], levels)
@@ -112,13 +116,19 @@ class MapGrid:
 
 
 def _affordable(evaluation: Evaluation) -> int:
-    """How many cells can be evaluated in a few seconds: an error bar costs non-zeros · features."""
+    """How many cells can be evaluated in a few seconds: an error bar costs non-zeros · features, or draws."""
     risk = evaluation.risk
+    draws = 0 if risk.error_bars is None else risk.error_bars.draws
     few = evaluation.survey.visited[:100]
     work = 0.0
     for features in {id(f): f for f in (risk.features, risk.second_features)}.values():
         phi = features(few)
-        work += 10.0 * (phi.nnz if hasattr(phi, "nnz") else phi.size) / len(few) * features.size
+        work += (
+            (25.0 if draws and hasattr(phi, "nnz") else 10.0)
+            * (phi.nnz if hasattr(phi, "nnz") else phi.size)
+            / len(few)
+            * (draws or features.size)
+        )
     return min(CELLS, max(int(_WORK / work), 1))
 
 

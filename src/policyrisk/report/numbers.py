@@ -1,7 +1,8 @@
 """The numbers of a report: estimates on the grid, the riskiest states, and what the page's script is given.
 
-Maps are sent as float32 in base64, five numbers a cell: J, V, their standard errors, and the episodes behind
-them. Std, its error V's / (2 std), and the Sharpe ratio follow from those in the browser.
+Maps are sent as float32 in base64, five numbers a cell: J, V, their errors, and the episodes behind them.
+Std, its error V's / (2 std), and the Sharpe ratio follow from those in the browser. Errors are standard
+errors, or half of the 68% interval where intervals cover the choice of features as well.
 """
 
 from __future__ import annotations
@@ -27,16 +28,24 @@ CLOUD = 1500  # of them that are drawn
 RISKIEST = 10  # rows of the table
 DIGITS = 7  # of the numbers that the page is given
 APART = 0.1  # of the data's extent: two rows of the table differ by more in some coordinate
+ONE_ERROR = 0.6827  # the level at which an interval reaches one standard error to either side
 _ROWS = 16_384  # states between two steps of the progress bar
 
 
 def measure(risk: RiskFunction, states: Floats) -> Floats:
-    """J, V, their standard errors and the episodes behind them, of shape (5, n); nan where unknown."""
+    """J, V, their errors and the episodes behind them, of shape (5, n); nan where unknown."""
     mean, variance = risk.mean_and_variance(states)
     episodes = risk.episodes(states)
     errors = np.full((2, len(states)), np.nan)
     visited = episodes > 0
-    if risk.error_bars is not None and visited.any():
+    if risk.misfit is not None and risk.error_bars is not None and visited.any():
+        quantities: tuple[Quantity, ...] = ("mean", "variance")
+        for k, of in enumerate(quantities):
+            low, high = risk.interval(states[visited], of=of, level=ONE_ERROR).T
+            # The variance's is on the scale of its logarithm.
+            half = (high - low) / 2 if of == "mean" else variance[visited] * np.log(high / low) / 2
+            errors[k, visited] = half
+    elif risk.error_bars is not None and visited.any():
         errors[0, visited] = risk.standard_error(states[visited], of="mean")
         errors[1, visited] = risk.standard_error(states[visited], of="variance")
     return np.stack([mean, variance, *errors, episodes])

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from string import Template
@@ -19,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policyrisk._core.arrays import Floats
-from policyrisk._core.text import NONE, number
+from policyrisk._core.text import NONE, number, percent
 from policyrisk.report.grid import MapGrid
 from policyrisk.report.numbers import Sampled
 from policyrisk.risk import FEW_EPISODES
 from policyrisk.risk.estimate import Estimate
+from policyrisk.risk.mixture import MIXTURE
+from policyrisk.risk.summary import PolicySummary
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
@@ -56,6 +59,8 @@ def build(evaluation: Evaluation, grid: MapGrid, sampled: Sampled, data: dict[st
         caveat=_caveat(evaluation),
         advice="\n".join(_finding(one) for one in evaluation.advice),
         maps=_maps_text(evaluation, grid),
+        misfit=_misfit(evaluation),
+        candidates=_candidates(evaluation),
         ranked=_ranked_text(evaluation, sampled),
         table=_table(evaluation, grid, sampled),
         data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
@@ -83,7 +88,13 @@ def _facts(evaluation: Evaluation) -> str:
     )
     method = "estimated directly" if risk.variance_method == "direct" else "second moment less squared mean"
     cut_off = f", {survey.cut_off:,} of them cut off" if survey.cut_off else ", all of them terminated"
+    described = f"{risk.features!r}{second}"
+    if risk.misfit is not None:  # the table of candidates has the rest
+        described = (
+            f"{risk.features.size:,} in all for the mean, {risk.second_features.size:,} for the variance"
+        )
     spelled = f"{evaluation.notes['features']}: " if "features" in evaluation.notes else ""
+    influence = sorted(zip(evaluation.influence.tolist(), evaluation.names, strict=True), reverse=True)
     terms = {
         "Data": f"{survey.episodes:,} episodes{cut_off}; {survey.transitions:,} transitions; longest "
         f"{survey.longest:,} steps",
@@ -91,7 +102,10 @@ def _facts(evaluation: Evaluation) -> str:
         "Source": str(evaluation.notes.get("data", "")),
         "Estimator": risk.provenance.settings,
         "Variance": method,
-        "Features": f"{spelled}{risk.features!r}{second}",
+        "Features": f"{spelled}{described}",
+        "Influence": ", ".join(f"{name} {percent(share)}" for share, name in influence)
+        if len(evaluation.changing) > 2
+        else "",
     }
     return "\n".join(f"<dt>{term}</dt><dd>{escape(text)}</dd>" for term, text in terms.items() if text)
 
@@ -106,7 +120,7 @@ def _cards(evaluation: Evaluation) -> str:
         if summary.model is not None:
             own: Estimate = getattr(summary.model, key)
             beside = (
-                f'<p class="beside">{escape(summary.estimator)} over the same starts:<br>'
+                f'<p class="beside">{escape(_by(summary))} over the same starts:<br>'
                 f"<b>{_number(own)}</b> ({_ends(own) or 'no interval'})</p>"
             )
         if sample is not None and summary.returns is not None and (summary.cut_off or not summary.model):
@@ -123,6 +137,10 @@ def _cards(evaluation: Evaluation) -> str:
     return "\n".join(cards)
 
 
+def _by(summary: PolicySummary) -> str:
+    return "the mixture" if summary.estimator == MIXTURE else summary.estimator
+
+
 def _caveat(evaluation: Evaluation) -> str:
     summary = evaluation.summary
     if completed := summary.completed:
@@ -136,8 +154,8 @@ def _caveat(evaluation: Evaluation) -> str:
                 "where they were cut off. The plain sample knows only the others, which are not like these."
             )
         return escape(
-            f"{text} The figures of {summary.estimator} rest on the features alone: where the two differ by "
-            "more than randomness explains, believe the returns here."
+            f"{text} The figures of {_by(summary)} rest on the features alone: where the two differ "
+            "by more than randomness explains, believe the returns here."
         )
     used = summary.starts - summary.unvisited
     text = f"Averages over {used:,} of the data's starts, discount {summary.discount:g}."
@@ -190,7 +208,67 @@ def _maps_text(evaluation: Evaluation, grid: MapGrid) -> str:
         sentences.append(f"Held fixed: {named}.")
     if len(grid.axes) > 2 and not grid.free:
         sentences.append("One slider at a time leaves its median; moving another brings it back.")
+    if evaluation.risk.misfit is not None:
+        sentences.append(
+            "Intervals at states cover randomness and the choice of features, those at the start randomness "
+            "alone."
+        )
     return escape(" ".join(sentences))
+
+
+def _misfit(evaluation: Evaluation) -> str:
+    """Where the features misfit, as a table; nothing where they do not."""
+    check = evaluation.check
+    if check is None or check.regions is None or not check.material().any():
+        return ""
+    rows = [
+        [
+            escape(check.regions.names(evaluation.names)[j]),
+            percent(float(check.share[j])),
+            f"{_number(check.bias[j] / check.std[j])} ± {_number(check.bias_error[j] / check.std[j])}",
+            f"{_number(check.variance_ratio[j])} ± {_number(check.variance_ratio_error[j])}",
+        ]
+        for j in np.flatnonzero(check.material()).tolist()
+    ]
+    head = ["where", "of the steps", "returns above the mean, in std", "variance seen / estimated"]
+    return (
+        '<h3 class="apart">Where the features cannot express the risk</h3><p class="caption">Returns to go '
+        "of all steps there against the estimate; 0 and 1 would be right.</p>" + _plain_table(head, rows)
+    )
+
+
+def _candidates(evaluation: Evaluation) -> str:
+    """What the answer is mixed of, and what else was tried; nothing where features were given."""
+    stack = (evaluation.notes.get("choice") or {}).get("stack")
+    if not stack:
+        return ""
+    rows = [
+        [
+            escape(one["name"]),
+            *(percent(one[f"{of}_share"]) if one[f"{of}_share"] else "" for of in ("mean", "variance")),
+            *(NONE if one[key] is None else _number(one[key]) for key in ("mse", "score")),
+        ]
+        for one in stack["candidates"]
+        if not one["reason"]
+    ]
+    text = (
+        f"The answer is a mixture. Each candidate was judged on episodes that it did not see; the smaller "
+        f"the error and the score, the better. The mixture’s mean squared error of the mean is "
+        f"{_number(stack['mse'])}, that of one number for all states {_number(stack['constant_mse'])}; the "
+        f"squared distances from it are {_number(stack['calibration'])} times the estimated variance."
+    )
+    head = ["features", "share of the mean", "share of the variance", "squared error of the mean"]
+    return f'<p class="caption">{text}</p>' + _plain_table([*head, "score of the variance"], rows)
+
+
+def _plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of texts that are HTML already."""
+    headings = "".join(f'<th scope="col">{text}</th>' for text in head)
+    body = "".join("<tr>" + "".join(f"<td>{text}</td>" for text in row) + "</tr>" for row in rows)
+    return (
+        f'<div class="scroll"><table class="plain"><thead><tr>{headings}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
 
 
 def _ranked_text(evaluation: Evaluation, sampled: Sampled) -> str:
@@ -199,7 +277,9 @@ def _ranked_text(evaluation: Evaluation, sampled: Sampled) -> str:
         if evaluation.risk.error_bars is not None
         else "their standard deviation"
     )
-    surely = ""
+    surely, few = "", f"{_DAGGER} marks fewer than {FEW_EPISODES} episodes, where the interval is too narrow."
+    if evaluation.risk.misfit is not None:
+        few = ""  # its intervals were widened for that
     if evaluation.risk.error_bars is not None:
         surely = (
             f"The intervals hold for all these states together; “riskier” says which are riskier than the "
@@ -207,8 +287,7 @@ def _ranked_text(evaluation: Evaluation, sampled: Sampled) -> str:
         )
     return escape(
         f"From {len(sampled.states):,} sampled visited states, ranked by {by}. States that lie within a "
-        f"tenth of the data’s extent of one above are left out. {surely}{_DAGGER} marks fewer than "
-        f"{FEW_EPISODES} episodes, where the interval is too narrow."
+        f"tenth of the data’s extent of one above are left out. {surely}{few}"
     )
 
 
@@ -232,7 +311,7 @@ def _table(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> str:
     )
     texts = [_column(values) for _, values in columns]
     texts[-2] = ["yes" if surely else NONE for surely in sampled.riskier[rows].tolist()]
-    few = (columns[-1][1] < FEW_EPISODES).tolist()
+    few = ((columns[-1][1] < FEW_EPISODES) & (evaluation.risk.misfit is None)).tolist()
     texts[-1] = [text + _DAGGER if less else text for text, less in zip(texts[-1], few, strict=True)]
     cells = [
         [f'<td data-value="{value!r}">{text}</td>' for value, text in zip(column, shown_as, strict=True)]

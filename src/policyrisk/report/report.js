@@ -61,8 +61,8 @@
     { key: "std", title: "Standard deviation", text: "how far outcomes spread", scale: "Viridis" },
     { key: "sharpe", title: "Sharpe ratio", text: "mean / standard deviation", scale: "Viridis" },
     { key: "episodes", title: "Visits", text: "episodes behind the estimate, logarithmic colours", scale: "Cividis" },
-    { key: "mean_error", title: "Error bar of the mean", text: "its standard error", scale: "Cividis", error: true },
-    { key: "std_error", title: "Error bar of the standard deviation", text: "its standard error", scale: "Cividis", error: true },
+    { key: "mean_error", title: "Error bar of the mean", text: data.error, scale: "Cividis", error: true },
+    { key: "std_error", title: "Error bar of the standard deviation", text: data.error, scale: "Cividis", error: true },
   ];
 
   const unpack = (text) => {
@@ -171,7 +171,7 @@
       if (negative) parts.push("The standard deviation is blank where the estimated variance is negative (" + share(negative) + ").");
       parts.push("Colours run from the 1st to the 99th percentile over all views.");
       byId("view").textContent = parts.join(" ");
-      byId("hint").textContent = "Point at a cell for its numbers (± standard error).";
+      byId("hint").textContent = "Point at a cell for its numbers (± " + data.error + ").";
     };
 
     const chooser = (which, title) => {

@@ -66,6 +66,7 @@ from policyrisk.trajectories import Source, Trajectories, batches, pieces
 
 DRAWS = 1000  # replicates, where they are drawn for the purpose
 LEVEL = 0.05  # p-values below are called a misfit
+REFUTED, MATERIAL = 0.01, (0.25, 1.5)  # p-value, and how far mean and variance are off, where it matters
 DEPTH = 5  # cuts at most: 32 regions
 _PER_REGION = 75, 8  # episodes and replicates for each region, at least
 _SAMPLE, _ROLLED = 20_000, 2_000  # points that regions are cut by, and those that influence is measured at
@@ -137,6 +138,20 @@ class FeatureCheck:
     def misfit(self) -> bool:
         """Whether the features are refuted."""
         return self.p_value < LEVEL
+
+    def material(self, bias: float = MATERIAL[0], ratio: float = MATERIAL[1]) -> Bools:
+        """The regions in which the misfit matters, of shape (p,); none where the test finds little.
+
+        That is a mean that is off by more than ``bias`` of the std, or a variance by more than the factor
+        ``ratio``, each by more than three standard errors, and a p-value below ``REFUTED``.
+        """
+        if not self.p_value < REFUTED:
+            return np.zeros(len(self.share), dtype=np.bool_)
+        off, spread = np.abs(self.bias), self.variance_ratio
+        wrong = (spread > ratio) | (spread < 1.0 / ratio)
+        found = (off > bias * self.std) & (off > 3 * self.bias_error)
+        found |= wrong & (np.abs(spread - 1.0) > 3 * self.variance_ratio_error)
+        return np.asarray(found & (self.std > 0))
 
     def worst(self, of: str = "mean") -> Ints:
         """The regions in which the mean, or the variance, is off by the most standard errors, those first."""

@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -187,6 +187,10 @@ class CompletedReturns:
         # Σ z ⊗ z ⊗ z ⊗ z at (0, 0, 1, 1) and (0, 0, 0, 2): z_0 is 1.
         squares, both = self.powers[0, SIZE + 1], self.powers[0, 2]
         return float(squares / (self.count - 1) + (both - squares) / self.count)
+
+    def central_sum(self, power: Literal[2, 4]) -> float:
+        """Σ d² or Σ d⁴, d being how far a completed return is from their mean."""
+        return float(self.powers[0 if power == 2 else SIZE + 1, SIZE + 1])
 
     @property
     def gradients(self) -> tuple[Floats, Floats]:

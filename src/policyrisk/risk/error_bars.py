@@ -18,6 +18,7 @@ gradients are known by themselves.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -133,12 +134,18 @@ class ErrorBars:
                 'method="bootstrap" needs bootstrap replicates, and these error bars have none; '
                 "fit with the bootstrap= option, for example bootstrap=1000"
             )
-        k_J = len(self.mean_kept)
-        dw_J, dw_M = self.replicates[:, :k_J], self.replicates[:, k_J:]
+        dw_J, dw_M = self._drawn
         return (
-            np.asarray(phi_J[:, self.mean_kept] @ dw_J.T, dtype=np.float64),
-            np.asarray(phi_M[:, self.second_kept] @ dw_M.T, dtype=np.float64),
+            np.asarray(phi_J[:, self.mean_kept] @ dw_J, dtype=np.float64),
+            np.asarray(phi_M[:, self.second_kept] @ dw_M, dtype=np.float64),
         )
+
+    @cached_property
+    def _drawn(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The replicates of w_J and of w_second, (k_J, B) and (k_M, B), as sparse products want them."""
+        assert self.replicates is not None
+        k_J, columns = len(self.mean_kept), self.replicates.T
+        return np.ascontiguousarray(columns[:k_J]), np.ascontiguousarray(columns[k_J:])
 
 
 def _squares(rows: Any) -> Floats:

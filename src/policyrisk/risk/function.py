@@ -21,7 +21,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -418,7 +418,8 @@ class RiskFunction:
         if bars.replicates is None or bars.key is None:
             bars = replicated(self, data, seed)
         size = max(self.features.size, self.second_features.size)
-        return check_features(self._parts, bars, self.provenance, data, test, size)
+        parts = replace(self, misfit=None)._parts  # the misfit widens intervals, which are not asked for
+        return check_features(parts, bars, self.provenance, data, test, size)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to an npz file with a version and a checksum; see :func:`RiskFunction.load`."""

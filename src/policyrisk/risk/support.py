@@ -65,12 +65,12 @@ class Support:
 
     def _episodes_behind(self, phi: Matrix) -> Floats:
         if self.gram is None or sp.issparse(phi):
-            rows = sp.coo_array(phi)
-            active = rows.data != 0
-            counts = np.zeros(rows.shape[0])
-            counts[rows.row[active]] = float(self.episodes)
-            np.minimum.at(counts, rows.row[active], self.feature_episodes[rows.col[active]])
-            return counts
+            rows = sp.csr_array(phi)
+            behind = np.where(rows.data != 0, self.feature_episodes[rows.indices], np.inf)
+            counts, filled = np.full(rows.shape[0], np.inf), np.diff(rows.indptr) > 0
+            if filled.any():
+                counts[filled] = np.minimum.reduceat(behind, rows.indptr[:-1][filled])
+            return np.where(np.isinf(counts), 0.0, np.minimum(counts, float(self.episodes)))
         scale, whitener, null = self._factors
         scaled = np.asarray(phi) * scale
         outside = np.linalg.norm(scaled @ null, axis=1) > 1e-6 * np.linalg.norm(scaled, axis=1)

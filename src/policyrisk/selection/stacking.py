@@ -50,6 +50,7 @@ LEAST = 0.05  # share
 _DEPTH = 5  # cuts: up to 32 regions
 _ROUNDS = 4
 _FLOOR = 0.1  # of the mean: v is not below it
+_NOTHING = 1e-140  # where nothing is random: the sum of many 1/v² is still a number
 CHOSEN, SPREAD = 16.0, 1.0  # √K (ρ − 1), and κ
 FOREST = "forest"
 
@@ -83,6 +84,8 @@ class Stack:
     steps: int
     reference: tuple[str, str] | None  # the candidates that completed cut-off episodes: J's and V's
     mean: Floats = field(repr=False)  # (steps,): the mixture's J without each step's episode
+    least: float = math.nan  # of the completed returns to go
+    most: float = math.nan
 
     @property
     def members(self) -> tuple[StackedCandidate, ...]:
@@ -250,12 +253,14 @@ def stack(
         steps=len(J),
         reference=reference,
         mean=J,
+        least=float(completed.min()),
+        most=float(completed.max()),
     )
 
 
 def _floored(V: Floats) -> Floats:
     """V with a floor, so that nothing is divided by 0."""
-    least = _FLOOR * max(float(np.maximum(V, 0.0).mean()), np.finfo(np.float64).tiny)
+    least = _FLOOR * max(float(np.maximum(V, 0.0).mean()), _NOTHING)
     return np.maximum(V, least)
 
 
