@@ -1,6 +1,7 @@
 """The report: what is in the file, and that a real browser shows the API's numbers."""
 
 import base64
+import html
 import json
 import math
 import re
@@ -14,11 +15,11 @@ import pytest
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation import Evaluation
-from policyrisk.evaluation.maps import _mapped
+from policyrisk.evaluation.maps import _mapped, write_maps
 from policyrisk.passes.survey import Survey
 from policyrisk.report import write_report
 from policyrisk.report.grid import CELLS, MapGrid
-from policyrisk.report.numbers import APART, Maps, Sampled
+from policyrisk.report.numbers import APART, Maps, Sampled, measure
 
 HOSTILE = '<img src=x onerror="window.harmed = 1">'
 NAMES = (HOSTILE, "</script><script>window.harmed = 2</script>", "%{x} <b>&amp;</b> $\\alpha$")
@@ -482,3 +483,79 @@ def test_it_fits_paper(tiled, opened):
         assert browser.run("return document.getElementById('controls').offsetParent") is None
     finally:
         browser.show_as("screen")
+
+
+# ---- what the default answers with ----
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    """The default's answer about five coordinates, of which the last decides and the others are noise."""
+    data = strip(5, episodes=300)
+    swapped = np.array(data.states)[:, [1, 2, 3, 4, 0]]
+    data = pr.Trajectories(swapped, data.rewards, data.lengths, data.terminated)
+    return pr.evaluate(data, seed=0, names=list("abcde"))
+
+
+def test_the_most_influential_coordinates_come_first(mixed):
+    assert mixed.influence.sum() == pytest.approx(1)
+    assert mixed.influence[4] > 0.5
+    assert mixed.changing[0] == 4
+    assert mixed.changing == tuple(np.argsort(-mixed.influence).tolist())
+    assert MapGrid.of(mixed).axes[0].name == "e"
+    assert _mapped(mixed)[0] == 4
+    assert mixed.to_dict()["influence"]["e"] == mixed.influence[4]
+
+
+def test_influence_by_hand(tiled):
+    """What the estimates change by where one coordinate is another state's, root mean square."""
+    states = tiled.survey.visited[:: -(-len(tiled.survey.visited) // 1000)]
+    other = np.random.default_rng(0).permutation(len(states))
+    change = np.zeros((4, 2))
+    for d in (0, 2):
+        moved = states.copy()
+        moved[:, d] = states[other, d]
+        with np.errstate(invalid="ignore"):
+            off = np.stack([(f(moved) - f(states)) ** 2 for f in (tiled.risk.mean, tiled.risk.std)], axis=1)
+        change[d] = np.sqrt(off[np.isfinite(off).all(axis=1)].mean(axis=0))
+    assert (tiled.risk.variance(states) >= 0).all()
+    np.testing.assert_allclose(tiled.influence, (change / change.sum(axis=0)).mean(axis=1))
+    assert tiled.influence[[1, 3]].tolist() == [0, 0]
+
+
+def test_a_mixture_shows_its_members_and_what_its_intervals_cover(mixed, tmp_path):
+    mixed.report(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    for member in mixed.notes["choice"]["members"]:
+        assert f"<td>{member['features']}</td>" in text
+    assert "Intervals at states cover randomness and the choice of features" in text
+    assert "the mixture over the same starts" in text
+    assert "Joint(" not in text.split("Plotly")[0]
+    page = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
+    assert page["error"] == "half of its 68% interval"
+    assert "Where the features cannot express" not in text
+
+
+def test_maps_of_a_mixture_have_the_errors_of_its_full_intervals(mixed):
+    states = mixed.survey.visited[:50]
+    mean, variance, mean_error, variance_error, _ = measure(mixed.risk, states)
+    low, high = mixed.risk.interval(states, of="mean", level=0.6827).T
+    np.testing.assert_allclose([mean - mean_error, mean + mean_error], [low, high], rtol=1e-6)
+    low, high = mixed.risk.interval(states, of="variance", level=0.6827).T
+    np.testing.assert_allclose(variance * np.exp(variance_error / variance), high, rtol=1e-6)
+    assert (mean_error > mixed.risk.standard_error(states, of="mean")).all()
+
+
+def test_misfit_is_shown_where_it_is(tmp_path):
+    data = pr.domains.walk(n=12, p=0.7).sample(0, episodes=1200, seed=1)
+    risk = pr.LSTD(pr.TileCoding([0], [12], bins=2)).fit(data, bootstrap=400, seed=0)
+    evaluation = Evaluation("walk", ("place",), risk, Survey.of(data, seed=0), check=risk.check(data))
+    evaluation.report(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert "Where the features cannot express the risk" in text
+    for j in np.flatnonzero(evaluation.check.material()):
+        assert f"<td>{html.escape(evaluation.check.regions.names(['place'])[j])}</td>" in text
+    write_maps(evaluation, tmp_path)
+    assert (tmp_path / "map_check.png").exists()
+    axes = pr.plotting.plot_check(evaluation.check, "variance", names=["place"])
+    assert axes.get_title().startswith("variance: these features cannot express it")
