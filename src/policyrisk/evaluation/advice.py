@@ -69,7 +69,8 @@ _MIXED_CONDITION = (1e9, 1e12, math.inf)  # held-out episodes have judged what c
 _CALIBRATION = (math.inf, 1.5, 2.5)  # or its inverse
 _EXPLAINED = 0.05, -0.05  # R² of J: below the first it is worth a note, below the second a warning
 _BEYOND_SHARE = (0.0, 0.01, 0.1)  # visited states with J outside the range of the returns to go
-_BEYOND = 0.02  # of that range
+_BEYOND = 0.05  # of that range
+_MISFIT_SHARE = 0.05, 0.1  # of the steps: warning, and serious where it is large
 _LARGE_MISFIT = 0.5, 2.5  # a mean off by so much of the std, or a variance by such a factor
 _HEAVY = (math.inf, 0.3, 0.6)  # standard error of the variance, relative: eleven and three episodes decide it
 _HEAVY_KURTOSIS = 4.0  # a normal distribution has 3
@@ -406,29 +407,29 @@ def _beyond_returns(evaluation: Evaluation) -> Iterator[Advice]:
 
 def _misfit(evaluation: Evaluation) -> Iterator[Advice]:
     check = evaluation.check
-    if check is None:
-        return
-    if not check.material().any():
-        if check.p_value < REFUTED:
-            yield Advice(
-                "note",
-                "The features misfit by little",
-                "Step by step, rewards and next states contradict the estimate by more than randomness "
-                f"explains (p {_p(check.p_value)}), but in no region of the states by an amount that matters "
-                "there.",
-                "Nothing. More episodes would let finer features be chosen.",
-            )
+    if check is None or not check.p_value < REFUTED:
         return
     share = float(check.share[check.material()].sum())
+    if share <= _MISFIT_SHARE[0]:
+        where = f"at {percent(share)} of the steps only" if share else "in no region of the states"
+        yield Advice(
+            "note",
+            "The features misfit by little",
+            "Step by step, rewards and next states contradict the estimate by more than randomness explains "
+            f"(p {_p(check.p_value)}), but by an amount that matters {where}.",
+            "Nothing. More episodes would let finer features be chosen.",
+        )
+        return
+    large = float(check.share[check.material(*_LARGE_MISFIT)].sum())
     yield Advice(
-        "serious" if check.material(*_LARGE_MISFIT).any() else "warning",
+        "serious" if large > _MISFIT_SHARE[1] else "warning",
         "These features cannot express the risk here",
-        f"Step by step, rewards and next states contradict the estimate by more than randomness explains, "
-        f"by an amount that matters at {percent(share)} of the steps. Of the "
+        "Step by step, rewards and next states contradict the estimate by more than randomness explains, by "
+        f"an amount that matters at {percent(share)} of the steps. Of the "
         + check.describe(evaluation.names).replace("\n", "; of the ")
         + ".",
-        "Record more of what the policy sees: the state may lack what decides the outcome, or more episodes, "
-        "so that finer features can be chosen. map_check.png (plotting.plot_check) shows where.",
+        "Record more of what the policy sees, since the state may lack what decides the outcome, or more "
+        "episodes, so that finer features can be chosen. map_check.png (plotting.plot_check) shows where.",
     )
 
 

@@ -94,7 +94,7 @@ def evaluate(
     >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=1000, seed=1)
     >>> result = pr.evaluate(data, features="tabular", names=["place"])
     >>> result.summary.std
-    9.5372 ± 0.251 (9.0444 to 10.03)
+    9.7399 ± 0.425 (8.9652 to 11.142)
     >>> [advice.title for advice in result.advice]
     ['Nothing stands against these numbers']
     >>> result.risk.std([[9]]).round(3)

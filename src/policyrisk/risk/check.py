@@ -246,7 +246,7 @@ class CheckPass:
             (p,),
         ]
         sums = CheckSums(0, *(np.zeros(shape) for shape in shapes))
-        most = max(_CELLS // max(self.features, B), 1 << 10)
+        most = max(_CELLS // max(self.features, B), 1 << 12)
         for batch in batches(source):
             for piece in pieces(batch, most):
                 if len(piece):
