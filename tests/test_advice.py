@@ -287,6 +287,28 @@ def test_a_state_that_tells_nothing(chosen, share, severity):
     assert (advice and advice.severity) == severity
 
 
+def test_a_state_that_tells_all(chosen):
+    assert found(chosen, "nearly everything") is None
+    constant = chosen.notes["choice"]["stack"]["constant_mse"]
+    told = found(with_stack(chosen, explained=0.99, mse=0.01 * constant), "nearly everything")
+    assert told.severity == "note"
+    assert "99.0% of the squared distances" in told.seen
+
+
+def test_how_serious_a_mixtures_disagreement_is(chosen, monkeypatch):
+    """The estimator's variance over the starts is twice that of the returns: a size of 1."""
+    assert found(chosen, "disagrees") is None
+    risk = chosen.risk
+    starts = dataclasses.replace(risk.starts, variances=2 * risk.starts.variances)
+    biased = dataclasses.replace(chosen, risk=dataclasses.replace(risk, starts=starts))
+    for name, severity in (("_LARGE_MIXED", "serious"), ("_SMALL", "warning"), ("", "note")):
+        advice = found(biased, "disagrees")
+        assert advice.severity == severity
+        assert "Use the returns' figures" in advice.remedy
+        if name:
+            monkeypatch.setattr(f"policyrisk.evaluation.advice.{name}", 1.5)
+
+
 def test_a_state_without_any_meaning_is_found_from_data():
     """Returns of one step that do not depend on the state."""
     rng = np.random.default_rng(0)

@@ -477,13 +477,14 @@ def validated(given: Given) -> Any:
     return str(pr.cross_validate(estimators, data(given), folds=3, seed=0))
 
 
-@use("evaluate", "Evaluation", "Evaluation.of", "write_report")
+@use("evaluate", "Evaluation", "Evaluation.of", "Evaluation.outside", "write_report")
 def evaluated(given: Given) -> Any:
     fitted = pr.LSTD(pr.Tabular(STATES)).fit(data(given))
     result = pr.evaluate(data(given), features="tiles:6", seed=0)
     with tempfile.TemporaryDirectory() as folder:
         pr.write_report(result, Path(folder) / "report.html")
-    return [pr.Evaluation.of(fitted, data(given)).survey.low, *numbers(result.risk)]
+    outside = result.outside(given.array([[0.0], [99.0]]))
+    return [pr.Evaluation.of(fitted, data(given)).survey.low, outside, *numbers(result.risk)]
 
 
 @use("write_parquet", "readers.write_npz", "readers.Stream", "read_minari")

@@ -64,10 +64,11 @@ _SURE = 0.9973  # the level at which the estimate differs from the completed ret
 _HARMFUL = 2.0  # of the estimator's own standard errors: its intervals then miss as often as not
 _ROUNDING = 1e-6  # of the size of a number: a difference below is none
 _LARGE = 0.2  # of the return's std: a difference of this size matters to anybody
+_SMALL = 0.05  # of the std, or of the variance: it is beyond doubt, but harms nobody
 _LARGE_MIXED = 0.5  # the same where candidates were tried and none was better
 _MIXED_CONDITION = (1e9, 1e12, math.inf)  # held-out episodes have judged what came of it
 _CALIBRATION = (math.inf, 1.5, 2.5)  # or its inverse
-_EXPLAINED = 0.05, -0.05  # R² of J: below the first it is worth a note, below the second a warning
+_EXPLAINED = 0.95, 0.05, -0.05  # R² of J: above the first or below the second a note, else a warning
 _BEYOND_SHARE = (0.0, 0.01, 0.1)  # visited states with J outside the range of the returns to go
 _BEYOND = 0.05  # of that range
 _MISFIT_SHARE = 0.05, 0.1  # of the steps: warning, and serious where it is large
@@ -316,8 +317,11 @@ def _disagreement(evaluation: Evaluation) -> Iterator[Advice]:
             "the policy sees, declare columns whose numbers are names with --label (labels=), or spell "
             "richer features with --features (features=)."
         )
+    severity: Severity = "serious" if size > (_LARGE if misfit is None else _LARGE_MIXED) else "warning"
+    if misfit is not None and size < _SMALL:
+        severity = "note"
     yield Advice(
-        "serious" if size > (_LARGE if misfit is None else _LARGE_MIXED) else "warning",
+        severity,
         "The estimate disagrees with the returns",
         f"Over the start states {said}. Both come from the same episodes, so that randomness does not "
         "explain it: the features are too coarse to tell apart the states that matter. At the start believe "
@@ -369,7 +373,17 @@ def _explained(evaluation: Evaluation) -> Iterator[Advice]:
     if not stack or not stack["constant_mse"] > 0 or not _random(stack):
         return
     share = stack["explained"]
-    little, nothing = _EXPLAINED
+    nearly_all, little, nothing = _EXPLAINED
+    if share > nearly_all:
+        yield Advice(
+            "note",
+            "The state tells nearly everything about the return",
+            f"On episodes that were not fitted, {percent(share)} of the squared distances of the returns "
+            "from their average follow from the state. What is left is called variance, but how far "
+            "features miss the mean is in it as well: the std may be too large, above all if the policy and its world are "
+            "deterministic.",
+            "If nothing is random, use the mean alone. Otherwise take the std for an upper bound.",
+        )
     if share >= little:
         return
     yield Advice(
