@@ -380,8 +380,8 @@ def _explained(evaluation: Evaluation) -> Iterator[Advice]:
             "The state tells nearly everything about the return",
             f"On episodes that were not fitted, {percent(share)} of the squared distances of the returns "
             "from their average follow from the state. What is left is called variance, but how far "
-            "features miss the mean is in it as well: the std may be too large, above all if the policy and its world are "
-            "deterministic.",
+            "features miss the mean is in it as well: the std may be too large, above all if the "
+            "policy and its world are deterministic.",
             "If nothing is random, use the mean alone. Otherwise take the std for an upper bound.",
         )
     if share >= little:
