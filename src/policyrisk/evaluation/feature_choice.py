@@ -6,7 +6,7 @@ The candidates depend on the number d of coordinates and on the number n of tran
                  1600, and 4 shifted grids with 4 b^d ≤ 256
     rbf          c^d ≤ 64 centres
     fourier      the highest orders of at most 64 and 256 cosines, from three coordinates on the highest
-                 sums of orders of at most 300 and 750, and one coordinate at a time
+                 sum of orders of at most 300, and one coordinate at a time
     poly         degrees 1, 2 and 3, up to 200 monomials
     by rank      of these the grids up to 400 tiles, the cosines and the polynomials
     tabular      for one whole-numbered coordinate
@@ -43,7 +43,7 @@ EPISODES = 2_000
 TRANSITIONS = 60_000
 _ADDITIVE = 6  # cosines of a coordinate
 _FEW_DIMS = 4  # up to which there are grids
-_COSINES = 300, 750
+_COSINES = 300
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,9 @@ def candidates(survey: Survey, transitions: int, names: Sequence[str]) -> list[S
     ]
     found += [each for each in (*plain, *ranked) if each.count(d) <= most]
     if d > 2:
-        for cosines, by in ((_COSINES[0], ""), (_COSINES[0], "rank"), (_COSINES[1], "")):
-            total = max(t for t in range(1, 30) if math.comb(t + d, d) <= max(cosines, d + 1))
-            if total > 1 and math.comb(total + d, d) <= most:
-                found.append(Spelling("fourier", (total,), total=total, by=by))
+        total = max(t for t in range(1, 30) if math.comb(t + d, d) <= max(_COSINES, d + 1))
+        if total > 1 and math.comb(total + d, d) <= most:
+            found += [Spelling("fourier", (total,), total=total, by=by) for by in ("", "rank")]
     if 1 < d and (1 + _ADDITIVE) * d <= most:
         first, *others = (Spelling("fourier", (_ADDITIVE,), by="rank", dims=(name,)) for name in names)
         found.append(replace(first, others=tuple(others)))
