@@ -154,8 +154,8 @@ def evaluate(
                     high,
                     **shared,
                     variance=variance or "direct",
-                    seed=number,
                     labels=tuple(stated),
+                    seed=number,
                 )
             variance = variance or "direct"
             if say is not None:
