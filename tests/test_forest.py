@@ -304,8 +304,8 @@ def test_what_cannot_be_fitted_is_refused():
 def test_intervals_cover(max_steps):
     """Nominal 95 % intervals over 80 data sets of 300 episodes, at three states.
 
-    Those of the mean cover. Those of the std take squares of skewed returns for normal numbers, as LSTD's do,
-    and cover less with so few episodes: 85 to 94 % where this was measured.
+    Those of the mean cover. Those of the std cover as little as the forest's docstring says: their
+    replicates take the mean as given, and squares of skewed returns for normal numbers.
     """
     x = np.array([0, 3, 6])
     hits: dict[str, list] = {"mean": [], "std": []}
@@ -318,5 +318,5 @@ def test_intervals_cover(max_steps):
                 low, high = risk.interval(x, of=of).T
             truth = getattr(CHAIN, of)()[x]
             found.append((low <= truth) & (truth <= high))
-    assert 0.92 < np.mean(hits["mean"]) < 0.99
-    assert 0.82 < np.mean(hits["std"]) < 0.99
+    assert 0.92 <= np.mean(hits["mean"]) <= 0.99
+    assert 0.84 <= np.mean(hits["std"]) <= 0.91
