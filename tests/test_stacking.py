@@ -95,6 +95,15 @@ def test_few_shares_none_of_them_small():
     np.testing.assert_allclose(shares[kept], expected, atol=2e-5)
 
 
+@pytest.mark.parametrize(("share", "kept"), [(0.03, 0.0), (0.08, 0.08)])
+def test_a_small_share_is_given_up(share, kept):
+    X, noise = np.split(np.random.default_rng(0).normal(size=(500, 3)), [2], axis=1)
+    D, noise = X[:, 1] - X[:, 0], 2 * noise.ravel()
+    noise -= D * (D @ noise) / (D @ D)  # which says nothing about the share
+    found = _shares(X, X @ [1 - share, share] + noise, np.ones(500))
+    np.testing.assert_allclose(found, [1 - kept, kept], atol=1e-7)
+
+
 def test_a_candidate_three_times_as_bad_has_no_share():
     rng = np.random.default_rng(0)
     y = rng.normal(size=400)
@@ -175,18 +184,25 @@ def test_cut_off_episodes_are_completed_by_the_one_that_holds(every, after):
 
 
 def test_the_completed_returns_are_those_of_the_reference():
-    data = cut(CHAIN.sample(start=0, episodes=500, seed=4), 2, 8)
-    found = stack(estimators(table=TABLE), data, key=5)
+    data, discount = cut(CHAIN.sample(start=0, episodes=500, seed=4), 2, 8), 0.9
+    found = stack(estimators(discount, table=TABLE), data, key=5)
     fold = fold_of_episodes(0, len(data), FOLDS, 5)
-    squares = []
+    squares, q, V = [], [], []
     for k in range(FOLDS):
-        fit = pr.LSTD(TABLE, variance="direct").fit(data[np.flatnonzero(fold != k)], error_bars=False)
+        lstd = pr.LSTD(TABLE, variance="direct", discount=discount)
+        fit = lstd.fit(data[np.flatnonzero(fold != k)], error_bars=False)
         for episode in np.flatnonzero(fold == k):
             one = data[[episode]]
-            tail = 0.0 if one.terminated[0] else fit.mean(one.states[-1:])[0]
+            left = discount ** np.arange(one.lengths[0], 0, -1)
+            end = one.states[-1:]
+            tail, rest = (0.0, 0.0) if one.terminated[0] else (fit.mean(end)[0], fit.variance(end)[0])
             J = fit.mean(one.states[:-1])
-            squares += ((one.returns_to_go(1.0) + tail - J) ** 2).tolist()
+            squares.append((one.returns_to_go(discount) + left * tail - J) ** 2)
+            q.append(squares[-1] + left**2 * rest)
+            V.append(fit.variance(one.states[:-1]))
+    squares, q, V = map(np.concatenate, (squares, q, V))
     assert found.mse == pytest.approx(np.mean(squares))
+    assert found.calibration == pytest.approx(np.mean(q / np.maximum(V, 0.1 * V.mean())))
 
 
 def test_all_cut_off_takes_a_discount():
