@@ -1,5 +1,6 @@
 """The forest on returns to go: against loops written from its equations, and against chains' closed forms."""
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -257,6 +258,27 @@ def test_parts_elsewhere_keep_their_numbers(monkeypatch):
 
     one, two = (ReturnForest().fit_by(each, data[:200], bootstrap=20, seed=1) for each in (here(data), fold))
     np.testing.assert_allclose(two.error_bars.replicates, one.error_bars.replicates, rtol=1e-4, atol=1e-6)
+
+
+def test_residuals_from_another_mean():
+    """A mean that is off by c adds c² to the variance, of which the forest's own stage knows nothing."""
+    data = CHAIN.sample(0, episodes=400, seed=16)
+    own = ReturnForest().fit_out_of_bag(data, seed=1)
+    same = ReturnForest().fit_out_of_bag(data, mean=own.mean, seed=1)
+    np.testing.assert_array_equal(same.risk.w_second, own.risk.w_second)
+    off = ReturnForest().fit_out_of_bag(data, mean=own.mean + 30.0, seed=1)
+    np.testing.assert_array_equal(off.risk.w_mean, own.risk.w_mean)
+    np.testing.assert_allclose(off.risk.variance(STATES) - own.risk.variance(STATES), 900, rtol=0.2)
+    # The same of data of which the trees know a sample.
+    exact = pr.LSTD(pr.Tabular(10)).fit_exact(CHAIN, start=0)
+    shifted = dataclasses.replace(exact, w_mean=exact.w_mean + 30.0)
+    sample = data[:200]
+    at = sample.states[sample.visited_rows]
+    near, far = (
+        ReturnForest().fit_by(here(data), sample, mean=J.mean(at), around=J, seed=1) for J in (exact, shifted)
+    )
+    np.testing.assert_allclose(near.variance(STATES[:8]), CHAIN.variance()[:8], rtol=0.3)
+    np.testing.assert_allclose(far.variance(STATES) - near.variance(STATES), 900, rtol=0.2)
 
 
 def test_saved_and_loaded(tmp_path):

@@ -254,21 +254,23 @@ def test_a_forest_is_a_candidate_like_any_other():
     at = DATA.states[DATA.visited_rows].ravel()
     handed = []
 
-    def oracle(data, tail):
-        handed.append(tail)
+    def oracle(data, tail, mean):
+        handed.append((tail, mean))
         return J[at], V[at]
 
     found = stack(estimators(halves=HALVES, thirds=THIRDS), DATA, key=0, forest=oracle)
     assert found.candidates[0].name == FOREST
     assert found.candidates[0].mean_share > 0.8
-    assert handed == [None]
+    (tail, mean), (again, mixed) = handed  # first its own residuals, then those of the mixture's J
+    assert (tail, mean, again) == (None, None, None)
+    np.testing.assert_array_equal(mixed, found.mean)
+    assert np.mean((DATA.returns_to_go(1.0) - mixed) ** 2) == pytest.approx(found.mse)
     data = cut(DATA, 2, 8)
     at = data.states[data.visited_rows].ravel()
     stack(estimators(table=TABLE, thirds=THIRDS), data, key=0, forest=oracle)
     whole = pr.LSTD(TABLE, variance="direct").fit(data, error_bars=False)
-    np.testing.assert_allclose(
-        handed[1].w_second, whole.w_second, rtol=1e-9
-    )  # the reference, of all episodes
+    for tail, _ in handed[2:]:  # the reference, of all episodes
+        np.testing.assert_allclose(tail.w_second, whole.w_second, rtol=1e-9)
 
 
 @pytest.mark.parametrize("variance", ["direct", "second-moment"])
