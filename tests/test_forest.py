@@ -1,5 +1,6 @@
 """The forest on returns to go: against loops written from its equations, and against chains' closed forms."""
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -259,6 +260,27 @@ def test_parts_elsewhere_keep_their_numbers(monkeypatch):
     np.testing.assert_allclose(two.error_bars.replicates, one.error_bars.replicates, rtol=1e-4, atol=1e-6)
 
 
+def test_residuals_from_another_mean():
+    """A mean that is off by c adds c² to the variance, of which the forest's own stage knows nothing."""
+    data = CHAIN.sample(0, episodes=400, seed=16)
+    own = ReturnForest().fit_out_of_bag(data, seed=1)
+    same = ReturnForest().fit_out_of_bag(data, mean=own.mean, seed=1)
+    np.testing.assert_array_equal(same.risk.w_second, own.risk.w_second)
+    off = ReturnForest().fit_out_of_bag(data, mean=own.mean + 30.0, seed=1)
+    np.testing.assert_array_equal(off.risk.w_mean, own.risk.w_mean)
+    np.testing.assert_allclose(off.risk.variance(STATES) - own.risk.variance(STATES), 900, rtol=0.2)
+    # The same of data of which the trees know a sample.
+    exact = pr.LSTD(pr.Tabular(10)).fit_exact(CHAIN, start=0)
+    shifted = dataclasses.replace(exact, w_mean=exact.w_mean + 30.0)
+    sample = data[:200]
+    at = sample.states[sample.visited_rows]
+    near, far = (
+        ReturnForest().fit_by(here(data), sample, mean=J.mean(at), around=J, seed=1) for J in (exact, shifted)
+    )
+    np.testing.assert_allclose(near.variance(STATES[:8]), CHAIN.variance()[:8], rtol=0.3)
+    np.testing.assert_allclose(far.variance(STATES) - near.variance(STATES), 900, rtol=0.2)
+
+
 def test_saved_and_loaded(tmp_path):
     data = CHAIN.sample(0, episodes=200, seed=13)
     risk = ReturnForest().fit(data, bootstrap=50, seed=1)
@@ -304,8 +326,8 @@ def test_what_cannot_be_fitted_is_refused():
 def test_intervals_cover(max_steps):
     """Nominal 95 % intervals over 80 data sets of 300 episodes, at three states.
 
-    Those of the mean cover. Those of the std take squares of skewed returns for normal numbers, as LSTD's do,
-    and cover less with so few episodes: 85 to 94 % where this was measured.
+    Those of the mean cover. Those of the std cover as little as the forest's docstring says: their
+    replicates take the mean as given, and squares of skewed returns for normal numbers.
     """
     x = np.array([0, 3, 6])
     hits: dict[str, list] = {"mean": [], "std": []}
@@ -318,5 +340,5 @@ def test_intervals_cover(max_steps):
                 low, high = risk.interval(x, of=of).T
             truth = getattr(CHAIN, of)()[x]
             found.append((low <= truth) & (truth <= high))
-    assert 0.92 < np.mean(hits["mean"]) < 0.99
-    assert 0.82 < np.mean(hits["std"]) < 0.99
+    assert 0.92 <= np.mean(hits["mean"]) <= 0.99
+    assert 0.84 <= np.mean(hits["std"]) <= 0.91

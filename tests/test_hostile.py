@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from datetime import date
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +44,8 @@ def shelf(tmp_path_factory):
     table(f / "no_reward.parquet", reward=None)
     table(f / "no_flags.parquet", terminated=None)
     table(f / "no_episode.parquet", episode=None)
-    table(f / "text_state.parquet", x=list("abcde"))
+    table(f / "dated_state.parquet", x=[date(2024, 1, day) for day in range(1, 6)])
+    table(f / "null_name.parquet", x=["a", None, "c", "d", "e"])
     table(f / "null_state.parquet", x=[0.0, None, 1.0, 0.2, 0.9])
     table(f / "nan_state.parquet", x=[0.0, nan, 1.0, 0.2, 0.9])
     table(f / "inf_reward.parquet", reward=[-1.0, inf, None, -1.5, None])
@@ -65,7 +67,8 @@ def shelf(tmp_path_factory):
     table(f / "mixed" / "b.parquet", x=[0, 1, 2, 3, 4])
     text(f / "good.csv", "episode,x,reward,terminated", "0,0.5,1,false", "0,0.7,2,true", "1,0.1,1,true")
     text(f / "ragged.csv", "episode,x,reward,terminated", "0,0.5,1", "0,0.7,2,true")
-    text(f / "words.csv", "episode,x,reward,terminated", "0,half,1,true")
+    text(f / "words.csv", "episode,x,reward,terminated", "0,0.5,1,false", "0,half,1,true")
+    text(f / "numbers.csv", "episode,x,reward,terminated", "0,half,1,false", "0,0.5,1,true")
     text(f / "header.csv", "episode,x,reward,terminated")
     (f / "empty.csv").write_bytes(b"")
     (f / "binary.csv").write_bytes(bytes(range(256)) * 4)
@@ -126,7 +129,8 @@ CASES = [
     ([*EVALUATE, "no_reward.parquet"], 1, "reward must name a column"),
     ([*EVALUATE, "no_flags.parquet"], 1, "terminated or truncated must name a column"),
     ([*EVALUATE, "no_episode.parquet"], 1, "episode must name a column"),
-    ([*EVALUATE, "text_state.parquet"], 1, "text_state.parquet"),
+    ([*EVALUATE, "dated_state.parquet"], 1, "dated_state.parquet"),
+    ([*EVALUATE, "null_name.parquet"], 1, "row 1 of"),
     ([*EVALUATE, "null_state.parquet"], 1, "row 1 of"),
     ([*EVALUATE, "nan_state.parquet"], 1, "x must be finite, got nan in row 1"),
     ([*EVALUATE, "inf_reward.parquet"], 1, "reward must be finite, got inf in row 1"),
@@ -149,7 +153,8 @@ CASES = [
     ([*EVALUATE, "good.parquet", "--reward", "gain"], 1, "gain"),
     # CSV, npz and others
     (["evaluate", "ragged.csv", "--out", "out", "--state", "x"], 1, "ragged.csv"),
-    (["evaluate", "words.csv", "--out", "out", "--state", "x"], 1, "invalid value 'half'"),
+    (["evaluate", "words.csv", "--out", "out", "--state", "x"], 1, "got both, such as 0.5 and half"),
+    (["evaluate", "numbers.csv", "--out", "out", "--state", "x"], 1, "got both, such as 0.5 and half"),
     (["evaluate", "header.csv", "--out", "out", "--state", "x"], 1, "header.csv"),
     (["evaluate", "empty.csv", "--out", "out", "--state", "x"], 1, "empty.csv"),
     (["evaluate", "binary.csv", "--out", "out", "--state", "x"], 1, "binary.csv"),

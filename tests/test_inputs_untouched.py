@@ -278,6 +278,7 @@ BOX = {"low": [0.0, 0.0], "high": [1.0, 2.0]}
     "TileCoding.outside",
     "FunctionFeatures",
     "Joint",
+    *(f"features.Ranked{name}" for name in ("", ".__call__", ".of", ".of_spec", ".outside", ".ranks")),
     "Labels",
     "Labels.outside",
     "Labels.__call__",
@@ -305,11 +306,16 @@ def feature_maps(given: Given) -> Any:
     ]
     phis.append(pr.Joint(phis[:3]))
     phis.append(pr.Labels(given.array([0.0, 1.0]), dims=dims[:1], scale=0.1))
+    unit = pr.Fourier(2, [0, 0], [1, 1], dims)
+    phis += [
+        pr.features.Ranked(unit, given.array([[0.0, 1.0, 2.0]] * 3)),
+        pr.features.Ranked.of(unit, x, dims),
+    ]
     phis += [pr.features.from_spec(phi.spec()) for phi in phis]
     phis.append(pr.FunctionFeatures(lambda states: states))
     found: list[Any] = [phi.outside(x) for phi in phis]
     found += [phi(x) for phi in phis]
-    found += [phis[2].active(x), phis[3].collisions(x)]
+    found += [phis[2].active(x), phis[3].collisions(x), pr.features.Ranked.of(unit, x).ranks(x)]
     table, indices = pr.Tabular(STATES), given.array(np.arange(STATES)[::-1])
     found += [table(indices), table.active(indices), table.outside(indices)]
     plane = pr.RadialBasis(given.array([[0.1, 0.2], [0.5, 0.9]]), width)
@@ -429,6 +435,7 @@ def simulated(given: Given) -> Any:
     "RiskFunction.interval",
     "RiskFunction.mean",
     "RiskFunction.mean_and_variance",
+    "RiskFunction.mixture",
     "RiskFunction.score",
     "RiskFunction.riskier",
     "RiskFunction.second_moment",
@@ -468,6 +475,8 @@ def answers(given: Given) -> Any:
             found += [float(criterion.assess(summary).value)]
         found.append(str(pr.compare({"a": risk, "b": risk}, x)))
         found.append(risk.completed_sums(data(given)).powers)
+        mixed = pr.RiskFunction.mixture([risk, fitted], given.array([0.25, 0.75]))
+        found += [mixed.mean(x), mixed.variance(x), mixed.interval(x, of="std")]
     return found
 
 

@@ -106,7 +106,9 @@ def test_the_choice_is_said_before_the_fit():
     result = pr.evaluate(walk(), seed=0, say=said.append)
     assert len(said) == 1
     assert result.notes["features"] in said[0]
-    assert result.notes["choice"]["features"] == result.notes["features"]
+    members = result.notes["choice"]["members"]
+    assert all(each["features"] in result.notes["features"] for each in members)
+    assert sum(each["mean_share"] for each in members) == pytest.approx(1)
 
 
 def test_the_sums_so_far_are_in_the_checkpoint(log, tmp_path):

@@ -61,7 +61,7 @@ def evaluate(
             "poly:2, tabular (tabular:30), labels (,shrink=3). One number is for all coordinates: tiles:10. "
             "Each may be followed by ,dims=x+y for the coordinates it looks at; some have a slash between: "
             "tiles:10,dims=x/labels,dims=city. Last may stand ,second= with the features of the second "
-            "moment: poly:1,second=poly:2. auto tries a few by cross-validation.",
+            "moment: poly:1,second=poly:2. auto mixes those that held-out episodes ask for.",
             autocompletion=_features,
         ),
     ] = "auto",

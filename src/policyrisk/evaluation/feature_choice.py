@@ -10,8 +10,8 @@ The candidates depend on the number d of coordinates and on the number n of tran
     poly         degrees 1, 2 and 3, up to 200 monomials
     by rank      of these the grids up to 400 tiles, the cosines and the polynomials
     tabular      for one whole-numbered coordinate
-    labels       tables of the coordinates that are labels, more and less shrunk, beside poly and tiles of the
-                 others; alone where the labels are stated (:mod:`policyrisk.evaluation.labels`)
+    labels       tables of the coordinates that are labels, shrunk or not, beside poly and tiles of the
+                 others; no other maps where the labels are stated (:mod:`policyrisk.evaluation.labels`)
     forest       leaf averages of returns to go
 
 each of them only if it has at most n/20 features (tables: as many as there are values). They are fitted and

@@ -33,6 +33,7 @@ FEWEST = 6  # values: a straight line through fewer is not much less than a tabl
 PRIOR = 3.0  # visits
 FOLDS = 4
 MOST = 2_000  # values of all labels together that features are chosen for
+CROSSED = 20  # values of a label that is crossed with other coordinates
 _REACH = (1, 2, 4, 8, 16)  # values on either side
 
 
@@ -117,15 +118,18 @@ def stated_labels(given: Sequence[str], names: Sequence[str], data: Any) -> Mapp
 def label_spellings(survey: Survey, names: Sequence[str], labels: Sequence[int]) -> list[Spelling]:
     """The features that are tried where some coordinates are labels: tables of these beside the others.
 
+    One label with few values, numbered without gaps, is also crossed with the others: tiles, as many along
+    it as it has values.
+
     >>> import policyrisk as pr
     >>> data = pr.Trajectories([[7, 0.1], [-7, 0.5], [7, 0.7]], [1.0, 1.0], [2], [True])
     >>> print(*label_spellings(Survey.of(data), ["shop", "x"], [0]), sep="\\n")
     poly:1,dims=x/labels,shrink=1,dims=shop
-    poly:1,dims=x/labels,shrink=10,dims=shop
     poly:2,dims=x/labels,shrink=1,dims=shop
-    poly:2,dims=x/labels,shrink=10,dims=shop
     tiles:10,dims=x/labels,shrink=1,dims=shop
-    tiles:10,dims=x/labels,shrink=10,dims=shop
+    >>> data = pr.Trajectories([[7, 0.1], [8, 0.5], [7, 0.7]], [1.0, 1.0], [2], [True])
+    >>> print(label_spellings(Survey.of(data), ["shop", "x"], [0])[-1])
+    tiles:2x5,dims=shop+x
     >>> print(*label_spellings(Survey.of(data), ["shop", "x"], []))
     <BLANKLINE>
     """
@@ -137,19 +141,21 @@ def label_spellings(survey: Survey, names: Sequence[str], labels: Sequence[int])
     if count > MOST:
         raise InvalidInputError(
             f"labels must have at most {MOST} values together for features=auto, got {count} of "
-            f"{', '.join(tables)}; name the features, as in labels,shrink=3,dims={tables[0]}"
+            f"{', '.join(tables)}; name the features, as in labels,shrink=1,dims={tables[0]}"
         )
     if not others:
-        return [Spelling("labels", shrink=visits, dims=tables) for visits in (0.0, 1.0, 3.0, 10.0)]
+        return [Spelling("labels", shrink=visits, dims=tables) for visits in (0.0, 1.0)]
     beside = [Spelling("poly", (degree,), dims=others) for degree in (1, 2)]
     if len(others) <= 3:
         side = (10, 10, 4)[len(others) - 1]
         beside.append(Spelling("tiles", (side,) * len(others), dims=others))
-    return [
-        replace(each, others=(Spelling("labels", shrink=visits, dims=tables),))
-        for each in beside
-        for visits in (1.0, 10.0)
-    ]
+    found = [replace(each, others=(Spelling("labels", shrink=1.0, dims=tables),)) for each in beside]
+    values = survey.values[labels[0]]
+    gaps = values is None or np.ptp(values) != values.size - 1
+    if len(labels) == 1 and 2 <= count <= CROSSED and not gaps and len(others) <= 2:
+        side = 5 if len(others) == 1 else 3
+        found.append(Spelling("tiles", (count, *[side] * len(others)), dims=tables + others))
+    return found
 
 
 def _quadratics(states: Floats) -> Floats:

@@ -74,13 +74,13 @@ def evaluate(
     ``source`` is what :func:`policyrisk.read` reads (a path, or several), with the reader's options as
     ``columns`` (``state=["x", "y"]``), or Trajectories, or a re-iterable of them such as a stream.
 
-    ``features`` is a spelling, as in ``"tiles:20x20"``, or "auto" for a choice by cross-validation among a
-    few (:mod:`policyrisk.evaluation.spelling`, :mod:`policyrisk.evaluation.feature_choice`), over ``box``:
-    low and high of every coordinate, or "auto" for the data's own extent. ``lam``, ``discount``, ``ridge``
-    and ``variance`` are those of :class:`policyrisk.LSTD`; None leaves the variance's method to the choice
-    of features, and is "second-moment" where they are spelled. ``nonnegative`` demands V ≥ 0 at all visited
-    states. ``level`` is that of the intervals. ``seed`` is for the samples that are drawn of states and
-    episodes; what is estimated depends on it only through the choice of features.
+    ``features`` is a spelling, as in ``"tiles:20x20"``, or "auto" for a mixture that held-out episodes choose
+    (:mod:`policyrisk.evaluation.spelling`, :mod:`policyrisk.evaluation.feature_choice`), over ``box``: low
+    and high of every coordinate, or "auto" for the data's own extent. ``lam``, ``discount``, ``ridge`` and
+    ``variance`` are those of :class:`policyrisk.LSTD`; None is "direct" for a mixture and "second-moment"
+    where features are spelled. ``nonnegative`` demands V ≥ 0 at all visited states. ``level`` is that of the
+    intervals. ``seed`` is for the samples that are drawn of states and episodes, and for the folds, trees and
+    draws of a mixture; what spelled features estimate does not depend on it.
 
     ``name`` is the policy's and ``names`` the coordinates', for tables and pictures. ``labels`` are those of
     them whose numbers are names; columns of text are labels anyway, and where there are none "auto" finds
@@ -154,8 +154,8 @@ def evaluate(
                     high,
                     **shared,
                     variance=variance or "direct",
-                    seed=number,
                     labels=tuple(stated),
+                    seed=number,
                 )
             variance = variance or "direct"
             if say is not None:

@@ -24,7 +24,9 @@ is one and it knows x_T, else from the forest itself (:mod:`policyrisk.montecarl
 *Error bars.* Episode k moves v_ℓ by Σ_{t ∈ k, x_t ∈ ℓ} (B_t − v_ℓ) / N_ℓ, and by what it moves J̃(x_T) by.
 These are drawn by the multiplier bootstrap of :mod:`policyrisk.lstd.sandwich`, with the same multipliers for
 the same seed and episode, so that replicates of different estimates fit together. Ṽ's take J̃₋ as given: its
-errors enter squared, as q's expectation is least at J.
+errors enter squared, as q's expectation is least at J. Intervals of the std of a forest *alone* are too
+narrow: nominal 95 % ones from 300 episodes of a walk cover 84 to 91 %, those of the mean 93 to 98 %. The full
+intervals of a mixture have more in them (:mod:`policyrisk.risk.mixture`).
 
 *Data of any size.* The trees are grown on a sample of episodes in memory; values, visits and replicates are
 sums over leaves, which passes over the whole data add up.

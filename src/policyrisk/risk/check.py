@@ -25,7 +25,10 @@ dw_b = Σ_k ξ_kb ψ_k(w) of the weights, so that the test serves every estimate
 If the features suffice, T² = Sᵀ Σ⁺ S is χ² with ν = rank Σ degrees of freedom (F(ν, B − ν + 1) times
 νB/(B − ν + 1), since Σ has B draws). Directions of ψ that the estimator has set to 0 itself have no
 randomness left and do not count; where none is left, the features are as fine as the test, which then says
-nothing.
+nothing. A few long episodes are most of the sum in some regions, and their own share in Σ keeps T² small: the
+test errs on the careful side. At 5 % it calls features that suffice (a table, 2,000 data sets of a walk) a
+misfit of the mean in 5.2 % and of the variance in 4.2 % of the cases with 300 episodes, in 3.0 and 2.3 % with
+1,000, where there are more regions.
 
 ψ are, unless others are given, the indicators of :class:`Regions`: boxes of states and steps, cut first along
 coordinates that the estimates do not depend on, then along the step number t (where the state is all that

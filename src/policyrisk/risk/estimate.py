@@ -80,7 +80,7 @@ def skewed_interval(
     >>> skewed_interval(2.0, 0.5, skewness=0.0, dof=1e9, level=0.95).round(3)
     array([1.02, 2.98])
     >>> skewed_interval(2.0, 0.5, skewness=0.3, dof=1e9, level=0.95).round(3)
-    array([1.181, 3.336])
+    array([1.185, 3.325])
     """
     value, s = np.asarray(value, dtype=np.float64), np.asarray(standard_error, dtype=np.float64)
     alpha = np.asarray(skewness, dtype=np.float64)

@@ -132,7 +132,6 @@ class RiskFunction:
         b = a if variance_shares is None else mixture.as_shares(variance_shares, m, "variance_shares")
         of_mean, of_second = np.flatnonzero(a).tolist(), np.flatnonzero(b).tolist()
         bars = [member.error_bars for member in members]
-        known = [each for each in bars if each is not None]
         sizes = [member.w_mean.size for member in members], [member.w_second.size for member in members]
         features = mixture.mixed_features([members[i].features for i in of_mean])
         second = mixture.mixed_features([members[i].second_features for i in of_second])
@@ -148,9 +147,7 @@ class RiskFunction:
             support=support,
             second_support=support if same else second_support,
             provenance=mixture.mixed_provenance([member.provenance for member in members]),
-            error_bars=mixture.mixed_bars(known, of_mean, of_second, sizes, (a, b))
-            if len(known) == m
-            else None,
+            error_bars=mixture.mixed_bars(bars, of_mean, of_second, sizes, (a, b)),
             returns=members[0].returns,
             misfit=misfit,
         )
@@ -510,9 +507,13 @@ class RiskFunction:
             J, V = (np.where(episodes == 0, np.nan, values) for values in (J, V))
             model = None
             if self.misfit is not None:
-                m_J = mixture.spread(self.support, phi_J, self.w_mean, J)
-                m_M = mixture.spread(self.second_support, phi_M, self.w_second, second)
-                model = self.misfit.randomness, self.misfit.spread * m_J, self.misfit.spread * m_M
+                J_i, shares = mixture.members_say(self.support, phi_J, self.w_mean)
+                m_J = mixture.spread(J_i, shares, J)
+                V_i, shares = mixture.members_say(self.second_support, phi_M, self.w_second)
+                if self.variance_method == "second-moment":
+                    V_i -= J_i**2
+                m_V = mixture.spread(V_i, shares, V)
+                model = self.misfit.randomness, self.misfit.spread * m_J, self.misfit.spread * m_V
             yield StateEstimates(known_J, known_M, J, V, episodes, self.variance_method, model)
             first += rows
             if sp.issparse(phi_J) and sp.issparse(phi_M):

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, Ints, Matrix
+from policyrisk._core.arrays import Floats, Ints, Matrix, as_floats
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Features, Joint
@@ -45,22 +45,33 @@ class Misfit:
     spread: float = 1.0  # κ
 
 
-def spread(support: Support | MixedSupport, phi: Matrix, weights: Floats, value: Floats) -> Floats:
-    """Σ_i a_i (J̃_i − J̃)² over the members that know a state with features phi (n, l), of shape (n,).
+def members_say(support: Support | MixedSupport, phi: Matrix, weights: Floats) -> tuple[Floats, Floats]:
+    """What each member says at states with features phi (n, l), and its share, 0 where it does not know.
 
-    ``weights`` (l,) are the mixture's, ``value`` (n,) is J̃; 0 where there is one member alone.
+    Each of shape (n, m); ``weights`` (l,) are the mixture's.
     """
     if not isinstance(support, MixedSupport):
-        return np.zeros(len(value))
-    total, shares = np.zeros(len(value)), np.zeros(len(value))
-    end = 0
+        return np.asarray(phi @ weights)[:, None], np.ones((phi.shape[0], 1))
+    said, shares, end = [], [], 0
     for member, share, part in zip(support.members, support.shares, support.blocks(phi), strict=True):
         first, end = end, end + member.visits.size
-        present = share * (member.episodes_behind(part) > 0)
-        own = np.asarray(part @ (weights[first:end] / share))
-        total += present * (own - value) ** 2
-        shares += present
-    return total / np.where(shares > 0, shares, 1.0)
+        said.append(np.asarray(part @ (weights[first:end] / share)))
+        shares.append(share * (member.episodes_behind(part) > 0))
+    return np.stack(said, axis=1), np.stack(shares, axis=1)
+
+
+def spread(said: Floats, shares: Floats, value: Floats) -> Floats:
+    """Σ_i a_i (J̃_i − J̃)² over the members that know a state, (n, m) and (n, m); of shape (n,).
+
+    ``value`` (n,) is J̃. It is 0 where there is one member alone.
+
+    >>> spread(np.array([[1.0, 3.0, 9.0]]), np.array([[0.25, 0.25, 0.0]]), np.array([2.0]))
+    array([1.])
+    """
+    if said.shape[1] == 1:
+        return np.zeros(len(value))
+    total: Floats = (shares * np.square(said - value[:, None])).sum(axis=1)
+    return total / np.where(shares.any(axis=1), shares.sum(axis=1), 1.0)
 
 
 def mixed_features(maps: Sequence[Features]) -> Features:
@@ -77,7 +88,7 @@ def mixed_support(supports: Sequence[Support | MixedSupport], shares: Floats) ->
 
 
 def mixed_bars(
-    bars: Sequence[ErrorBars],
+    bars: Sequence[ErrorBars | None],
     of_mean: Sequence[int],
     of_second: Sequence[int],
     sizes: tuple[Sequence[int], Sequence[int]],
@@ -85,24 +96,31 @@ def mixed_bars(
 ) -> ErrorBars | None:
     """The members' replicates side by side, of those with a share in the mean and in the second weights.
 
-    ``sizes`` are the members' numbers of features of both maps and ``shares`` their shares, each (m,).
+    ``sizes`` are the members' numbers of features of both maps and ``shares`` their shares, each (m,). None
+    where one of them has none, or where they were not drawn with the same multipliers.
     """
-    drawn = [each.replicates for each in bars]
+    if list(of_mean) == list(of_second) and len(of_mean) == 1:
+        return bars[of_mean[0]]
+    drawn: dict[int, tuple[ErrorBars, Floats]] = {}
+    for i in {*of_mean, *of_second}:
+        each = bars[i]
+        if each is None or each.replicates is None:
+            return None
+        drawn[i] = each, each.replicates
+    if len({(each.key, len(R)) for each, R in drawn.values()}) > 1:
+        return None
     kept: tuple[list[Ints], list[Ints]] = [], []
     moved: tuple[list[Floats], list[Floats]] = [], []
     for which, chosen in enumerate((of_mean, of_second)):
         first = 0
         for i in chosen:
-            R, own = drawn[i], (bars[i].mean_kept, bars[i].second_kept)[which]
-            if R is None:
-                return None
-            k = len(bars[i].mean_kept)
+            each, R = drawn[i]
+            k = len(each.mean_kept)
             moved[which].append((R[:, :k] if which == 0 else R[:, k:]) * shares[which][i])
-            kept[which].append(own + first)
+            kept[which].append((each.mean_kept, each.second_kept)[which] + first)
             first += sizes[which][i]
     replicates = np.hstack([*moved[0], *moved[1]]).astype(np.float32)
-    keys = {bars[i].key for i in (*of_mean, *of_second)}
-    key = keys.pop() if len(keys) == 1 else None
+    key = drawn[of_mean[0]][0].key
     return ErrorBars(np.concatenate(kept[0]), np.concatenate(kept[1]), None, None, None, replicates, key=key)
 
 
@@ -125,8 +143,8 @@ def mixed_provenance(members: Sequence[Provenance]) -> Provenance:
 
 def as_shares(shares: Sequence[float], members: int, name: str) -> Floats:
     """Checked shares (members,), scaled to a sum of 1."""
-    array: Floats = np.asarray(shares, dtype=np.float64)
-    if array.shape != (members,) or not np.isfinite(array).all() or (array < 0).any() or array.sum() <= 0:
+    array = as_floats(shares, name, (None,))
+    if array.size != members or (array < 0).any() or array.sum() <= 0:
         raise InvalidInputError(
             f"{name} must be {members} numbers, one for each member, not negative and not all 0, got "
             f"{array.tolist()}; pass each member's share"

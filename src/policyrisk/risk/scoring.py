@@ -245,6 +245,7 @@ class HeldOutSteps(NamedTuple):
     def completed(self, J: Floats, V: Floats) -> tuple[Floats, Floats]:
         """B and γ²ⁿ V(x_T), each of shape (n,), by estimates (m,) at the cuts; nan where they are.
 
+        >>> from policyrisk import Trajectories
         >>> data = Trajectories([[0], [1], [2]], [1.0, 3.0], [2], [False])
         >>> (steps,) = held_out_steps(data, discount=0.5)
         >>> steps.completed(np.array([8.0]), np.array([4.0]))

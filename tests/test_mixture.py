@@ -1,0 +1,303 @@
+"""Several estimates mixed into one: values, shares, error bars and full intervals, each by hand."""
+
+import itertools
+
+import numpy as np
+import pytest
+from conftest import dense
+from scipy import stats
+
+import policyrisk as pr
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.risk.mixture import Misfit
+
+VISITED = np.arange(0, 16, 2)  # the table knows these
+BETWEEN = VISITED + 1  # only tiles of two states each know these
+NOWHERE = np.array([16, 17, 19])
+STATES = np.concatenate([VISITED, BETWEEN, NOWHERE])
+MAPS = (
+    pr.Tabular(20),
+    pr.TileCoding([0], [20], bins=10),
+    pr.Polynomial(degree=1, low=[0], high=[14]),
+    pr.TileCoding([0], [20], bins=4),
+)
+FEW = pytest.mark.filterwarnings("ignore::policyrisk.errors.FewEpisodesWarning")
+
+
+def episodes(K=150, seed=0):
+    """States that are drawn anew at every step; rewards grow with the state, and so does their noise."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.geometric(0.4, K)
+    states = 2 * rng.integers(0, 8, lengths.sum() + K)
+    left = states[np.delete(np.arange(len(states)), np.cumsum(lengths + 1) - 1)]
+    rewards = left + (1 + left / 5) * rng.normal(size=len(left))
+    return pr.Trajectories(states, rewards, lengths, np.ones(K, bool))
+
+
+DATA = episodes()
+
+
+def fits(variance="direct", bootstrap=0, seed=0, maps=MAPS, data=DATA, **settings):
+    bars = {"bootstrap": bootstrap, "seed": seed} if bootstrap else {}
+    return [pr.LSTD(phi, variance=variance, **settings).fit(data, **bars) for phi in maps]
+
+
+def mixed(members, shares, of):
+    """The members that know each state, by their shares; nan where none does."""
+    values = []
+    for x in member_values(members, of).T:
+        known = ~np.isnan(x)
+        total = np.array(shares)[known].sum()
+        values.append(np.array(shares)[known] @ x[known] / total if total > 0 else np.nan)
+    return np.array(values)
+
+
+def member_values(members, of, states=STATES):
+    return np.array([getattr(member, of)(states) for member in members])
+
+
+@pytest.mark.parametrize("a", [(0.2, 0.3, 0, 0.5), (0.5, 0.5, 0, 0), (0, 1, 0, 0), (2, 6, 0, 8)])
+def test_means_and_variances_by_hand(a):
+    members, b = fits(), (0.1, 0.6, 0, 0.3)
+    both = pr.RiskFunction.mixture(members, a, b)
+    np.testing.assert_allclose(both.mean(STATES), mixed(members, a, "mean"), rtol=1e-12)
+    np.testing.assert_allclose(both.std(VISITED), np.sqrt(both.variance(VISITED)))
+    # Where a state is unknown to all that have a share in either, nothing is said.
+    V = np.where(np.isnan(mixed(members, a, "mean")), np.nan, mixed(members, b, "variance"))
+    np.testing.assert_allclose(both.variance(STATES), V, rtol=1e-12)
+    assert np.isnan(both.mean(NOWHERE[1:])).all()
+    assert not np.isnan(both.mean(VISITED)).any()
+
+
+def test_a_member_that_knows_more_speaks_alone():
+    table, tiles, _, _ = fits()
+    both = pr.RiskFunction.mixture([table, tiles], [0.9, 0.1], [0.9, 0.1])
+    assert np.isnan(table.mean(BETWEEN)).all()
+    np.testing.assert_allclose(both.mean(BETWEEN), tiles.mean(BETWEEN), rtol=1e-12)
+    np.testing.assert_allclose(both.variance(BETWEEN), tiles.variance(BETWEEN), rtol=1e-12)
+    np.testing.assert_array_equal(both.visited(STATES), table.visited(STATES) | tiles.visited(STATES))
+    np.testing.assert_allclose(both.episodes(BETWEEN), tiles.episodes(BETWEEN))
+    expected = 0.9 * table.episodes(VISITED) + 0.1 * tiles.episodes(VISITED)
+    np.testing.assert_allclose(both.episodes(VISITED), expected)
+
+
+def test_it_is_linear_in_the_weights_side_by_side():
+    table, tiles, line, _ = fits()
+    both = pr.RiskFunction.mixture([table, tiles, line], [1, 0, 3], [0, 1, 1])
+    np.testing.assert_array_equal(both.w_mean, np.append(0.25 * table.w_mean, 0.75 * line.w_mean))
+    np.testing.assert_array_equal(both.w_second, np.append(0.5 * tiles.w_second, 0.5 * line.w_second))
+    assert both.features == pr.Joint([MAPS[0], MAPS[2]])
+    assert both.second_features == pr.Joint([MAPS[1], MAPS[2]])
+    np.testing.assert_allclose(dense(both.features(VISITED)) @ both.w_mean, both.mean(VISITED))
+
+
+def test_second_moments_are_mixed_as_the_means():
+    members, a = fits("second-moment"), (0.2, 0.3, 0, 0.5)
+    both = pr.RiskFunction.mixture(members, a)
+    J, M = (mixed(members, a, of) for of in ("mean", "second_moment"))
+    np.testing.assert_allclose(both.second_moment(STATES), M, rtol=1e-12)
+    np.testing.assert_allclose(both.variance(STATES), M - J**2, rtol=1e-9)
+
+
+@FEW
+def test_members_say_the_same():
+    """A member mixed with itself is itself, error bars included; one alone keeps the covariance."""
+    member = fits(bootstrap=50)[1]
+    twice = pr.RiskFunction.mixture([member, member], [0.3, 0.7], [0.5, 0.5])
+    once = pr.RiskFunction.mixture([member], [5.0], [5.0])
+    replicates = member.error_bars.replicates
+    for of in ("mean", "variance", "std", "sharpe"):
+        np.testing.assert_allclose(
+            getattr(twice, of)(VISITED[:, None]), getattr(member, of)(VISITED[:, None]), rtol=1e-12
+        )
+        np.testing.assert_array_equal(once.interval(VISITED, of), member.interval(VISITED, of))
+        np.testing.assert_allclose(
+            twice.interval(VISITED, of, method="bootstrap", level=0.8),
+            member.interval(VISITED, of, method="bootstrap", level=0.8),
+            rtol=1e-5,  # replicates are float32
+        )
+    phi = dense(member.features(VISITED))[:, member.error_bars.mean_kept]
+    moved = phi @ replicates[:, : phi.shape[1]].T
+    np.testing.assert_allclose(
+        twice.standard_error(VISITED, "mean"), np.sqrt((moved**2).mean(axis=1)), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("variance", ["direct", "second-moment"])
+def test_error_bars_are_those_of_the_jackknife(variance):
+    """The whole mixture fitted without each episode and with it twice: no influence, no multiplier, no Σ.
+
+    Half the difference of the two is the episode's influence, up to third order.
+    """
+    a, b = (0.3, 0.4, 0.0, 0.3), (0.2, 0.2, 0.0, 0.6) if variance == "direct" else None
+    both = pr.RiskFunction.mixture(fits(variance, bootstrap=4000), a, b)
+    K = len(DATA)
+
+    def refitted(which):
+        members = [pr.LSTD(phi, variance=variance).fit(DATA[which], error_bars=False) for phi in MAPS]
+        risk = pr.RiskFunction.mixture(members, a, b)
+        return np.array([getattr(risk, of)(VISITED) for of in quantities])
+
+    quantities = ("mean", "variance", "std", "sharpe")
+    order = np.arange(K)
+    moved = [refitted(np.append(order, k)) - refitted(np.delete(order, k)) for k in range(K)]
+    errors = np.sqrt(np.square(np.array(moved) / 2).sum(axis=0))
+    for of, error in zip(quantities, errors, strict=True):
+        # 4,000 draws know it to 1.1 %.
+        np.testing.assert_allclose(both.standard_error(VISITED, of), error, rtol=0.045, err_msg=of)
+
+
+def test_errors_of_a_joint_covariance():
+    """Members with blocks of their own: Σ of the stacked weights is that of all influences together.
+
+    With γ = 0 and a table, J at a state is the mean reward there, and the influence of an episode its sum of
+    (r − mean)/n. Tiles of two states with one of them visited are the same table again.
+    """
+    table, tiles, _, coarse = fits(bootstrap=4000, discount=1e-300, maps=MAPS)
+    both = pr.RiskFunction.mixture([table, tiles, coarse], [0.25, 0.25, 0.5], [1, 0, 0])
+    x = DATA.states[DATA.visited_rows].ravel()
+    episode = np.repeat(np.arange(len(DATA)), DATA.lengths)
+
+    def influences(group):
+        n = np.bincount(group)
+        mean = np.bincount(group, DATA.rewards) / np.maximum(n, 1)
+        table = np.zeros((len(DATA), n.size))
+        np.add.at(table, (episode, group), (DATA.rewards - mean[group]) / n[group])
+        return table
+
+    fine, rough = influences(x // 2), influences(x // 5)
+    together = 0.5 * fine[:, VISITED // 2] + 0.5 * rough[:, VISITED // 5]
+    error = np.sqrt(np.square(together).sum(axis=0))
+    np.testing.assert_allclose(both.standard_error(VISITED, "mean"), error, rtol=0.05)
+    apart = np.sqrt(np.square(fine[:, VISITED // 2]).sum(axis=0))
+    assert (np.abs(apart / error - 1) > 0.1).any()  # what the test could not tell otherwise
+
+
+@pytest.mark.parametrize("variance", ["direct", "second-moment"])
+@FEW
+@pytest.mark.parametrize("misfit", [Misfit(1.5, 2.0), Misfit(1.0, 0.0)])
+def test_full_intervals_by_hand(variance, misfit):
+    members, a = fits(variance, bootstrap=100), (0.3, 0.4, 0.0, 0.3)
+    b = (0.2, 0.2, 0.0, 0.6) if variance == "direct" else a
+    given = b if variance == "direct" else None
+    both = pr.RiskFunction.mixture(members, a, given, misfit=misfit)
+    states = np.concatenate([VISITED, BETWEEN])
+    J, V, e = both.mean(states), both.variance(states), both.episodes(states)
+    t = stats.t.ppf(0.95, np.maximum(e - 1, 1))
+    J_i, V_i = member_values(members, "mean", states), member_values(members, "variance", states)
+    for i, at in enumerate(states):
+        know = [k for k in range(4) if a[k] and not np.isnan(J_i[k, i])]
+        m_J = sum(a[k] * (J_i[k, i] - J[i]) ** 2 for k in know) / sum(a[k] for k in know)
+        m_V = sum(b[k] * (V_i[k, i] - V[i]) ** 2 for k in know) / sum(b[k] for k in know)
+        for of, by_J, by_V in [
+            ("mean", 1.0, 0.0),
+            ("variance", 0.0, 1.0),
+            ("std", 0.0, 0.5 / np.sqrt(V[i])),
+            ("sharpe", 1 / np.sqrt(V[i]), -0.5 * J[i] / V[i] ** 1.5),
+            ("second_moment", 2 * J[i], 1.0),
+        ]:
+            s = both.standard_error([at], of)[0]
+            m = by_J**2 * m_J + by_V**2 * m_V
+            error = np.sqrt(misfit.randomness * s**2 + misfit.spread * m)
+            value = getattr(both, of)([at])[0]
+            expected = value - t[i] * error, value + t[i] * error
+            if of in ("variance", "std"):
+                expected = value * np.exp(-t[i] * error / value), value * np.exp(t[i] * error / value)
+            np.testing.assert_allclose(both.interval([at], of, level=0.9)[0], expected, rtol=1e-8)
+    assert np.isnan(both.interval(NOWHERE[1:], "std")).all()
+    narrow = both.interval(VISITED, "mean", method="student")
+    if misfit.spread:
+        wide = both.interval(VISITED, "mean")
+        assert (wide[:, 0] < narrow[:, 0]).all()
+        assert (wide[:, 1] > narrow[:, 1]).all()
+
+
+def test_without_misfit_there_are_no_full_intervals():
+    both = pr.RiskFunction.mixture(fits(bootstrap=20), [1, 1, 1, 1], [1, 1, 1, 1])
+    with pytest.raises(InvalidInputError, match='method="full" needs to know what the features miss'):
+        both.interval(VISITED, method="full")
+
+
+@FEW
+@pytest.mark.parametrize("variance", ["direct", "second-moment"])
+def test_saved_and_loaded(tmp_path, variance):
+    members = fits(variance, bootstrap=30)
+    b = [0, 1, 0, 1] if variance == "direct" else None
+    risk = pr.RiskFunction.mixture(members, [1, 2, 0, 3], b, misfit=Misfit(1.3, 0.7))
+    risk.save(tmp_path / "risk.npz")
+    again = pr.RiskFunction.load(tmp_path / "risk.npz")
+    assert again.misfit == risk.misfit
+    assert again.features == risk.features
+    assert again.provenance == risk.provenance
+    assert str(again) == str(risk)
+    for of in ("mean", "second_moment", "variance", "std", "sharpe"):
+        np.testing.assert_array_equal(getattr(again, of)(STATES), getattr(risk, of)(STATES))
+        for method in ("full", "student", "bootstrap"):
+            found, before = (each.interval(STATES, of, 0.8, method) for each in (again, risk))
+            np.testing.assert_array_equal(found, before)
+
+
+@FEW
+def test_error_bars_only_where_they_were_drawn_together():
+    table, tiles = fits(bootstrap=30)[:2]
+    assert pr.RiskFunction.mixture([table, tiles], [1, 1], [1, 1]).error_bars.key == table.error_bars.key
+    unlike = {
+        "seed": fits(bootstrap=30, seed=1)[1],
+        "draws": fits(bootstrap=20)[1],
+        "none": fits()[1],
+        "no bars": pr.LSTD(MAPS[1], variance="direct").fit(DATA, error_bars=False),
+    }
+    for name, other in unlike.items():
+        for shares in itertools.permutations([(1, 1), (1, 0)]):
+            assert pr.RiskFunction.mixture([table, other], *shares).error_bars is None, name
+        alone = pr.RiskFunction.mixture([table, other], [1, 0], [1, 0])
+        np.testing.assert_array_equal(alone.interval(VISITED), table.interval(VISITED))
+
+
+def test_what_is_known_of_the_members_together():
+    table, tiles, line, _ = fits()
+    both = pr.RiskFunction.mixture([table, tiles, line], [1, 1, 1], [1, 1, 1])
+    assert both.provenance.estimator == "mixture"
+    assert both.provenance.episodes == len(DATA)
+    assert both.provenance.redundant == max(each.provenance.redundant for each in (table, tiles, line))
+    assert both.returns == table.returns
+    assert both.error_bars is None
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ([1], "mean_shares must be 2 numbers, one for each member"),
+        ([1, 1, 1], "mean_shares must be 2 numbers"),
+        ([1, -0.1], "not negative and not all 0"),
+        ([0, 0], "not negative and not all 0"),
+        ([1, np.nan], "mean_shares must be finite"),
+        ([[1, 1]], "mean_shares must have shape"),
+        (["a", "b"], "mean_shares must be numbers"),
+    ],
+)
+def test_bad_shares(shares, message):
+    members = fits()[:2]
+    with pytest.raises(InvalidInputError, match=message):
+        pr.RiskFunction.mixture(members, shares, [1, 1])
+    with pytest.raises(InvalidInputError, match=message.replace("mean", "variance")):
+        pr.RiskFunction.mixture(members, [1, 1], shares)
+
+
+def test_what_cannot_be_mixed():
+    direct, paper = fits()[:2], fits("second-moment")[:2]
+    with pytest.raises(InvalidInputError, match="members must be at least one RiskFunction"):
+        pr.RiskFunction.mixture([], [])
+    for members, b in [([direct[0], paper[1]], [1, 1]), ([direct[0], paper[1]], None), (paper, [1, 1])]:
+        with pytest.raises(InvalidInputError, match="members must all have variance='direct'"):
+            pr.RiskFunction.mixture(members, [1, 1], b)
+    both = pr.RiskFunction.mixture(direct, [1, 1], [1, 1])
+    with pytest.raises(InvalidInputError, match="members must not be mixtures themselves"):
+        pr.RiskFunction.mixture([both, direct[0]], [1, 1], [1, 1])
+    others = [
+        pr.LSTD(MAPS[1], variance="direct").fit(DATA[:100]),
+        pr.LSTD(MAPS[1], variance="direct", discount=0.9).fit(DATA),
+    ]
+    for other in others:
+        with pytest.raises(MismatchError, match="members must be of one discount and of the same episodes"):
+            pr.RiskFunction.mixture([direct[0], other], [1, 1], [1, 1])

@@ -1,0 +1,299 @@
+"""Shares in a mixture, from what candidates say about episodes that they did not see."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+import policyrisk as pr
+from policyrisk.errors import ImproperPolicyError, InvalidInputError
+from policyrisk.lstd.folds import fits_without_each
+from policyrisk.selection.cross_validation import fold_of_episodes
+from policyrisk.selection.stacking import FOLDS, FOREST, LEAST, MEMBERS, _shares, _simplex, stack
+
+CHAIN = pr.domains.walk(n=12, p=0.7)
+DATA = CHAIN.sample(start=0, episodes=400, seed=1)
+TABLE = pr.Tabular(12)
+HALVES = pr.TileCoding([0], [12], bins=2)
+THIRDS = pr.TileCoding([0], [12], bins=3)
+SHIFTED = pr.TileCoding([-2], [14], bins=4)
+LINE = pr.Polynomial(degree=1, low=[0], high=[11])
+
+
+def estimators(discount=1.0, **maps):
+    return {name: pr.LSTD(phi, variance="direct", discount=discount) for name, phi in maps.items()}
+
+
+def least_squares(X, y, weight):
+    """argmin Σ weight (y − X a)² over a ≥ 0 of sum 1, by a general solver from several starts."""
+    scale = float(weight @ y**2)
+
+    def loss(a):
+        return float(weight @ (y - X @ a) ** 2) / scale
+
+    def slope(a):
+        return -2 * X.T @ (weight * (y - X @ a)) / scale
+
+    m = X.shape[1]
+    found = [
+        optimize.minimize(
+            loss,
+            start,
+            jac=slope,
+            method="SLSQP",
+            bounds=[(0, 1)] * m,
+            constraints={"type": "eq", "fun": lambda a: a.sum() - 1, "jac": np.ones_like},
+            options={"ftol": 1e-15, "maxiter": 1000},
+        ).x
+        for start in (np.full(m, 1 / m), *np.eye(m))
+    ]
+    return min(found, key=loss), loss
+
+
+def cut(data, every, after):
+    """Every such episode ends after so many steps, cut off."""
+    pieces = []
+    for k in range(len(data)):
+        one = data[[k]]
+        if k % every == 0 and one.lengths[0] > after:
+            one = pr.Trajectories(one.states[: after + 1], one.rewards[:after], [after], [False])
+        pieces.append(one)
+    return pr.Trajectories.concatenate(pieces)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_simplex_by_another_solver(m, seed):
+    rng = np.random.default_rng(seed)
+    n = 300
+    truth = rng.normal(size=n)
+    X = 50 + truth[:, None] * rng.uniform(0.2, 1.2, m) + 0.3 * rng.normal(size=(n, m))
+    y = 50 + truth + rng.normal(size=n)
+    weight = rng.uniform(0.1, 2, n)
+    expected, loss = least_squares(X, y, weight)
+    centre = X[:, 0]
+    D = X - centre[:, None]
+    found = _simplex((D * weight[:, None]).T @ D, (D * weight[:, None]).T @ (y - centre))
+    assert found.min() >= 0
+    assert found.sum() == pytest.approx(1)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert loss(found) <= loss(expected) * (1 + 1e-9)
+
+
+def test_few_shares_none_of_them_small():
+    rng = np.random.default_rng(0)
+    n, m = 500, 12
+    X = rng.normal(size=(n, m)) * 0.5
+    y = X.mean(axis=1) + 0.05 * rng.normal(size=n)  # all are wanted alike
+    shares = _shares(X, y, np.ones(n))
+    kept = np.flatnonzero(shares)
+    assert 1 < kept.size <= MEMBERS
+    assert shares[kept].min() >= LEAST
+    assert shares.sum() == pytest.approx(1)
+    expected, _ = least_squares(X[:, kept], y, np.ones(n))
+    np.testing.assert_allclose(shares[kept], expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.03, 0.0), (0.08, 0.08)])
+def test_a_small_share_is_given_up(share, kept):
+    X, noise = np.split(np.random.default_rng(0).normal(size=(500, 3)), [2], axis=1)
+    D, noise = X[:, 1] - X[:, 0], 2 * noise.ravel()
+    noise -= D * (D @ noise) / (D @ D)  # which says nothing about the share
+    found = _shares(X, X @ [1 - share, share] + noise, np.ones(500))
+    np.testing.assert_allclose(found, [1 - kept, kept], atol=1e-7)
+
+
+def test_a_candidate_three_times_as_bad_has_no_share():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=400)
+    good, bad = y + 0.1 * rng.normal(size=400), y + 0.3 * rng.normal(size=400)
+    assert _shares(np.column_stack([good, bad]), y, np.ones(400)).tolist() == [1.0, 0.0]
+
+
+def test_both_shares_by_another_solver():
+    """From the beginning: fits to the other folds, returns to go, two problems on the simplex."""
+    found = stack(estimators(thirds=THIRDS, shifted=SHIFTED, halves=HALVES), DATA, key=7)
+    fold = fold_of_episodes(0, len(DATA), FOLDS, 7)
+    of_step = np.repeat(fold, DATA.lengths)
+    states, B = DATA.states[DATA.visited_rows], DATA.returns_to_go(1.0)
+    names = ["thirds", "shifted", "halves"]
+    J_i, V_i = np.empty((2, len(B), 3))
+    for i, phi in enumerate([THIRDS, SHIFTED, HALVES]):
+        for k in range(FOLDS):
+            fit = pr.LSTD(phi, variance="direct").fit(DATA[np.flatnonzero(fold != k)], error_bars=False)
+            at = of_step == k
+            J_i[at, i], V_i[at, i] = fit.mean(states[at]), fit.variance(states[at])
+    V_i = np.maximum(V_i, 0)
+
+    def floored(v):
+        return np.maximum(v, v.mean() / 10)
+
+    v = floored(np.median(V_i, axis=1))
+    a, _ = least_squares(J_i, B, 1 / v)
+    q = (B - J_i @ a) ** 2
+    for _ in range(4):
+        b, _ = least_squares(V_i, q, 1 / v**2)
+        v = floored(V_i @ b)
+    line = {each.name: each for each in found.candidates}
+    np.testing.assert_allclose([line[name].mean_share for name in names], a, atol=1e-4)
+    np.testing.assert_allclose([line[name].variance_share for name in names], b, atol=1e-4)
+    assert (np.sort(a) > LEAST).sum() >= 2  # the problem is one
+    np.testing.assert_allclose([line[name].mse for name in names], np.square(B[:, None] - J_i).mean(axis=0))
+    scores = np.square((q[:, None] - V_i) / v[:, None]).mean(axis=0)
+    np.testing.assert_allclose([line[name].score for name in names], scores, rtol=1e-3)
+    assert found.mse == pytest.approx(q.mean(), rel=1e-6)
+    assert found.constant_mse == pytest.approx(B.var())
+    assert found.calibration == pytest.approx((q / v).mean(), rel=1e-4)
+    assert found.explained == pytest.approx(1 - q.mean() / B.var(), rel=1e-6)
+    assert found.misfit.randomness == pytest.approx(1 + 16 / np.sqrt(len(DATA)))
+
+
+def test_the_true_one_has_nearly_all():
+    data = CHAIN.sample(start=0, episodes=3000, seed=2)
+    found = stack(estimators(halves=HALVES, thirds=THIRDS, table=TABLE), data, key=0)
+    table = found.candidates[0]
+    assert table.name == "table"
+    assert table.mean_share > 0.95
+    assert table.variance_share > 0.95
+    at = data.states[data.visited_rows].ravel()
+    truly = np.mean((data.returns_to_go(1.0) - CHAIN.mean()[at]) ** 2 / CHAIN.variance()[at])
+    assert found.calibration == pytest.approx(truly, rel=0.02)
+    assert found.reference is None
+
+
+def test_what_says_the_same_is_left_out():
+    tiles = pr.TileCoding([0], [12], bins=12)
+    found = stack(estimators(table=TABLE, tiles=tiles, line=LINE), DATA, key=0)
+    reasons = {each.name: each.reason for each in found.candidates if each.reason}
+    assert reasons == {"tiles": "says what table says"}
+    assert "left out: tiles: says what table says" in str(found)
+
+
+@pytest.mark.parametrize(("every", "after"), [(1, 25), (3, 8)])
+def test_cut_off_episodes_are_completed_by_the_one_that_holds(every, after):
+    """Two and three tiles are biased at the cut; the table is right there."""
+    data = cut(CHAIN.sample(start=0, episodes=2000, seed=3), every, after)
+    assert not data.terminated.all()
+    found = stack(estimators(halves=HALVES, thirds=THIRDS, table=TABLE), data, key=0)
+    assert found.reference == ("table", "table")
+    best = found.candidates[0]
+    assert (best.name, round(best.mean_share), round(best.variance_share)) == ("table", 1, 1)
+    assert 0.9 < found.calibration < 1.1
+    assert "cut-off episodes are completed by table" in str(found)
+
+
+def test_the_completed_returns_are_those_of_the_reference():
+    data, discount = cut(CHAIN.sample(start=0, episodes=500, seed=4), 2, 8), 0.9
+    found = stack(estimators(discount, table=TABLE), data, key=5)
+    fold = fold_of_episodes(0, len(data), FOLDS, 5)
+    squares, q, V = [], [], []
+    for k in range(FOLDS):
+        lstd = pr.LSTD(TABLE, variance="direct", discount=discount)
+        fit = lstd.fit(data[np.flatnonzero(fold != k)], error_bars=False)
+        for episode in np.flatnonzero(fold == k):
+            one = data[[episode]]
+            left = discount ** np.arange(one.lengths[0], 0, -1)
+            end = one.states[-1:]
+            tail, rest = (0.0, 0.0) if one.terminated[0] else (fit.mean(end)[0], fit.variance(end)[0])
+            J = fit.mean(one.states[:-1])
+            squares.append((one.returns_to_go(discount) + left * tail - J) ** 2)
+            q.append(squares[-1] + left**2 * rest)
+            V.append(fit.variance(one.states[:-1]))
+    squares, q, V = map(np.concatenate, (squares, q, V))
+    assert found.mse == pytest.approx(np.mean(squares))
+    assert found.calibration == pytest.approx(np.mean(q / np.maximum(V, 0.1 * V.mean())))
+
+
+def test_all_cut_off_takes_a_discount():
+    """States are drawn anew at every step: J(x) = x + 5.5 γ/(1 − γ), V(x) = 1 + γ²/(1 − γ²) (1 + var)."""
+    rng = np.random.default_rng(0)
+    states = rng.integers(0, 12, (500, 21))
+    rewards = states[:, :-1] + rng.normal(size=(500, 20))
+    data = pr.Trajectories(states.ravel(), rewards.ravel(), np.full(500, 20), np.zeros(500, bool))
+    found = stack(estimators(0.8, table=TABLE, halves=HALVES), data, key=0)
+    assert found.reference[0] == "table"
+    assert found.candidates[0].name == "table"
+    assert found.candidates[0].mean_share > 0.95
+    uniform = (12**2 - 1) / 12
+    V = 1 + 0.8**2 / (1 - 0.8**2) * (1 + uniform)
+    # Completed by the mean, returns to go have nearly all of their variance, but not at the cuts.
+    assert 0.8 * (V + uniform) < found.constant_mse < V + uniform
+    assert 0.7 < found.explained / (uniform / (V + uniform)) < 1.4
+    assert 0.9 < found.calibration < 1.1
+    # Where the tails are worth nothing it is ordinary regression on the rewards.
+    short = stack(estimators(1e-9, table=TABLE, halves=HALVES), data, key=0)
+    assert short.constant_mse == pytest.approx(data.rewards.var(), abs=1e-6)
+    with pytest.raises(ImproperPolicyError, match="discount=1 some episode must terminate"):
+        stack(estimators(table=TABLE), data, key=0)
+
+
+def test_failing_candidates_are_listed():
+    broken = pr.FunctionFeatures(lambda states: np.full((len(states), 2), np.nan), size=2)
+    found = stack(estimators(broken=broken, line=LINE), DATA, key=0)
+    assert [each.name for each in found.candidates] == ["line", "broken"]
+    assert found.candidates[1].reason.startswith("InvalidInputError: ")
+    assert found.members == found.candidates[:1]
+    assert "left out: broken: InvalidInputError" in str(found)
+    with pytest.raises(InvalidInputError, match="must find features that can be fitted, got none: broken"):
+        stack(estimators(broken=broken), DATA, key=0)
+
+
+def test_the_same_key_gives_the_same():
+    maps = {"thirds": THIRDS, "line": LINE, "halves": HALVES}
+    first, again = (stack(estimators(**maps), DATA, key=3).to_dict() for _ in range(2))
+    assert first == again
+    assert stack(estimators(**maps), DATA, key=4).to_dict() != first
+    backwards = stack(estimators(**dict(reversed(maps.items()))), DATA, key=3).to_dict()
+    np.testing.assert_allclose(backwards["mse"], first["mse"], rtol=1e-9)
+    assert json.loads(json.dumps(first))["candidates"][0]["name"] == first["candidates"][0]["name"]
+
+
+def test_a_forest_is_a_candidate_like_any_other():
+    J, V = CHAIN.mean(), CHAIN.variance()
+    at = DATA.states[DATA.visited_rows].ravel()
+    handed = []
+
+    def oracle(data, tail, mean):
+        handed.append((tail, mean))
+        return J[at], V[at]
+
+    found = stack(estimators(halves=HALVES, thirds=THIRDS), DATA, key=0, forest=oracle)
+    assert found.candidates[0].name == FOREST
+    assert found.candidates[0].mean_share > 0.8
+    (tail, mean), (again, mixed) = handed  # first its own residuals, then those of the mixture's J
+    assert (tail, mean, again) == (None, None, None)
+    np.testing.assert_array_equal(mixed, found.mean)
+    assert np.mean((DATA.returns_to_go(1.0) - mixed) ** 2) == pytest.approx(found.mse)
+    data = cut(DATA, 2, 8)
+    at = data.states[data.visited_rows].ravel()
+    stack(estimators(table=TABLE, thirds=THIRDS), data, key=0, forest=oracle)
+    whole = pr.LSTD(TABLE, variance="direct").fit(data, error_bars=False)
+    for tail, _ in handed[2:]:  # the reference, of all episodes
+        np.testing.assert_allclose(tail.w_second, whole.w_second, rtol=1e-9)
+
+
+@pytest.mark.parametrize("variance", ["direct", "second-moment"])
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+@pytest.mark.filterwarnings("ignore::policyrisk.errors.PolicyRiskWarning")  # of what is given up
+@pytest.mark.parametrize("cuts", ["none", "some", "alone"])
+def test_fits_without_each_part(variance, ridge, cuts):
+    """As fits of the others from the beginning; "alone": a cut-off ends where one other part has been."""
+    data = DATA[:120] if cuts == "none" else cut(DATA[:120], 3, 6)
+    parts = [data[k * 30 : (k + 1) * 30] for k in range(4)]
+    if cuts == "alone":
+        ends = pr.Trajectories([0, 12], [-1.0], [1], [False])
+        visits = pr.Trajectories([0, 12, 5], [-1.0, -2.0], [2], [True])
+        parts[0] = pr.Trajectories.concatenate([parts[0], ends])
+        parts[1] = pr.Trajectories.concatenate([parts[1], visits])
+    lstd = pr.LSTD(pr.Tabular(13), variance=variance, ridge=ridge)
+    found = fits_without_each(lstd, parts)
+    assert len(found) == 5
+    assert [fit.provenance.given_up for fit in found] == ([0, 1, 0, 0, 0] if cuts == "alone" else [0] * 5)
+    for k, fit in enumerate(found):
+        others = pr.Trajectories.concatenate([part for j, part in enumerate(parts) if j != k])
+        expected = lstd.fit(others, error_bars=False)
+        np.testing.assert_allclose(fit.w_mean, expected.w_mean, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(fit.w_second, expected.w_second, rtol=1e-8, atol=1e-6)
+        np.testing.assert_array_equal(fit.visited(np.arange(13)), expected.visited(np.arange(13)))
+        assert fit.error_bars is None
