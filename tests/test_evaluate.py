@@ -224,7 +224,14 @@ def test_auto_prints_and_stores_its_choice_and_is_the_same_with_the_same_seed(ca
     assert first["mean"] == second["mean"]
     assert first["features"] == first["choice"]["features"]
     assert first["variance_method"] == "direct"
-    assert sum(member["mean_share"] for member in first["choice"]["members"]) == pytest.approx(1)
+    members, stack = first["choice"]["members"], first["choice"]["stack"]
+    tried = {entry["name"]: entry for entry in stack["candidates"]}
+    assert {"tabular", "poly:2", "poly:2,by=rank", "forest"} <= tried.keys()
+    for share in ("mean_share", "variance_share"):
+        assert sum(each[share] for each in members) == pytest.approx(1)
+        assert all(each[share] == tried[each["features"]][share] for each in members)
+    assert stack["explained"] == pytest.approx(1 - stack["mse"] / stack["constant_mse"])
+    assert stack["reference"] is None
     assert first["check"]["episodes"] == 400
     assert first["influence"] == {"state": 1.0}
     assert (tmp_path / "a" / "risk.npz").read_bytes() == (tmp_path / "b" / "risk.npz").read_bytes()
