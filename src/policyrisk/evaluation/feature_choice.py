@@ -77,7 +77,11 @@ class FeatureChoice:
         """The members with their shares."""
         if len(self.members) == 1:
             return str(self.members[0])
-        said = [f"{m} ({percent(m.mean_share)} of J, {percent(m.variance_share)} of V)" for m in self.members]
+        said = []
+        for member in self.members:
+            shares = (member.mean_share, "J"), (member.variance_share, "V")
+            parts = ", ".join(f"{percent(share)} of {what}" for share, what in shares if share)
+            said.append(f"{member} ({parts})")
         return "a mixture of " + ", ".join(said)
 
     def to_dict(self) -> dict[str, Any]:
