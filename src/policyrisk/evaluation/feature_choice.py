@@ -36,7 +36,7 @@ from policyrisk.lstd import LSTD
 from policyrisk.montecarlo.forest import ReturnForest
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction, VarianceMethod
-from policyrisk.selection.stacking import FOLDS, FOREST, Stack, stack
+from policyrisk.selection.stacking import FOLDS, FOREST, Stack, brief, stack
 from policyrisk.trajectories import Trajectories
 
 EPISODES = 2_000
@@ -81,7 +81,7 @@ class FeatureChoice:
         for member in self.members:
             shares = (member.mean_share, "J"), (member.variance_share, "V")
             parts = ", ".join(f"{percent(share)} of {what}" for share, what in shares if share)
-            said.append(f"{member} ({parts})")
+            said.append(f"{brief(str(member))} ({parts})")
         return "a mixture of " + ", ".join(said)
 
     def to_dict(self) -> dict[str, Any]:

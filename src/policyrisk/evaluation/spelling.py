@@ -206,7 +206,8 @@ class Spelling:
         box: dict[str, Any] = {"low": low[looked_at], "high": high[looked_at], "dims": dims}
         if self.by == "rank":
             unit = {"low": np.zeros(count), "high": np.ones(count), "dims": dims}
-            return [Ranked.of(self._on(unit), survey.visited, looked_at)]
+            states = np.vstack([survey.low, survey.visited, survey.high])  # which is a sample
+            return [Ranked.of(self._on(unit), states, looked_at)]
         return [self._on(box)]
 
     def _on(self, box: dict[str, Any]) -> Features:

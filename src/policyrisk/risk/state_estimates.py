@@ -68,7 +68,9 @@ class StateEstimates:
         if of not in ("variance", "std"):
             return student_interval(self.value(of), error, self.episodes, level)
         value = np.where(self.value(of) > 0, self.value(of), np.nan)
-        return value[:, None] * np.exp(student_interval(0.0 * value, error / value, self.episodes, level))
+        with np.errstate(over="ignore"):  # an end may be infinite
+            ends = np.exp(student_interval(0.0 * value, error / value, self.episodes, level))
+            return value[:, None] * ends
 
     def _full_error(self, of: Quantity, error: Floats) -> Floats:
         """Its error with what features and their choice add to that of randomness, of shape (n,)."""

@@ -100,7 +100,7 @@ class Stack:
     def __str__(self) -> str:
         rows = [
             [
-                each.name,
+                brief(each.name),
                 percent(each.mean_share) if each.mean_share else "",
                 percent(each.variance_share) if each.variance_share else "",
                 number(each.mse),
@@ -228,7 +228,7 @@ def stack(
     if forest is not None:
         variances[FOREST] = forest(data, tail, J)[1]
     q = (completed - J) ** 2 + rest
-    V_i = np.column_stack([np.maximum(np.where(np.isnan(V), q.mean(), V), 0.0) for V in variances.values()])
+    V_i = np.column_stack([np.where(np.isnan(V), q.mean(), V) for V in variances.values()])
     v = _floored(np.median(V_i, axis=1))
     for _ in range(_ROUNDS):
         b = _shares(V_i, q, 1.0 / v**2)
@@ -256,6 +256,16 @@ def stack(
         least=float(completed.min()),
         most=float(completed.max()),
     )
+
+
+def brief(name: str) -> str:
+    """A candidate's name where many maps side by side would make a long line.
+
+    >>> brief("poly:1,dims=a/poly:1,dims=b/poly:1,dims=c"), brief("poly:1,dims=a/labels,dims=b")
+    ('poly:1,dims=a/… (3 maps)', 'poly:1,dims=a/labels,dims=b')
+    """
+    first, *others = name.split("/")
+    return name if len(others) < 2 else f"{first}/… ({1 + len(others)} maps)"
 
 
 def _floored(V: Floats) -> Floats:
