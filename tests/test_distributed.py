@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import gymnasium
@@ -206,7 +207,10 @@ def test_fit_is_the_local_one_with_everything_in_it(settings, options):
     """Cut-off episodes that end unvisited as well: few steps from the start, and others near the end."""
     data = [*walks(4, max_steps=5), CHAIN.sample(start=11, episodes=8, seed=1)]
     lstd = pr.LSTD(**settings, discount=0.95)
-    local, found = lstd.fit(data, **options), distributed.fit(lstd, data, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.GivenUpWarning)  # states that rest on it are nan in both
+        local, found = lstd.fit(data, **options), distributed.fit(lstd, data, **options)
+    assert found.provenance.biased == local.provenance.biased
     assert found.provenance.given_up == local.provenance.given_up
     assert (local.provenance.given_up > 0) == (settings["features"] is TABLE)
     assert found.provenance.constrained == local.provenance.constrained
@@ -222,12 +226,12 @@ def test_fit_is_the_local_one_with_everything_in_it(settings, options):
     if local.error_bars is None:
         assert found.error_bars is None
         return
-    over_starts, truth = found.summary(), local.summary(np.concatenate([part.starts() for part in data]))
+    over_starts, truth = found.summary(), local.summary()
     assert (over_starts.starts, over_starts.unvisited) == (truth.starts, truth.unvisited)
     for name in ("mean", "variance"):
         for field in ("value", "standard_error", "high"):
             ours, theirs = (getattr(getattr(each, name), field) for each in (over_starts, truth))
-            assert ours == pytest.approx(theirs, rel=1e-6), (name, field)
+            assert ours == pytest.approx(theirs, rel=1e-6, nan_ok=True), (name, field)
     truth = local.standard_error(x)
     np.testing.assert_allclose(found.standard_error(x), truth, rtol=1e-6, atol=1e-9 * np.nanmax(truth))
     if "bootstrap" in options:
@@ -240,7 +244,9 @@ def test_what_cut_off_episodes_give_up_goes_across_shards():
     one = pr.Trajectories([[0], [1], [0], [2]], [1.0, 1.0], [1, 1], [True, False])
     other = pr.Trajectories([[0], [2], [3]], [1.0, 1.0], [2], [False])
     lstd = pr.LSTD(pr.Tabular(4))
-    local, found = lstd.fit([one, other]), distributed.fit(lstd, [one, other])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.GivenUpWarning)
+        local, found = lstd.fit([one, other]), distributed.fit(lstd, [one, other])
     assert local.provenance.given_up == found.provenance.given_up == 3
     assert found.provenance.episodes == local.provenance.episodes == 1
 
@@ -291,7 +297,7 @@ def test_warnings_of_workers_arrive_once(tmp_path):
     table = parquet.read_table(tmp_path / "log.parquet")
     parquet.write_table(table.filter(compute.is_valid(table["reward"])), tmp_path / "log.parquet")
     with pytest.warns(errors.UnrecordedEndWarning, match="given up") as seen:
-        distributed.fit(pr.LSTD(TABLE, discount=0.9), tmp_path)
+        distributed.fit(pr.LSTD(pr.Polynomial(1, [0], [11]), discount=0.9), tmp_path)
     assert len(seen) == 1
 
 
@@ -401,7 +407,7 @@ def test_the_headline_is_over_all_starts_on_a_cluster_and_here(tmp_path, capsys,
     assert local["starts"] == found["starts"] == 300
     assert_same_numbers(found, local)
     both = pr.Trajectories.concatenate(data)
-    truth = pr.LSTD(TABLE).fit(both).summary(both.starts()).to_dict()
+    truth = pr.LSTD(TABLE).fit(both).summary().to_dict()
     assert_same_numbers(local, truth)
     # From Python a cluster is started where there is none; data in memory are sent to it.
     result = pr.evaluate(data, features="tabular:12", on_cluster=True)
