@@ -301,3 +301,16 @@ def test_what_cannot_be_mixed():
     for other in others:
         with pytest.raises(MismatchError, match="members must be of one discount and of the same episodes"):
             pr.RiskFunction.mixture([direct[0], other], [1, 1], [1, 1])
+
+
+def test_members_that_gave_up_whole_episodes_are_mixed():
+    """A table gives up an episode of one step that ends where nobody set out from; a polynomial does not."""
+    whole = pr.domains.walk(n=12, p=0.7).sample(0, episodes=300, seed=1)
+    short = pr.Trajectories([[3], [20], [4], [21]], [-1.0, -1.0], [1, 1], [False, False])
+    data = pr.Trajectories.concatenate([whole, short])
+    maps = pr.Tabular(22), pr.Polynomial(2, [0], [21])
+    table, parabola = (pr.LSTD(each, variance="direct").fit(data, bootstrap=20, seed=0) for each in maps)
+    assert (table.provenance.episodes, parabola.provenance.episodes) == (300, 302)
+    mixed = pr.RiskFunction.mixture([table, parabola], [0.5, 0.5])
+    assert mixed.provenance.episodes == 302
+    np.testing.assert_allclose(mixed.mean([3]), (table.mean([3]) + parabola.mean([3])) / 2, rtol=1e-12)

@@ -82,13 +82,14 @@ class Joint(Described):
 
     def spec(self) -> dict[str, Any]:
         """This map in plain values: those of its maps."""
-        for each in self.maps:
+        maps: tuple[Any, ...] = self.maps
+        for each in maps:
             if not hasattr(each, "spec"):
                 raise InvalidInputError(
                     f"maps must have a spec() to be described, got {type(each).__name__}; "
                     "give your class one and register it"
                 )
-        return {"kind": "Joint", "maps": [each.spec() for each in self.maps]}  # type: ignore[attr-defined]
+        return {"kind": "Joint", "maps": [each.spec() for each in maps]}
 
     # Not by spec(), which a function does not have.
     def __eq__(self, other: object) -> bool:

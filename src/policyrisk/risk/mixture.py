@@ -126,9 +126,10 @@ def mixed_bars(
 
 def mixed_provenance(members: Sequence[Provenance]) -> Provenance:
     """What is common to the members, and the worst of what is not."""
-    first = members[0]
-    for other in members[1:]:
-        if (other.discount, other.episodes) != (first.discount, first.episodes):
+    # Members may have given up cut-off episodes as a whole, each its own; terminated ones all have.
+    first = max(members, key=lambda each: each.episodes)
+    for other in members:
+        if (other.discount, other.terminated) != (first.discount, first.terminated):
             raise MismatchError(
                 f"members must be of one discount and of the same episodes, got {first.settings} of "
                 f"{first.episodes} and {other.settings} of {other.episodes}; fit all to the same data"

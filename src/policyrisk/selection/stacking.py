@@ -16,9 +16,9 @@ E[R + γⁿ J(x_T) − J(x_t)] = 0 and E[q + γ²ⁿ V(x_T) − V(x_t)] = 0 hold
 standard errors: an estimate that is scored with its own tails could make them what it likes.
 
 *Misfit.* Features and shares are chosen from the episodes that are fitted, and returns are skewed: the fewer
-episodes, the more the standard errors of randomness leave out. ρ = 1 + 16/√K and κ = 1 are what made nominal
-95 % intervals cover about 95 % of the truths of a suite of tasks (``benchmarks/truth.py``) at 300 and 3,000
-episodes. What held-out regions show of the misfit is too random to be put into intervals.
+episodes, the more the standard errors of randomness leave out. ρ = 1 + 16/√K and κ = 1 were chosen by the
+coverage of nominal 95 % intervals on the tasks of ``benchmarks/truth.py``, most of all at 300 episodes; they
+are no theorem. What held-out regions show of the misfit is too random to be put into intervals.
 """
 
 from __future__ import annotations
