@@ -190,7 +190,7 @@ def test_of_two_spellings_of_one_table_the_smaller_is_tried_alone():
     data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=1000, seed=3)
     choice = choice_of(data, ["place"])
     names = {each.name: each.reason for each in choice.stack.candidates}
-    assert names["tiles:10,tilings=4"] == "says what tabular says"
+    assert names["tiles:10,tilings=4"] == "says what labels says"
     assert "tiles:10,tilings=4" not in map(str, choice.members)
 
 
@@ -203,3 +203,14 @@ def test_too_little_data_to_choose_by():
     with pytest.raises(ImproperPolicyError, match="all cut off; gather"):
         choice_of(cut_off, ["x"])
     assert choice_of(cut_off, ["x"], discount=0.9).stack.episodes == 20  # there none has to end
+
+
+def test_no_candidate_refuses_places_that_were_never_seen():
+    data = pr.domains.walk(n=8, p=0.9).sample(start=0, episodes=200, seed=1)
+    survey = Survey.of(data, seed=0)
+    maps = [each.build(["x"], survey, *data_box(survey)[:2]) for each in candidates(survey, 2000, ["x"])]
+    assert any(isinstance(phi, pr.Labels) for phi in maps)
+    for phi in maps:
+        risk = pr.LSTD(phi, ridge=1e-9).fit(data)
+        known = risk.visited([3.0, 9.0, -1.0, 2.5])
+        assert known[0] and (not known[1:].any() or not isinstance(phi, pr.Labels))

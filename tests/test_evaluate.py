@@ -226,7 +226,7 @@ def test_auto_prints_and_stores_its_choice_and_is_the_same_with_the_same_seed(ca
     assert first["variance_method"] == "direct"
     members, stack = first["choice"]["members"], first["choice"]["stack"]
     tried = {entry["name"]: entry for entry in stack["candidates"]}
-    assert {"tabular", "poly:2", "poly:2,by=rank", "forest"} <= tried.keys()
+    assert {"labels", "poly:2", "poly:2,by=rank", "forest"} <= tried.keys()
     for share in ("mean_share", "variance_share"):
         assert sum(each[share] for each in members) == pytest.approx(1)
         assert all(each[share] == tried[each["features"]][share] for each in members)

@@ -9,9 +9,9 @@ The candidates depend on the number d of coordinates and on the number n of tran
                  sum of orders of at most 300, and one coordinate at a time
     poly         degrees 1, 2 and 3, up to 200 monomials
     by rank      of these the grids up to 400 tiles, the cosines and the polynomials
-    tabular      for one whole-numbered coordinate
-    labels       tables of the coordinates that are labels, shrunk or not, beside poly and tiles of the
-                 others; no other maps where the labels are stated (:mod:`policyrisk.evaluation.labels`)
+    labels       a table, for one whole-numbered coordinate; and tables of the coordinates that are labels,
+                 shrunk or not, beside poly and tiles of the others, and no other maps where the labels are
+                 stated (:mod:`policyrisk.evaluation.labels`)
     forest       leaf averages of returns to go
 
 each of them only if it has at most n/20 features (tables: as many as there are values). They are fitted and
@@ -104,7 +104,7 @@ def candidates(survey: Survey, transitions: int, names: Sequence[str]) -> list[S
     >>> import policyrisk as pr
     >>> survey = Survey.of(pr.domains.walk(n=30, p=0.7).sample(0, episodes=1000, seed=1), seed=0)
     >>> print(*candidates(survey, 70_000, ["x"])[:7])
-    tabular tiles:10 tiles:29 tiles:10,tilings=4 rbf:8 fourier:8 poly:1
+    labels tiles:10 tiles:29 tiles:10,tilings=4 rbf:8 fourier:8 poly:1
     """
     d, most = survey.dim, transitions / 20
 
@@ -114,8 +114,9 @@ def candidates(survey: Survey, transitions: int, names: Sequence[str]) -> list[S
     found: list[Spelling] = []
     finest = 40  # tiles along a coordinate
     if d == 1 and survey.whole[0]:
-        if survey.low[0] >= 0 and survey.reached[0] < transitions / 2:
-            found.append(Spelling("tabular"))
+        values = survey.values[0]
+        if values is not None and len(values) < transitions / 2:
+            found.append(Spelling("labels"))  # a table that a state which it has never seen is no error for
         # As many tiles as states are the table again.
         finest = max(min(finest, int(survey.reached[0] - survey.low[0])), 1)
     grids = sorted({side(100, min(10, finest)), side(400, finest), side(1600, finest)})
