@@ -138,6 +138,12 @@ def test_inconsistent_right_hand_side_names_rank_assumption_and_remedy():
         system.solve(np.array([1.0, 2.0]))
 
 
+def test_what_single_episodes_leave_along_redundant_directions_is_no_error_in_error_bars():
+    A = np.ones((2, 2))
+    system = DenseSystem(A, A, np.ones(2), ridge=0.0, name="A")
+    np.testing.assert_allclose(system.solve_kept(np.array([1.0, 1.0 + 1e-6])), 0.5, rtol=1e-5)
+
+
 def test_singular_matrix_of_independent_features_is_an_error():
     """A is singular though no feature is redundant: cut-off episodes can do that."""
     with pytest.raises(SingularSystemError, match=r"Assumption 3.*ridge"):

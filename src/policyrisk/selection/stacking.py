@@ -1,14 +1,21 @@
 """Estimates stacked: shares in a mixture, by what each said about episodes that it did not see.
 
 Episodes are put into folds, each candidate is fitted without each fold, and says J_i and V_i at the steps of
-the episodes that it did not see (a forest says it out of bag). With B_t the return to go, the shares are
+the episodes that it did not see (a forest says it out of bag). With B_t the return to go, Breiman's stacked
+regressions are
 
-    a = argmin Σ_t (B_t − Σ_i a_i J_i(x_t))² / v_t                a ≥ 0, Σ a = 1
-    b = argmin Σ_t (q_t − Σ_i b_i V_i(x_t))² / v_t²               q_t = (B_t − Σ_i a_i J_i(x_t))²
+    a* = argmin Σ_t (B_t − Σ_i a_i J_i(x_t))² / v_t                a ≥ 0, Σ a = 1
+    b* = argmin Σ_t (q_t − Σ_i b_i V_i(x_t))² / v_t²               q_t = (B_t − Σ_i a_i J_i(x_t))²
 
-(Breiman's stacked regressions), v_t being a first guess of V(x_t), for b the mixture's own in a few rounds:
-about where V is right that is the Dawid–Sebastiani score, but one step with V near 0 does not outweigh the
-rest. Candidates with small shares are left out, one by one, so that few members remain.
+v_t being a first guess of V(x_t), for b the mixture's own in a few rounds: about where V is right that is the
+Dawid–Sebastiani score, but one step with V near 0 does not outweigh the rest. Returns are so noisy that most
+of a* is randomness where the candidates are alike. So the stacked one is a candidate beside the others: with
+z_i the sum over episodes of what candidate i loses more than it does, in standard errors,
+
+    a ∝ e^(−z_i²/2) + a*_i
+
+and likewise b: where the stacked one is clearly the best it is alone, and where nothing can be told all
+candidates are averaged. The largest few shares are kept.
 
 *Cut-off episodes.* What would have followed is taken from one candidate, the reference: n steps before the
 cut B = R + γⁿ J(x_T), and q gets γ²ⁿ V(x_T). The reference is the candidate whose own equations
@@ -32,7 +39,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy.optimize import nnls
 
-from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import number, percent, plural, table
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, PolicyRiskError, PolicyRiskWarning
@@ -45,10 +52,11 @@ from policyrisk.selection.cross_validation import fold_of_episodes
 from policyrisk.trajectories import Trajectories
 
 FOLDS = 4
-MEMBERS = 4  # with a share in the means, and as many in the variances
+MEMBERS = 6  # with a share in the means, and as many in the variances
 LEAST = 0.05  # share
 _DEPTH = 5  # cuts: up to 32 regions
 _ROUNDS = 4
+_WORSE = 3.0  # times the least loss: candidates above it are left out, however little that tells
 _FLOOR = 0.1  # of the mean: v is not below it
 _NOTHING = 1e-140  # where nothing is random: the sum of many 1/v² is still a number
 CHOSEN, SPREAD = 16.0, 1.0  # √K (ρ − 1), and κ
@@ -223,7 +231,7 @@ def stack(
     names = list(means)
     J_i = np.column_stack([np.where(np.isnan(J), completed.mean(), J) for J in means.values()])
     first = np.median(np.column_stack([np.nan_to_num(V) for V in variances.values()]), axis=1)
-    a = _shares(J_i, completed, 1.0 / _floored(first))
+    a = _shares(J_i, completed, 1.0 / _floored(first), steps.episode)
     J = J_i @ a
     if forest is not None:
         variances[FOREST] = forest(data, tail, J)[1]
@@ -231,7 +239,7 @@ def stack(
     V_i = np.column_stack([np.where(np.isnan(V), q.mean(), V) for V in variances.values()])
     v = _floored(np.median(V_i, axis=1))
     for _ in range(_ROUNDS):
-        b = _shares(V_i, q, 1.0 / v**2)
+        b = _shares(V_i, q, 1.0 / v**2, steps.episode)
         v = _floored(V_i @ b)
     mse, score = (
         np.square(completed[:, None] - J_i).mean(axis=0),
@@ -362,25 +370,36 @@ def _region_moments(values: Floats, region: Ints, episode: Ints) -> tuple[Floats
     return mean, squared * clusters / np.maximum(clusters - 1, 1)
 
 
-def _shares(X: Floats, y: Floats, weight: Floats) -> Floats:
-    """argmin Σ weight (y − X a)² over a ≥ 0 of sum 1, with few of them above 0, of shape (m,)."""
+def _shares(X: Floats, y: Floats, weight: Floats, episode: Ints) -> Floats:
+    """The shares of candidates that say X (n, m) where y (n,) is asked for, of shape (m,).
+
+    ``episode`` (n,) increases. The module's docstring has the equations.
+    """
     weight = weight / weight.sum()
     errors = weight @ np.square(y[:, None] - X)
-    kept: Bools = errors <= 3.0 * errors.min()
-    while True:
-        some = np.flatnonzero(kept)
-        shares = np.zeros(X.shape[1])
-        # About the best of them, where the shares do not change a sum of 1.
-        centre = X[:, some[np.argmin(errors[some])]]
-        D = X[:, some] - centre[:, None]
-        gram, moment = (D * weight[:, None]).T @ D, (D * weight[:, None]).T @ (y - centre)
-        shares[some] = _simplex(gram, moment)
-        positive = np.flatnonzero(shares > 0)
-        if positive.size <= 1 or (positive.size <= MEMBERS and shares[positive].min() >= LEAST):
-            return shares
-        kept[:] = False
-        kept[positive] = True
-        kept[positive[np.argmin(shares[positive])]] = False
+    some = np.flatnonzero(errors <= _WORSE * errors.min())
+    if some.size < len(errors):
+        shares = np.zeros(len(errors))
+        shares[some] = _shares(X[:, some], y, weight, episode)
+        return shares
+    stacked = _stacked(X, y, weight)
+    first = np.flatnonzero(np.diff(episode, prepend=-1))
+    losses = [np.add.reduceat(weight * np.square(y - said), first) for said in (*X.T, X @ stacked)]
+    more = np.column_stack(losses[:-1]) - losses[-1][:, None]  # than the stacked one, (episodes, m)
+    error = np.sqrt(len(first)) * more.std(axis=0)
+    z = more.sum(axis=0) / np.where(error > 0, error, np.inf)
+    shares = np.exp(-np.square(z) / 2.0) + stacked
+    shares[np.argsort(-shares, kind="stable")[MEMBERS:]] = 0.0
+    shares[shares < LEAST * shares.sum()] = 0.0
+    return shares / shares.sum()
+
+
+def _stacked(X: Floats, y: Floats, weight: Floats) -> Floats:
+    """argmin Σ weight (y − X a)² over a ≥ 0 of sum 1, of shape (m,)."""
+    # About the best of them, where the shares do not change a sum of 1.
+    centre = X[:, np.argmin(weight @ np.square(y[:, None] - X))]
+    D = X - centre[:, None]
+    return _simplex((D * weight[:, None]).T @ D, (D * weight[:, None]).T @ (y - centre))
 
 
 def _simplex(gram: Floats, moment: Floats) -> Floats:
