@@ -203,6 +203,18 @@ def test_full_intervals_by_hand(variance, misfit):
             expected = value - t[i] * error, value + t[i] * error
             if of in ("variance", "std"):
                 expected = value * np.exp(-t[i] * error / value), value * np.exp(t[i] * error / value)
+                of_mean = misfit.randomness * both.standard_error([at], "mean")[0] ** 2 + misfit.spread * m_J
+                (part,) = both._parts([at], 100)
+                dJ, moved = both.error_bars.deviations(part.phi_mean, part.phi_second)
+                if variance == "second-moment":
+                    moved = moved - 2 * J[i] * dJ
+                alpha = max(np.mean(moved**3) / np.mean(moved**2) ** 1.5, 0.0)
+                h = 3 * (1 - np.cbrt(max(1 - alpha * (t[i] + alpha / 6), 0))) / alpha if alpha else t[i]
+                s_V = both.standard_error([at], "variance")[0]
+                skewed = V[i] + np.sqrt(misfit.randomness * (h * s_V) ** 2 + misfit.spread * t[i] ** 2 * m_V)
+                power = 1 if of == "variance" else 2
+                low, high = expected[0] ** power - t[i] ** 2 * of_mean, max(expected[1] ** power, skewed)
+                expected = max(low, 0) ** (1 / power), high ** (1 / power)
             np.testing.assert_allclose(both.interval([at], of, level=0.9)[0], expected, rtol=1e-8)
     assert np.isnan(both.interval(NOWHERE[1:], "std")).all()
     narrow = both.interval(VISITED, "mean", method="student")

@@ -179,7 +179,7 @@ def test_both_shares_by_another_solver():
     assert found.constant_mse == pytest.approx(B.var())
     assert found.calibration == pytest.approx((q / v).mean(), rel=1e-4)
     assert found.explained == pytest.approx(1 - q.mean() / B.var(), rel=1e-6)
-    assert found.misfit.randomness == pytest.approx(1 + 16 / np.sqrt(len(DATA)))
+    assert found.misfit.randomness == pytest.approx(1 + 300 / (100 + len(DATA)))
 
 
 def test_the_true_one_has_nearly_all():

@@ -85,7 +85,7 @@ def skewed_interval(
     value, s = np.asarray(value, dtype=np.float64), np.asarray(standard_error, dtype=np.float64)
     alpha = np.asarray(skewness, dtype=np.float64)
     t = student_quantile(level, np.asarray(dof, dtype=np.float64) + 1.0)
-    low, high = value + s * _hall(-t, alpha), value + s * _hall(t, alpha)
+    low, high = value + s * hall(-t, alpha), value + s * hall(t, alpha)
     if positive:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             low = np.where((low <= 0) & (value > 0), value * np.exp(-t * s / value), low)
@@ -93,8 +93,12 @@ def skewed_interval(
     return ends
 
 
-def _hall(z: Floats, alpha: Floats) -> Floats:
-    """h(z) = (3/α) (1 − ∛max(1 − α (z + α/6), 0)), z where α is 0."""
+def hall(z: Floats, alpha: Floats) -> Floats:
+    """h(z) = (3/α) (1 − ∛max(1 − α (z + α/6), 0)), z where α is 0, of the shape of both.
+
+    >>> hall(np.array([-2.0, 2.0]), np.array(0.3)).round(3)
+    array([-1.622,  2.767])
+    """
     safe = np.where(alpha == 0.0, 1.0, alpha)
     x = safe * (z + safe / 6)
     # 1 − ∛(1 − x) loses no digits where x is small.

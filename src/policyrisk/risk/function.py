@@ -209,8 +209,9 @@ class RiskFunction:
         episodes told how much these miss, as in the answers of :func:`policyrisk.evaluate`; it is the
         default there. "student" and "bootstrap": randomness alone, about the limit that these features have.
 
-        "full": estimate ± t · error, the error being that of :mod:`policyrisk.risk.mixture`, on the scale of
-        log Ṽ for the variance and the std.
+        "full": estimate ± t · error, the error being that of :mod:`policyrisk.risk.mixture`; for the variance
+        and the std on the scale of log Ṽ, and higher up where Ṽ is skewed
+        (:mod:`policyrisk.risk.state_estimates`).
 
         "student": estimate ± t · standard error, where t is Student's quantile with max(e − 1, 1) degrees of
         freedom, e = ``episodes(x)`` being those behind the estimate. Where only one or two stand behind it
@@ -231,7 +232,7 @@ class RiskFunction:
         level = as_level(level)
         bars = self._bars()
         width = bars.draws
-        if method == "bootstrap" and bars.replicates is not None:
+        if method != "student" and bars.replicates is not None:
             width = len(bars.replicates)
 
         def rows(at: StateEstimates) -> Floats:

@@ -9,7 +9,13 @@ weights, a_J and a_M being its derivatives by J̃ and by φ_Mᵀ w_second, and s
 
 which is of randomness alone. Where it is known what features and their choice add (ρ and the spreads m_J and
 m_V of :mod:`policyrisk.risk.mixture`), the full squared error is ρ times that and (∂q/∂J̃)² m_J +
-(∂q/∂Ṽ)² m_V. Full intervals of the variance and the std are on the scale of log Ṽ: they never go below 0.
+(∂q/∂Ṽ)² m_V. Full intervals of the variance, with e that error of Ṽ and e_J that of J̃, go
+
+    from  Ṽ e^(−t e/Ṽ) − (t e_J)², but not below 0,  to  Ṽ e^(t e/Ṽ) or Hall's end, which is higher
+
+Below, since squares about J̃ hold J̃'s own squared error beside the variance. Above, Hall's end is that of
+:mod:`policyrisk.risk.estimate`, α being the skewness of Ṽ over the bootstrap replicates where that is above
+0, as it is where a few long episodes make most of Ṽ. Intervals of the std are their roots.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ import numpy as np
 from policyrisk._core.arrays import Floats, Matrix
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.error_bars import ErrorBars
-from policyrisk.risk.estimate import student_interval
+from policyrisk.risk.estimate import hall, student_interval, student_quantile
 
 VarianceMethod: TypeAlias = Literal["second-moment", "direct"]
 Quantity: TypeAlias = Literal["mean", "second_moment", "variance", "std", "sharpe"]
@@ -64,13 +70,28 @@ class StateEstimates:
         error = self.standard_error(of, bars)
         if method == "student":
             return student_interval(self.value(of), error, self.episodes, level)
-        error = self._full_error(of, error)
-        if of not in ("variance", "std"):
-            return student_interval(self.value(of), error, self.episodes, level)
-        value = np.where(self.value(of) > 0, self.value(of), np.nan)
+        if of == "std":
+            return np.sqrt(self.interval("variance", level, method, bars))
+        full = self._full_error(of, error)
+        if of != "variance":
+            return student_interval(self.value(of), full, self.episodes, level)
+        V = np.where(self.V > 0, self.V, np.nan)
+        t = student_quantile(level, self.episodes)
         with np.errstate(over="ignore"):  # an end may be infinite
-            ends = np.exp(student_interval(0.0 * value, error / value, self.episodes, level))
-            return value[:, None] * ends
+            low, high = V * np.exp(-t * full / V), V * np.exp(t * full / V)
+        of_mean = self._full_error("mean", self.standard_error("mean", bars))
+        skewed = self._full_error(of, error * hall(t, self._skewness(bars)) / t)
+        return np.column_stack([np.maximum(low - (t * of_mean) ** 2, 0.0), np.fmax(high, V + t * skewed)])
+
+    def _skewness(self, bars: ErrorBars) -> Floats:
+        """That of Ṽ over the replicates, of shape (n,): 0 where it is negative, or where there are none."""
+        if bars.replicates is None:
+            return np.zeros(len(self.V))
+        dJ, d_second = bars.deviations(self.phi_mean, self.phi_second)
+        moved = d_second + self.gradient("variance")[0][:, None] * dJ
+        square = np.square(moved).mean(axis=1)
+        cube = (moved**3).mean(axis=1)
+        return np.maximum(cube / np.where(square > 0, square, np.inf) ** 1.5, 0.0)
 
     def _full_error(self, of: Quantity, error: Floats) -> Floats:
         """Its error with what features and their choice add to that of randomness, of shape (n,)."""
