@@ -186,6 +186,15 @@ def test_episodes_that_gave_up_everything_keep_their_numbers() -> None:
     assert np.isnan([check.mean.p_value, check.variance.p_value]).all()
 
 
+def test_regions_of_labels_are_named() -> None:
+    points = np.array([[code, 0.0] for code in range(6)] * 80)
+    regions = Regions.of(points, np.arange(480), order=[0], depth=3)
+    labels = {"city": ["Bern", "Kiel", "Lyon", "Nice", "Oslo", "Pisa"]}
+    assert [place for place in regions.names(["city"], labels) if "=" not in place] == []
+    halves = Regions.of(points, np.arange(480), order=[0], depth=1)
+    assert halves.names(["city"], labels) == ["city from Bern to Lyon", "city from Nice to Pisa"]
+
+
 def test_what_cannot_be_checked_is_refused() -> None:
     data, others = walks(50, seed=1), walks(50, seed=2)
     risk = pr.LSTD(PHI, discount=0.9).fit(data)

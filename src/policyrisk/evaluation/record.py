@@ -166,6 +166,11 @@ class Evaluation:
         found: Bools = np.any(beyond, axis=1)
         return found
 
+    @property
+    def label_names(self) -> Mapping[str, Sequence[str]]:
+        """What the numbers 0, 1, … of coordinates that are text stand for, by the coordinates' names."""
+        return {name: texts for name, texts in (self.notes.get("labels") or {}).items() if texts}
+
     @cached_property
     def middle(self) -> Floats:
         """The median of each coordinate over the visited states, a value that occurs; of shape (dim,)."""

@@ -45,7 +45,7 @@ standard errors by the same draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib import import_module
@@ -165,12 +165,14 @@ class FeatureCheck:
         order = np.argsort(-np.abs(np.where(np.isnan(off), 0.0, off)), kind="stable")
         return order[: np.count_nonzero(~np.isnan(off))]
 
-    def describe(self, names: Sequence[str] | None = None) -> str:
-        """In plain words, with the names of the state's coordinates."""
+    def describe(
+        self, names: Sequence[str] | None = None, labels: Mapping[str, Sequence[str]] | None = None
+    ) -> str:
+        """In plain words, with the names of the state's coordinates and of some coordinates' numbers."""
         lines = [f"mean: {self.mean}", f"variance: {self.variance}"]
         if self.regions is None:
             return "\n".join(lines)
-        places = self.regions.names(names)
+        places = self.regions.names(names, labels)
         for k, test in enumerate((self.mean, self.variance)):
             order = self.worst("variance" if k else "mean")
             if test.misfit and order.size:
