@@ -65,7 +65,7 @@ def test_sums_are_those_of_the_equations(variance: str, cut: int | None) -> None
         return loops(data, 0.9, w[:2], w[2:], direct)
 
     s, xi = scores(w), np.empty((30, 7))
-    mammen(*keys(5), 0, xi)
+    mammen(*keys(5), np.arange(30), xi)
     np.testing.assert_allclose(sums.sum, s.sum(axis=0), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(sums.drawn, s.T @ xi, rtol=1e-9, atol=1e-8)
     np.testing.assert_allclose(sums.drawn_sum, xi.sum(axis=0))
@@ -172,6 +172,27 @@ def test_given_up_transitions_are_left_out() -> None:
     same = Trajectories.concatenate([shorter, data[2:]])
     again = pr.LSTD(pr.Tabular(4)).fit(same, bootstrap=200, seed=0)
     assert risk.check(data).mean.statistic == pytest.approx(again.check(same).mean.statistic)
+
+
+def test_episodes_that_gave_up_everything_keep_their_numbers() -> None:
+    """A table at λ = 0 sets its own sums to 0, and with each episode its own multipliers their draws too."""
+    alone = Trajectories([[0], [7], [1], [7]], [3.0, -3.0], [1, 1], [False, False])
+    whole = pr.domains.walk(n=6, p=0.7).sample(0, episodes=200, seed=1)
+    risk = pr.LSTD(pr.Tabular(8), lam=0.0, variance="direct").fit(
+        [alone, whole, alone], bootstrap=100, seed=0
+    )
+    assert risk.provenance.given_up == 4
+    check = risk.check([alone, whole, alone], features=pr.Tabular(8))
+    assert np.isnan([check.mean.p_value, check.variance.p_value]).all()
+
+
+def test_regions_of_labels_are_named() -> None:
+    points = np.array([[code, 0.0] for code in range(6)] * 80)
+    regions = Regions.of(points, np.arange(480), order=[0], depth=3)
+    labels = {"city": ["Bern", "Kiel", "Lyon", "Nice", "Oslo", "Pisa"]}
+    assert [place for place in regions.names(["city"], labels) if "=" not in place] == []
+    halves = Regions.of(points, np.arange(480), order=[0], depth=1)
+    assert halves.names(["city"], labels) == ["city from Bern to Lyon", "city from Nice to Pisa"]
 
 
 def test_what_cannot_be_checked_is_refused() -> None:

@@ -251,6 +251,18 @@ def test_what_cut_off_episodes_give_up_goes_across_shards():
     assert found.provenance.episodes == local.provenance.episodes == 1
 
 
+def test_episodes_keep_their_multipliers_where_others_were_given_up():
+    """The lone episodes, which end where nobody set out from, go as a whole, from the middle of parts."""
+    lone = pr.Trajectories([[1], [13]], [3.0], [1], [False])
+    data = [pr.Trajectories.concatenate([part[:2], lone, part[2:]]) for part in walks(3)]
+    lstd = pr.LSTD(pr.Tabular(14))
+    local = lstd.fit(pr.Trajectories.concatenate(data), bootstrap=5, seed=1)
+    found = distributed.fit(lstd, data, bootstrap=5, seed=1)
+    assert local.provenance.given_up == found.provenance.given_up == 3
+    ours, theirs = found.error_bars.replicates, local.error_bars.replicates
+    np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-8 * np.abs(theirs).max())
+
+
 def test_folders_and_files_are_shards(tmp_path):
     data = walks(3)
     for k, part in enumerate(data):

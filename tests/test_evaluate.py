@@ -625,3 +625,38 @@ def test_compare_with_an_older_evaluation_pools_the_starts(place, capsys, tmp_pa
     assert value["low"] == pytest.approx(expected.ranking[0].assessment.value.low, rel=1e-9)
     _, out, _ = call(capsys, *arguments)
     assert "note: over the 4000 recorded starts of all 2 together" in out
+
+
+def diagonal(episodes, seed):
+    """States near the diagonal of a square: most of it is far from the data."""
+    rng = np.random.default_rng(seed)
+    along = rng.random(2 * episodes)
+    states = np.column_stack([along, along]) + 0.03 * rng.normal(size=(2 * episodes, 2))
+    rewards = states[::2, 0] + rng.normal(size=episodes)
+    return pr.Trajectories(states, rewards, np.ones(episodes, int), np.ones(episodes, bool))
+
+
+@pytest.mark.parametrize("features", ["poly:1", "fourier:2", "tiles:3x3"])
+def test_states_in_the_box_and_far_from_the_data_are_outside(features, tmp_path, capsys):
+    """Dense features claim all episodes there."""
+    evaluation = pr.evaluate(diagonal(1000, 0), features=features, names=["x", "y"], seed=0)
+    corners = [[0.1, 0.9], [0.9, 0.1], [0.2, 0.6]]
+    assert evaluation.outside([*corners, [0.5, 0.5], [0.9, 0.9]]).tolist() == [True] * 3 + [False] * 2
+    fresh = evaluation.outside(diagonal(1000, 1).starts())
+    assert fresh.mean() < 0.01
+    if features == "poly:1":
+        assert evaluation.risk.visited(corners).all()
+        evaluation.save(tmp_path / "out")
+        code, out, _ = call(capsys, "query", tmp_path / "out", "--at", "0.1,0.9")
+        assert code == 0
+        assert "outside the data: no episode was there, and the numbers are extrapolated" in out
+
+
+def test_repeated_states_leave_a_margin():
+    """Where all states are seen many times, a rounded one of them is not outside."""
+    states = [[0.0, 1.0], [1.0, 3.0], [1.0, 3.0]] * 50
+    data = pr.Trajectories(states, np.ones(100), np.full(50, 2), np.ones(50, bool))
+    evaluation = pr.Evaluation.of(pr.LSTD(pr.Polynomial(0, [0, 0], [1, 3])).fit(data), data)
+    assert evaluation.outside([[0, 1], [0, 1.01], [0.5, 2], [0, 3]]).tolist() == [False, False, True, True]
+    alone = pr.Evaluation.of(pr.LSTD(pr.Polynomial(0, [0, 0], [1, 3])).fit(data[:1]), data[:1])
+    assert not alone.outside([[0, 1], [1, 3]]).any()

@@ -70,7 +70,7 @@ def test_sums_over_leaves_are_those_of_loops(monkeypatch):
     leaves, apart = grown(data, y, leaf=3)
     sums = LeafSums.over(leaves, data, y, apart, centre=-5.0)
     xi = np.empty((30, 4))
-    mammen(*keys(9), 7, xi)
+    mammen(*keys(9), 7 + np.arange(30), xi)
     active = leaves.active(data.states[data.visited_rows])
     episode = np.repeat(np.arange(30), data.lengths)
     counted = apart[episode]

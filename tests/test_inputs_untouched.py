@@ -613,6 +613,7 @@ NOT_USED = {
     "equations.constraint.ConstrainedSolution": "a record that is only made",
     "read": "takes a path and options in plain values",
     "read_parquet": "takes a path and options in plain values",
+    "readers.read_npz": "takes a path and options in plain values",
     "readers.read_csv": "takes a path and options in plain values",
     "criteria.Assessment": "a record of plain numbers",
 }

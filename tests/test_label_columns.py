@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet as pq
 
 import policyrisk as pr
-from policyrisk.distributed.shards import shards
+from policyrisk.distributed.shards import as_shards, shards
 from policyrisk.errors import BadRowError, InvalidInputError
 from policyrisk.readers import read_csv
 
@@ -134,3 +134,60 @@ def test_csv(tmp_path):
         [3, 0.5],
         [4, 0.5],
     ]
+
+
+def text_npz(path, states, kind="U"):
+    n = len(states)
+    array = np.repeat(np.array(states), 2, axis=0)
+    if kind == "S":
+        array = np.char.encode(array, "utf-8")
+    flags = np.ones(n, dtype=bool)
+    np.savez(path, states=array, rewards=np.arange(n, dtype=float), lengths=np.ones(n, int), terminated=flags)
+
+
+@pytest.mark.parametrize("kind", ["U", "S"])
+def test_npz(tmp_path, kind):
+    """Names are numbered in their order; a column whose texts are numbers is one of numbers."""
+    text_npz(tmp_path / "log.npz", [[city, f"{k / 2}"] for k, city in enumerate(CITIES)], kind)
+    stream = pr.read(tmp_path / "log.npz")
+    assert stream.labels == {"state_0": ("Bern", "Oslo", "Paris", "Rome", "Åre")}
+    assert stream.load().states[::2].tolist() == [[3, 0], [1, 0.5], [0, 1], [2, 1.5], [4, 2]]
+    evaluation = pr.evaluate(tmp_path / "log.npz", features="labels,dims=city", names=["city", "x"])
+    assert evaluation.notes["labels"] == {"city": ["Bern", "Oslo", "Paris", "Rome", "Åre"]}
+    given = pr.read(tmp_path / "log.npz", codes={"state_0": CITIES})
+    assert given.load().states[::2, 0].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(InvalidInputError, match=r"state_0 must be one of the 4 names .*, got 'Åre'"):
+        pr.read(tmp_path / "log.npz", codes={"state_0": CITIES[:4]}).load()
+
+
+def test_npz_of_one_column_and_of_numbers(tmp_path):
+    text_npz(tmp_path / "names.npz", CITIES)
+    assert pr.read(tmp_path / "names.npz").load().states[::2].tolist() == [[3], [1], [0], [2], [4]]
+    assert pr.evaluate(tmp_path / "names.npz", features="labels").notes["labels"]["state"][0] == "Bern"
+    with pytest.raises(InvalidInputError, match="codes must give names for columns of text in the states"):
+        pr.read(tmp_path / "names.npz", codes={"city": CITIES}).load()
+    text_npz(tmp_path / "numbers.npz", ["3", "9007199254740993"])
+    stream = pr.read(tmp_path / "numbers.npz")
+    assert stream.labels == {}
+    assert stream.load().states[::2].tolist() == [[3], [9007199254740993]]
+    text_npz(tmp_path / "both.npz", ["Oslo", "3"])
+    with pytest.raises(InvalidInputError, match="state must hold numbers or names, got both, such as 3 and"):
+        pr.read(tmp_path / "both.npz").load()
+    np.savez(tmp_path / "both.npz", states=np.array(["a", None]), rewards=[1.0])
+    with pytest.raises(InvalidInputError, match="path must be an npz file of plain arrays"):
+        pr.read(tmp_path / "both.npz").load()
+
+
+def test_npz_files_as_shards_share_their_numbers(tmp_path):
+    text_npz(tmp_path / "a.npz", ["Rome", "Oslo"])
+    text_npz(tmp_path / "b.npz", ["Bern", "Rome"])
+    for found in (shards(tmp_path), as_shards([tmp_path / "a.npz", tmp_path / "b.npz"])):
+        codes = [shard.source().load().states[::2, 0].tolist() for shard in found]
+        assert codes == [[2, 1], [0, 2]]
+
+
+def test_a_list_of_files_shares_its_numbers(tmp_path):
+    for name, cities in (("a", ["Rome", "Oslo"]), ("b", ["Bern"])):
+        pq.write_table(table(cities).rename_columns({"city": "state"}), tmp_path / f"{name}.parquet")
+    found = as_shards([tmp_path / "a.parquet", str(tmp_path / "b.parquet")])
+    assert [shard.source().load().starts().ravel().tolist() for shard in found] == [[2, 1], [0]]

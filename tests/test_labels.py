@@ -306,6 +306,42 @@ def test_stated_labels():
     assert [str(each) for each in alone] == ["labels,dims=state", "labels,shrink=1,dims=state"]
 
 
+@pytest.mark.parametrize(
+    ("features", "remedy"),
+    [
+        ("poly:1", "poly:1,dims=x/labels,shrink=1,dims=city"),
+        ("fourier:2,dims=city", "as in labels,shrink=1,dims=city"),
+        ("rbf:3x3", "as in labels,shrink=1,dims=city"),
+        ("tiles:7,dims=city", "as in labels,shrink=1,dims=city"),
+        ("labels,dims=city,second=poly:2", "poly:2,dims=x/labels,shrink=1,dims=city"),
+        ("poly:1,dims=x", None),
+        ("poly:1,dims=x/labels,shrink=1,dims=city", None),
+        ("tabular,dims=city", None),
+        ("tiles:8x3,dims=city+x", None),
+    ],
+)
+def test_text_is_not_taken_for_numbers(tmp_path, features, remedy):
+    pq.write_table(visits()[0], tmp_path / "log.parquet")
+
+    def evaluated():
+        return pr.evaluate(tmp_path / "log.parquet", state=["city", "x"], features=features)
+
+    if remedy is None:
+        assert evaluated().notes["labels"]["city"][0] == "Bern"
+        return
+    with pytest.raises(InvalidInputError, match="features must not take city for a number") as caught:
+        evaluated()
+    assert remedy in str(caught.value)
+
+
+def test_stated_labels_are_not_taken_for_numbers_but_two_values_may_be():
+    data = shops(500)
+    with pytest.raises(InvalidInputError, match="features must not take shop for a number"):
+        pr.evaluate(data, names=["x", "shop"], labels=["shop"], features="poly:1")
+    two = pr.Trajectories(data.states % [np.inf, 2], data.rewards, data.lengths, data.terminated)
+    pr.evaluate(two, names=["x", "shop"], labels=["shop"], features="poly:1")
+
+
 def test_too_many_labels_for_a_choice():
     n = 2100
     data = pr.Trajectories(np.repeat(np.arange(n), 2)[:, None], np.ones(n), np.ones(n, int), np.ones(n, bool))

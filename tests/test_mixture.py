@@ -8,7 +8,11 @@ from conftest import dense
 from scipy import stats
 
 import policyrisk as pr
+from policyrisk._core.random import keys, mammen
 from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.lstd.definition import Definition
+from policyrisk.passes.checkpoint import DurableFold
+from policyrisk.passes.fold import here
 from policyrisk.risk.mixture import Misfit
 
 VISITED = np.arange(0, 16, 2)  # the table knows these
@@ -326,3 +330,62 @@ def test_members_that_gave_up_whole_episodes_are_mixed():
     mixed = pr.RiskFunction.mixture([table, parabola], [0.5, 0.5])
     assert mixed.provenance.episodes == 302
     np.testing.assert_allclose(mixed.mean([3]), (table.mean([3]) + parabola.mean([3])) / 2, rtol=1e-12)
+
+
+def lone_ends(episodes=120):
+    """A walk's episodes, and among them others of one step that end where nobody set out from."""
+    walk = pr.domains.walk(n=6, p=0.7).sample(0, episodes=episodes, seed=1)
+    alone = [pr.Trajectories([[k % 6], [7]], [-5.0 + k], [1], [False]) for k in range(4)]
+    parts = [alone[0], walk[:30], alone[1], alone[2], walk[30:70], alone[3], walk[70:]]
+    return parts, np.cumsum([0, *map(len, parts)])[[0, 2, 3, 5]]
+
+
+def in_parts(*sources):
+    return lambda work: sum((work(s, k) for k, s in enumerate(sources[1:], 1)), start=work(sources[0], 0))
+
+
+@pytest.mark.parametrize("split", ["one", "stream", "parts", "batches", "checkpoint"])
+def test_an_episode_has_the_same_multipliers_whatever_others_give_up(split, tmp_path):
+    """The replicates are Σ ξ_kb (ψ_k − ψ̄) of influences written out, k being the number in all the data."""
+    parts, gone = lone_ends()
+    data = pr.Trajectories.concatenate(parts)
+    K, B = len(data), 6
+    fold = {
+        "one": here(data),
+        "stream": here(parts),
+        "parts": in_parts(parts[:3], parts[3:4], parts[4:]),
+        "batches": in_parts(*parts),
+        "checkpoint": DurableFold(parts, tmp_path / "c.npz", {}, resume=False),
+    }[split]
+    xi = np.empty((K, B))
+    mammen(*keys(3), np.arange(K), xi)
+    for phi, kept in ((pr.Tabular(8), np.delete(np.arange(K), gone)), (pr.Polynomial(1, [0], [7]), range(K))):
+        risk = pr.LSTD(phi, variance="direct").fit_by(fold, bootstrap=B, seed=3)
+        fold = here(data) if split == "checkpoint" else fold
+        assert risk.provenance.episodes == len(kept)
+        influences = Definition(phi, phi, 0.9, 1.0, direct=True).influences
+        psi = np.hstack(influences(data[kept], risk.w_mean, risk.w_second)) / len(kept)
+        psi = (psi - psi.mean(axis=0)) * np.sqrt(len(kept) / (len(kept) - 1))
+        bars = risk.error_bars
+        columns = np.concatenate([bars.mean_kept, phi.size + bars.second_kept])
+        np.testing.assert_allclose(bars.replicates, (xi[kept].T @ psi)[:, columns], rtol=1e-7, atol=1e-9)
+
+
+def test_errors_of_members_that_gave_up_other_episodes():
+    """Against every episode's influence on the mixture, 0 on a member that gave the episode up."""
+    parts, gone = lone_ends()
+    data = pr.Trajectories.concatenate(parts)
+    K, x = len(data), np.arange(6)
+    maps = pr.Tabular(8), pr.Polynomial(1, [0], [7])
+    table, line = (pr.LSTD(phi, variance="direct").fit(data, bootstrap=4000, seed=0) for phi in maps)
+    mixed = pr.RiskFunction.mixture([table, line], [0.5, 0.5])
+    moved = np.zeros((K, len(x)))
+    for risk, kept in ((table, np.delete(np.arange(K), gone)), (line, np.arange(K))):
+        phi = risk.features
+        psi, _ = Definition(phi, phi, 0.9, 1.0, direct=True).influences(
+            data[kept], risk.w_mean, risk.w_second
+        )
+        psi = (psi - psi.mean(axis=0)) / np.sqrt(len(kept) * (len(kept) - 1))
+        moved[kept] += 0.5 * psi @ dense(phi(x)).T
+    # 4,000 draws know it to 1.1 %.
+    np.testing.assert_allclose(mixed.standard_error(x, "mean"), np.sqrt((moved**2).sum(axis=0)), rtol=0.045)

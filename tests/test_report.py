@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import browser as chromium
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation import Evaluation
-from policyrisk.evaluation.maps import _mapped, write_maps
+from policyrisk.evaluation.maps import _draw, _mapped, write_maps
 from policyrisk.passes.survey import Survey
 from policyrisk.report import write_report
 from policyrisk.report.grid import CELLS, MapGrid
@@ -261,6 +262,50 @@ def test_maps_and_ranges(three):
 # ---- the riskiest states ----
 
 
+CITIES = ["Ath & <b>ens</b>", *(f"city {k:02d}" for k in range(1, 29)), "Zug"]
+
+
+@pytest.fixture(scope="module")
+def cities():
+    """Places x, and a city that the rewards' spread rises with, by 30 names."""
+    rng = np.random.default_rng(0)
+    n = 6000
+    city, x = rng.integers(0, 30, n), rng.random(n)
+    states = np.repeat(np.column_stack([x, city, np.full(n, 7)]), 2, axis=0)
+    rewards = (1 + city) * rng.normal(size=n)
+    data = pr.Trajectories(states, rewards, np.ones(n, int), np.ones(n, bool))
+    maps = pr.Polynomial(1, [0], [1], dims=[0]), pr.Tabular(30, dims=[1]), pr.Tabular(8, dims=[2])
+    evaluation = evaluate(pr.Joint(maps), data, names=("x", "city", "shop"))
+    labels = {"city": CITIES, "shop": [f"shop {k}" for k in range(8)]}
+    return replace(evaluation, notes={"labels": labels})
+
+
+@pytest.mark.parametrize("count", [30, 100, 101, 250])
+def test_pictures_of_tables_have_cells_at_whole_numbers(count):
+    """A table refuses others."""
+    n = 2 * count
+    states = np.repeat(np.column_stack([np.linspace(0, 1, n), np.arange(n) % count]), 2, axis=0)
+    data = pr.Trajectories(states, np.arange(n) % 7 * 1.0, np.ones(n, int), np.ones(n, bool))
+    maps = pr.Polynomial(1, [0], [1], dims=[0]), pr.Tabular(count, dims=[1])
+    values = _draw(evaluate(pr.Joint(maps), data), "mean", (0, 1)).get_images()[0].get_array()
+    assert len(values) == (count if count <= 100 else -(-count // 3))
+    assert not np.ma.getmaskarray(values).any()
+
+
+def test_labels_are_shown_by_their_names(cities, tmp_path):
+    page = written(cities, tmp_path).read_text()
+    assert "Held fixed: shop = shop 7." in page
+    table = page.split('id="riskiest"')[1].split("</table>")[0]
+    rows = [re.findall(r'<td data-value="(.*?)">(.*?)</td>', row) for row in table.split("<tr>")[2:]]
+    codes = [int(float(row[2][0])) for row in rows]
+    assert [row[2][1] for row in rows] == [html.escape(CITIES[code]) for code in codes]
+    assert min(codes) > 15
+    assert min(np.diff(np.unique(codes))) == 1, "neighbouring numbers are not near each other"
+    axes = _draw(cities, "mean", (0, 1))
+    assert [text.get_text() for text in axes.get_yticklabels()] == CITIES[::3]
+    assert [text.get_text() for text in _draw(cities, "mean", (1,)).get_xticklabels()] == CITIES[::3]
+
+
 def test_the_riskiest_states_lie_apart_and_nothing_riskier_was_left_out(tiled):
     sampled, grid = Sampled.of(tiled), MapGrid.of(tiled)
     rows = sampled.riskiest(tiled, grid)
@@ -432,6 +477,16 @@ def test_one_coordinate_is_a_line(opened):
     (line,) = (line for line in lines if line.startswith("std "))
     shown = [float(n) for n in re.findall(r"[\d.]+", line)]
     assert shown == pytest.approx([std, *interval], rel=1e-4)
+
+
+def test_names_of_labels_at_the_axes_and_in_the_hover(cities, opened):
+    browser = opened(cities)
+    shown = browser.run(
+        "return [...document.querySelectorAll('#plot-std .ytick text')].map((one) => one.textContent)"
+    )
+    assert shown == CITIES[::2]
+    assert "city = Ath & <b>ens</b>" in hover(browser, "plot-std", 0.5, 0, "city")
+    assert "city = Zug" in hover(browser, "plot-std", 0.5, 29, "Zug")
 
 
 def test_the_table_is_sorted_by_its_headings(tiled, opened):

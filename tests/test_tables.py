@@ -236,7 +236,7 @@ def test_what_the_door_refuses(tmp_path, data):
     written(tmp_path)
     with pytest.raises(InvalidInputError, match=r"\(\.csv and \.parquet\)"):
         pr.read(tmp_path)
-    with pytest.raises(InvalidInputError, match="state must be an option of read_npz, which has none"):
+    with pytest.raises(InvalidInputError, match="state must be an option of read_npz, which has codes"):
         pr.read(tmp_path / "a.npz", state="x")
     with pytest.raises(
         InvalidInputError, match="stat must be an option of read_parquet, which has state, episode"

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policyrisk.domains import walk
-from policyrisk.errors import ImproperPolicyError, InvalidInputError, SolverError
+from policyrisk.errors import GivenUpWarning, ImproperPolicyError, InvalidInputError, SolverError
 from policyrisk.features import Fourier, FunctionFeatures, Polynomial, RadialBasis, Tabular, TileCoding
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
@@ -281,7 +281,8 @@ def test_unvisited_ends_are_given_up():
     cut_off = Trajectories([0, 1, 2], [1.0, 1.0], [2], [False])
     ends = Trajectories([2, 3], [1.0], [1], [True])
     td = TD(Tabular(4), discount=0.9, step=StepSize(0.5, power=0))
-    risk = td.fit(cut_off)
+    with pytest.warns(GivenUpWarning, match="1 of 1 episodes"):
+        risk = td.fit(cut_off)
     assert (risk.provenance.given_up, risk.provenance.transitions) == (2, 0)
     assert not risk.w_mean.any()
     assert np.isnan(risk.mean([0, 1, 2])).all()
@@ -294,6 +295,27 @@ def test_unvisited_ends_are_given_up():
     assert risk.visited([0, 1, 2, 3]).tolist() == [True, True, True, False]
     looping = Trajectories([0, 1, 1], [1.0, 1.0], [2], [False])
     assert td.fit(looping).provenance.given_up == 0
+
+
+def clock(episodes, end, most):
+    """Geometric lengths, cut off after ``most`` steps; the state is the step, and each earns 1."""
+    lengths = np.random.default_rng(0).geometric(end, episodes)
+    kept = np.minimum(lengths, most)
+    states = np.concatenate([np.arange(n + 1) for n in kept])
+    return Trajectories(states, np.ones(kept.sum()), kept, lengths <= most)
+
+
+def test_a_selection_by_what_was_given_up_is_said():
+    """All that go on after step 9 gave up, and the rest seem to end there: 6.5 is found for 10."""
+    td = TD(Tabular(12), step=StepSize(0.5, decay=100))
+    data = clock(3000, end=0.1, most=10)
+    count = int((~data.terminated).sum())
+    with pytest.warns(GivenUpWarning, match=f"{count} of 3000 episodes were cut off.*{count} last transit"):
+        risk = td.fit(data, epochs=20)
+    assert risk.mean([0])[0] < 7
+    td.fit(clock(3000, end=0.4, most=10))  # 0.6 %
+    coarse = TD(TileCoding([0], [12], bins=3), step=StepSize(0.05, decay=100))
+    assert coarse.fit(data).mean([0])[0] == pytest.approx(10, abs=1.5)
 
 
 @pytest.mark.parametrize("kind", ["tilings", "sparse", "dense"])

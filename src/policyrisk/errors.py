@@ -113,7 +113,7 @@ class CutOffWarning(PolicyRiskWarning):
 
 
 class GivenUpWarning(PolicyRiskWarning):
-    """Cut-off episodes gave up so much that estimates which rest on it are nan."""
+    """Cut-off episodes gave up so much that estimates which rest on it are nan, or, of TD, wrong."""
 
 
 class UnrecordedEndWarning(PolicyRiskWarning):

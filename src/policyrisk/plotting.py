@@ -312,9 +312,9 @@ def _cells(
     """The states at the cells' centres, row by row upwards, of shape (shape[1] · shape[0], dim)."""
     if len(shape) != 2:
         raise InvalidInputError(f"shape must be two numbers of cells, got {shape}; pass (across, up)")
-    centres = [(np.arange(as_count(n, "shape", 1)) + 0.5) / n for n in shape]
+    centres = [np.arange(as_count(n, "shape", 1)) + 0.5 for n in shape]
     middle = (low + high) / 2 if at is None else as_floats(at, "at", (low.size,))
     states = np.tile(middle, (shape[0] * shape[1], 1))
-    for i, share in zip(dims, np.meshgrid(*centres), strict=True):
-        states[:, i] = low[i] + share.ravel() * (high[i] - low[i])
+    for i, n, cell in zip(dims, shape, np.meshgrid(*centres), strict=True):
+        states[:, i] = low[i] + cell.ravel() * ((high[i] - low[i]) / n)  # whole numbers stay whole
     return states

@@ -10,8 +10,8 @@ object whose ``__iter__`` starts anew each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -124,6 +124,19 @@ class Trajectories:
             self.rewards[_ranges(begin, lengths)],
             lengths,
             self.terminated[chosen],
+        )
+
+    def _shortened(self, lengths: Ints) -> Trajectories:
+        """The episodes' first so many transitions (episodes,), at most all of them; none of those at 0."""
+        if np.array_equal(lengths, self.lengths):
+            return self
+        left = np.flatnonzero(lengths)
+        begin, some = self.offsets[left], lengths[left]
+        return self._view(
+            self.states[_ranges(begin + left, some + 1)],
+            self.rewards[_ranges(begin, some)],
+            some,
+            self.terminated[left],
         )
 
     def _span(self, first: int, last: int) -> Trajectories:
@@ -250,6 +263,41 @@ def gathered(source: Source, episodes: int, transitions: int) -> Iterator[Trajec
             waiting = []
     if waiting:
         yield Trajectories.concatenate(waiting) if len(waiting) > 1 else waiting[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Shortened:
+    """A source whose episodes are shortened on the way; it notes the numbers of those that lose everything.
+
+    >>> data = Trajectories([[0], [1]] * 3, [1.0] * 3, [1] * 3, [False] * 3)
+    >>> source = Shortened([data, data], lambda batch: np.array([1, 0, 1]))
+    >>> [len(batch) for batch in source], source.numbers(1, 3).tolist()
+    ([2, 2], [2, 3, 5])
+    """
+
+    source: Source
+    left: Callable[[Trajectories], Ints]  # how many transitions each episode of a batch keeps
+    gone: list[int] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        self.gone.clear()
+        count = 0
+        for batch in batches(self.source):
+            lengths = self.left(batch)
+            self.gone.extend((count + np.flatnonzero(lengths == 0)).tolist())
+            count += len(batch)
+            yield batch._shortened(lengths)
+
+    def numbers(self, first: int, count: int) -> Ints:
+        """The numbers in ``source`` of so many of the episodes that were left, which have passed by."""
+        kept = np.arange(first, first + count)
+        before = np.array(self.gone, dtype=np.int64) - np.arange(len(self.gone))  # how many were left then
+        return kept + np.searchsorted(before, kept, side="right")
+
+
+def episode_numbers(source: Source, first: int, count: int) -> Ints:
+    """The numbers of episodes first, …, first + count − 1 of a source, those that it left out included."""
+    return source.numbers(first, count) if isinstance(source, Shortened) else np.arange(first, first + count)
 
 
 def check_reiterable(source: Source) -> None:

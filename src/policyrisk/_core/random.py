@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from policyrisk._core.arrays import Floats, Seed
+from policyrisk._core.arrays import Floats, Ints, Seed
 from policyrisk.errors import InvalidInputError
 
 # Numba turns a uint64 that meets a signed integer into a float, so every constant is a uint64.
@@ -161,11 +161,11 @@ def below(n: int, s0: np.uint64, s1: np.uint64) -> tuple[np.int64, np.uint64, np
 
 
 @njit(cache=True, nogil=True)
-def mammen(key0: np.uint64, key1: np.uint64, first: int, out: Floats) -> None:
-    """Draws of mean 0, variance 1 and third moment 1: row i of out (n, B) is stream first + i's own."""
+def mammen(key0: np.uint64, key1: np.uint64, numbers: Ints, out: Floats) -> None:
+    """Draws of mean 0, variance 1 and third moment 1: row i of out (n, B) is that of stream numbers[i]."""
     root = math.sqrt(5.0)
     for i in range(out.shape[0]):
-        s0, s1 = stream(key0, key1, first + i)
+        s0, s1 = stream(key0, key1, numbers[i])
         for b in range(out.shape[1]):
             u, s0, s1 = uniform(s0, s1)
             out[i, b] = (1.0 - root) / 2.0 if u < (root + 1.0) / (2.0 * root) else (1.0 + root) / 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,19 +52,13 @@ def _point(text: str, evaluation: Evaluation) -> list[float]:
         )
     return [
         _code(part.strip(), coordinate, names)
-        if (names := _label_names(evaluation, coordinate))
+        if (names := evaluation.label_names.get(coordinate))
         else finite_number(part, "--at")
         for part, coordinate in zip(parts, coordinates, strict=True)
     ]
 
 
-def _label_names(evaluation: Evaluation, coordinate: str) -> list[str]:
-    """What the numbers 0, 1, … of a label stand for; nothing where they stand for themselves."""
-    found: list[str] = (evaluation.notes.get("labels") or {}).get(coordinate, [])
-    return found
-
-
-def _code(name: str, coordinate: str, names: list[str]) -> float:
+def _code(name: str, coordinate: str, names: Sequence[str]) -> float:
     if name not in names:
         more = f", … ({len(names)} in all)" if len(names) > 8 else ""
         raise typer.BadParameter(
@@ -86,7 +81,7 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
     found: list[dict[str, Any]] = [
         {
             "at": {
-                name: texts[int(value)] if (texts := _label_names(evaluation, name)) else value
+                name: texts[int(value)] if (texts := evaluation.label_names.get(name)) else value
                 for name, value in zip(evaluation.names, state, strict=True)
             },
             "visited": bool(behind > 0),

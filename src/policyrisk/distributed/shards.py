@@ -18,6 +18,7 @@ from policyrisk.errors import EmptyDataError, InvalidInputError
 from policyrisk.readers import Stream, read
 from policyrisk.readers.files import PathOrPaths, find_files
 from policyrisk.readers.minari_datasets import minari_folder
+from policyrisk.readers.npz import npz_labels
 from policyrisk.readers.parquet import count_row_groups
 from policyrisk.readers.stream import Counts
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
@@ -69,7 +70,7 @@ def shards(path: PathOrPaths, **options: Any) -> list[Shard]:
             f"shards must be files of one kind, {', '.join(_SUFFIXES)}, got {path} with "
             f"{' and '.join(sorted(kinds)) or 'none of these'}; convert them, or pass streams"
         )
-    if kinds != {".npz"} and (labels := read(path, **options).labels):
+    if labels := npz_labels(files) if kinds == {".npz"} else read(path, **options).labels:
         options["codes"] = dict(labels)  # the same numbers for a name, whoever reads it
     pieces = -(-MANY_FILES // len(files)) if kinds == {".parquet"} and "row_groups" not in options else 1
     return [shard for file in files for shard in _pieces(file, pieces, options)]
@@ -100,8 +101,12 @@ def as_shards(given: Any) -> list[Shard]:
             "shards must be a folder, a list of files, of Trajectories or of streams, or what "
             f"distributed.rollout returned, got {type(given).__name__}; pass one of these"
         )
+    given = list(getattr(given, "shards", given))
+    files = [Path(each) for each in given if isinstance(each, str | os.PathLike) and Path(each).is_file()]
+    if len(files) == len(given) and len({file.suffix.lower() for file in files}) == 1:
+        return shards(files)  # the same numbers for a name in all of them
     found: list[Shard] = []
-    for number, each in enumerate(getattr(given, "shards", given)):
+    for number, each in enumerate(given):
         if isinstance(each, Shard):
             found.append(each)
         elif isinstance(each, str | os.PathLike):

@@ -440,7 +440,7 @@ def _misfit(evaluation: Evaluation) -> Iterator[Advice]:
         "These features cannot express the risk here",
         "Step by step, rewards and next states contradict the estimate by more than randomness explains, by "
         f"an amount that matters at {percent(share)} of the steps. Of the "
-        + check.describe(evaluation.names).replace("\n", "; of the ")
+        + check.describe(evaluation.names, evaluation.label_names).replace("\n", "; of the ")
         + ".",
         "Record more of what the policy sees, since the state may lack what decides the outcome, or more "
         "episodes, so that finer features can be chosen. map_check.png (plotting.plot_check) shows where.",

@@ -105,13 +105,15 @@ def stated_labels(given: Sequence[str], names: Sequence[str], data: Any) -> Mapp
         )
     found: dict[int, tuple[str, ...]] = {list(names).index(name): () for name in given}
     if isinstance(data, Stream) and data.labels:
-        if len(data.state_columns) != len(names):
+        numbered = ("state",) if len(names) == 1 else tuple(f"state_{d}" for d in range(len(names)))
+        columns = data.state_columns or numbered  # as an array's are called
+        if len(columns) != len(names):
             raise InvalidInputError(
                 "state must have a column for each coordinate where one is text, got "
-                f"{len(data.state_columns)} columns for {len(names)} coordinates; write a list's numbers "
+                f"{len(columns)} columns for {len(names)} coordinates; write a list's numbers "
                 "into columns of their own"
             )
-        found |= {data.state_columns.index(column): texts for column, texts in data.labels.items()}
+        found |= {columns.index(column): texts for column, texts in data.labels.items()}
     return dict(sorted(found.items()))
 
 

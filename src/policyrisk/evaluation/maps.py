@@ -18,8 +18,10 @@ from policyrisk.risk import Quantity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 _LINE = 400  # states along a line
+_TICKS = 12  # names along a coordinate
 _CELLS = 100  # of a map along each coordinate
 
 
@@ -55,17 +57,31 @@ def _draw(evaluation: Evaluation, of: Quantity, dims: tuple[int, ...]) -> Axes:
         line[:, d] = at
         axes = plot_line(risk, line, of, level=evaluation.level, axis=d)
         axes.set_xlabel(names[d])
+        _name_ticks(evaluation, d, axes.xaxis)
         return axes
     across, up = dims
     low, high = (end.copy() for end in data_box(survey)[:2])
     shape = {across: _CELLS, up: _CELLS}
     for d in shape:
-        count = survey.high[d] - survey.low[d] + 1
-        if survey.whole[d] and count <= _CELLS:  # a cell is centred on each
-            low[d], high[d], shape[d] = survey.low[d] - 0.5, survey.high[d] + 0.5, int(count)
+        if survey.whole[d]:  # a cell is centred on each, or on every third, fifth, …
+            count = int(survey.high[d] - survey.low[d]) + 1
+            step = -(-count // _CELLS) | 1
+            shape[d] = -(-count // step)
+            low[d] = survey.low[d] - step / 2
+            high[d] = low[d] + step * shape[d]
     cells = (shape[across], shape[up])
     at = evaluation.middle
-    return plot_map(risk, of, low=low, high=high, dims=(across, up), at=at, shape=cells, names=names)
+    axes = plot_map(risk, of, low=low, high=high, dims=(across, up), at=at, shape=cells, names=names)
+    _name_ticks(evaluation, across, axes.xaxis)
+    _name_ticks(evaluation, up, axes.yaxis)
+    return axes
+
+
+def _name_ticks(evaluation: Evaluation, d: int, axis: Axis) -> None:
+    """The names of a label at its numbers, of many every so manieth."""
+    if texts := evaluation.label_names.get(evaluation.names[d]):
+        shown = range(0, len(texts), -(-len(texts) // _TICKS))
+        axis.set_ticks(list(shown), [texts[k].replace("$", r"\$") for k in shown])
 
 
 def _mapped(evaluation: Evaluation) -> tuple[int, ...]:

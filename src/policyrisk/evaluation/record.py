@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.spatial import KDTree
 
 import policyrisk
 from policyrisk._core import records
@@ -39,6 +40,7 @@ RISK, SURVEY = "risk.npz", "survey.npz"
 FEW_COORDINATES = 4  # up to which they are mapped in their own order
 _POINTS = 10_000  # of the box, to tell how much of it the data speak of
 _PERMUTED = 1_000  # visited states that influence is measured at
+NEIGHBOURS = 2000  # visited states whose distances are looked at
 _MARGIN = 0.01  # of the data's extent: a state that is beyond it by less is not called outside
 
 
@@ -155,16 +157,30 @@ class Evaluation:
         return shares.mean(axis=1) if shares.size else np.zeros(self.survey.dim)
 
     def outside(self, x: npt.ArrayLike) -> Bools:
-        """Which states (n, dim) lie outside the data in some coordinate, of shape (n,).
+        """Which states (n, dim) lie outside the data, of shape (n,).
 
-        That is by more than a hundredth of what the data span: feature maps take such a state for the
-        nearest one of their box, whose estimate it shares, and no episode was there.
+        That is in some coordinate by more than a hundredth of what the data span: feature maps take such a
+        state for the nearest one of their box, whose estimate it shares. Or farther from every visited state
+        than any of these is from its nearest neighbour (of NEIGHBOURS of them, in coordinates of span 1):
+        dense features and trees have an estimate there all the same, and claim all episodes for it.
         """
         states, survey = as_states(x, "x"), self.survey
-        margin = _MARGIN * (survey.high - survey.low)
-        beyond = (states < survey.low - margin) | (states > np.maximum(survey.high, survey.reached) + margin)
-        found: Bools = np.any(beyond, axis=1)
+        span = survey.high - survey.low
+        beyond = (states < survey.low - _MARGIN * span) | (
+            states > np.maximum(survey.high, survey.reached) + _MARGIN * span
+        )
+        scale = np.where(span > 0, span, 1.0)
+        sample = survey.visited[:: -(-len(survey.visited) // NEIGHBOURS)] / scale
+        tree = KDTree(sample)
+        apart = np.asarray(tree.query(sample, k=2)[0])[:, 1].max()  # infinite for one state alone
+        distance, _ = tree.query(np.clip(states, survey.low, survey.high) / scale)
+        found: Bools = np.any(beyond, axis=1) | (distance > max(apart, _MARGIN))
         return found
+
+    @property
+    def label_names(self) -> Mapping[str, Sequence[str]]:
+        """What the numbers 0, 1, … of coordinates that are text stand for, by the coordinates' names."""
+        return {name: texts for name, texts in (self.notes.get("labels") or {}).items() if texts}
 
     @cached_property
     def middle(self) -> Floats:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -155,6 +155,28 @@ class Spelling:
         """The ridge that the maps' ``shrink`` needs, in a fit to so many episodes; 0 where none has it."""
         maps = (*self.maps, *(() if self.second is None else self.second.maps))
         return _SCALE**2 / episodes if any(each.shrink for each in maps) else 0.0
+
+    def check_labels(self, names: Sequence[str], survey: Survey, labels: Iterable[int]) -> None:
+        """Raise where a map takes the numbers of a label with more than two values for numbers.
+
+        They are in no order that means anything. Tiles that leave every value a tile of its own are a table.
+        """
+        for each in (*self.maps, *(() if self.second is None else self.second.maps)):
+            if each.kind in ("tabular", "labels"):
+                continue
+            looked_at = list(range(len(names)) if (dims := each._dims(names)) is None else dims)
+            for d in set(looked_at) & set(labels):
+                values = survey.values[d]
+                count = VALUES + 1 if values is None else values.size
+                table = each.kind == "tiles" and each._sizes(len(looked_at))[looked_at.index(d)] >= count
+                if count > 2 and not table:
+                    others = tuple(names[k] for k in looked_at if k != d)
+                    apart = f"{replace(each, dims=others)}/" if others and len(each.sizes) < 2 else ""
+                    raise InvalidInputError(
+                        f"features must not take {names[d]} for a number, which is a label whose numbers are "
+                        f"in no order, got {str(each)!r}; give it a table of its own, as in "
+                        f"{apart}labels,shrink=1,dims={names[d]}, or leave it out with dims="
+                    )
 
     def build(
         self,

@@ -172,6 +172,9 @@ def evaluate(
             own = {**shared, "ridge": max(ridge, spelled.ridge(survey.episodes))}
             return LSTD(phi, second, **own, variance=settled, nonnegative_at=demanded)
 
+        if spelling is not None:
+            with _naming_arguments("features"):
+                spelling.check_labels(names, survey, stated)
         lstd = None if spelling is None else estimator(spelling)
         notes = {
             "data": described(source),

@@ -45,7 +45,7 @@ from policyrisk._core.records import record
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.passes.fold import Fold
-from policyrisk.trajectories import Source, Trajectories, batches, pieces
+from policyrisk.trajectories import Shortened, Source, Trajectories, batches, pieces
 
 _PIECE = 1 << 17  # transitions whose features are looked at together
 _FADED = 1e-12  # a trace's part that is no longer worth a look
@@ -74,8 +74,8 @@ class Trim:
     transitions: int = 0
 
     def __call__(self, source: Source) -> Source:
-        """The source's episodes without what they give up, to be gone over once."""
-        return (_shorten(batch, self.left) for batch in batches(source)) if self.transitions else source
+        """The source's episodes without what they give up."""
+        return Shortened(source, partial(_still, self.left)) if self.transitions else source
 
 
 def trim(fold: Fold, seen: MapVisits, discount: float = 1.0) -> Trim:
@@ -137,7 +137,7 @@ def _cut_off_visits(maps: Sequence[Features], source: Source, part: int) -> MapT
 def _leading(left: MapVisits, leads: Sequence[Bools], source: Source, part: int) -> MapTally:
     """How often features were active before a state with a feature that leads to an end, in what is left."""
     total = tuple(np.zeros_like(v) for _, v in left)
-    for piece in _cut_off_pieces(_shorten(batch, left) for batch in batches(source)):
+    for piece in _cut_off_pieces(Shortened(source, partial(_still, left))):
         rows, first = np.arange(len(piece.states)), piece.final_rows - piece.lengths
         for (phi, _), to, before in zip(left, leads, total, strict=True):
             active = _active(phi, piece.states)
@@ -197,23 +197,6 @@ def _active(features: Features, states: npt.NDArray[Any]) -> Any:
     return sp.csr_array(matrix_of(features, states)).astype(np.bool_).astype(np.float64)
 
 
-def _shorten(batch: Trajectories, left: MapVisits) -> Trajectories:
-    """The batch without what its episodes give up, and without those that gave up all."""
-    drop, _ = _lost(batch, left)
-    if not drop.any():
-        return batch
-    keep_reward = np.ones(batch.transitions, dtype=np.bool_)
-    keep_state = np.ones(len(batch.states), dtype=np.bool_)
-    for k in np.flatnonzero(drop).tolist():
-        keep_reward[batch.offsets[k + 1] - drop[k] : batch.offsets[k + 1]] = False
-        row = batch.final_rows[k]
-        keep_state[row - drop[k] + 1 : row + 1] = False
-        if drop[k] == batch.lengths[k]:
-            keep_state[row - drop[k]] = False
-    alive = drop < batch.lengths
-    return Trajectories(
-        batch.states[keep_state],
-        batch.rewards[keep_reward],
-        (batch.lengths - drop)[alive],
-        batch.terminated[alive],
-    )
+def _still(left: MapVisits, batch: Trajectories) -> Ints:
+    """How many transitions each episode keeps, (episodes,)."""
+    return batch.lengths - _lost(batch, left)[0]

@@ -151,7 +151,7 @@ class LSTD:
         sampled = self._sampled
         first = fold(lambda source, _: FirstPass.over(source, **sampled))
         returns, equations = first.returns, first.equations  # of all episodes, whatever is given up
-        starts, cut, trimmed = error_bars, Trim(()), fold
+        starts, cut, trimmed, episodes = error_bars, Trim(()), fold, first.episodes
         lost: tuple[Floats, ...] = ()
         if equations.sparse:
             self._refuse_where_sparse(bootstrap)
@@ -205,7 +205,7 @@ class LSTD:
             direct=self.variance == "direct",
             replicates=bootstrap,
             seed=seed,
-            episodes=first.episodes,
+            episodes=episodes,
             reference=reference,
         )
         second = fold(lambda source, part: SecondPass.over(source, part, scores, risk, cut))

@@ -21,7 +21,9 @@ maps, n in all, the error bars need Σ s_k and
 which is larger than the scores themselves as long as there are few episodes: these are then kept as they
 are, and their influences computed one by one. From as many on as there are weights it is cheaper to sum
 s_k s_kᵀ, and to solve with that sum from both sides. The bootstrap needs Σ_k ξ_kb s_k and Σ_k ξ_kb besides;
-the multipliers ξ_k of episode k come from the seed and k alone, whoever draws them. How the weights vary with
+the multipliers ξ_k of episode k come from the seed and k alone, whoever draws them, k being its number in all
+the data: one that a fit has given up as a whole keeps its own, so that fits with other features have the same
+multipliers for the same episodes. How the weights vary with
 the completed returns takes Σ s_k z_kᵀ, z_k being :mod:`policyrisk.risk.completed`'s about a fixed reference.
 """
 
@@ -46,7 +48,7 @@ from policyrisk.lstd.chunks import Chunk, Plan
 from policyrisk.lstd.rows import DenseRows, Rows
 from policyrisk.lstd.trace_products import Total, TraceProduct
 from policyrisk.risk.completed import SIZE, episode_terms
-from policyrisk.trajectories import Source, Trajectories
+from policyrisk.trajectories import Source, Trajectories, episode_numbers
 
 Scores: TypeAlias = "Floats | sp.csr_array[Any, tuple[int, int]]"
 
@@ -147,7 +149,7 @@ class ScorePass:
         episodes: Sequence[int] = (),
         reference: float = 0.0,
     ) -> ScorePass:
-        """The pass at weights that were estimated; ``episodes`` are those of each part, to number them by.
+        """The pass at weights that were estimated; ``episodes`` are all of each part, to number them by.
 
         ``reference`` is a number near the completed returns.
         """
@@ -186,7 +188,8 @@ class ScorePass:
         D, waiting = Total(1, l_M, l_J), 0
         if plan is not None:
             for scores, z, derivative in in_order(partial(self._chunk, plan), chunks, uses_blas=plan.dense):
-                sums = self._with(sums, _columns_of(scores, columns, l_J + l_M), z, self.first[part])
+                numbers = self.first[part] + episode_numbers(source, sums.count, len(z))
+                sums = self._with(sums, _columns_of(scores, columns, l_J + l_M), z, numbers)
                 waiting += scores.shape[0]
                 if waiting > n:
                     sums, waiting = sums.cooked(), 0
@@ -196,7 +199,7 @@ class ScorePass:
             sums = sums.cooked()
         return replace(sums, D=D.finish()[0]) if self.direct else sums
 
-    def _with(self, sums: EpisodeScores, scores: Scores, z: Floats, first: int) -> EpisodeScores:
+    def _with(self, sums: EpisodeScores, scores: Scores, z: Floats, numbers: Ints) -> EpisodeScores:
         """Some episodes' scores (some, n) and z (some, 5) put in, in order; the sums are changed in place."""
         total, beside = sums.sum, sums.beside
         total += np.asarray(scores.sum(axis=0)).ravel()
@@ -204,7 +207,7 @@ class ScorePass:
         if self.replicates:
             drawn, drawn_sum, drawn_beside = sums.drawn, sums.drawn_sum, sums.drawn_beside
             xi = np.empty((scores.shape[0], self.replicates))
-            mammen(*self.key, first + sums.count, xi)
+            mammen(*self.key, numbers, xi)
             drawn += scores.T @ xi
             drawn_sum += xi.sum(axis=0)
             drawn_beside += z.T @ xi

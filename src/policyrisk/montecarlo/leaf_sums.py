@@ -98,7 +98,7 @@ class LeafSums:
             ptr, idx, sums = _kernels.tally(part.offsets, active, apart[span], ones, leaves.size)
             scores = sums[:, 1] - (values[idx] - self.centre) * sums[:, 0]
             xi = np.empty((len(part), count))
-            mammen(*key, first + span.start, xi)
+            mammen(*key, np.arange(first + span.start, first + span.stop), xi)
             by_leaf: Any = sp.csr_array((scores, idx, ptr), shape=(len(part), leaves.size)).T
             drawn += by_leaf @ xi
         return drawn

@@ -113,7 +113,7 @@ def table_stream(
                     found[name] |= names
         if suffix == ".csv":  # where nothing but its text tells what a column is
             for name, names in found.items():
-                _check_no_numbers(name, names)
+                check_no_numbers(name, names)
         once.append({**given, **{name: tuple(sorted(names)) for name, names in found.items()}})
         return once[0]
 
@@ -131,16 +131,17 @@ def table_stream(
     return Stream(name, parts, rows, labels, tuple(state))
 
 
-def _check_no_numbers(column: str, names: set[str]) -> None:
+def is_number(text: str) -> bool:
+    """Whether a text is that of a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def check_no_numbers(column: str, names: set[str]) -> None:
     """Raise where some of a column's texts are numbers: one slip of the pen must not make labels of them."""
-
-    def is_number(name: str) -> bool:
-        try:
-            float(name)
-        except ValueError:
-            return False
-        return True
-
     numbers = sorted(filter(is_number, names))
     if numbers:
         texts = sorted(names - set(numbers))

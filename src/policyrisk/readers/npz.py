@@ -1,26 +1,36 @@
-"""Episodes in NumPy's npz: the four arrays of :class:`~policyrisk.trajectories.Trajectories` by name."""
+"""Episodes in NumPy's npz: the four arrays of :class:`~policyrisk.trajectories.Trajectories` by name.
+
+States may be text (an array of type U or S). A column of it is a label, numbered as in
+:mod:`policyrisk.readers.columns`, unless all of its texts are numbers. The columns are called ``state``, or
+``state_0``, ``state_1``, … where there are several.
+"""
 
 from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from policyrisk._core.records import DAMAGE, write_atomically
 from policyrisk.errors import InvalidInputError
-from policyrisk.readers.files import check_target
+from policyrisk.readers.columns import LabelNames
+from policyrisk.readers.files import check_no_numbers, check_target, is_number
 from policyrisk.readers.stream import Piece, Stream
 from policyrisk.trajectories import COLUMNS, Source, Trajectories, batches
 
 
-def read_npz(path: str | os.PathLike[str]) -> Stream:
+def read_npz(path: str | os.PathLike[str], *, codes: Mapping[str, Sequence[str]] | None = None) -> Stream:
     """A stream of one batch: an npz file with the arrays states, rewards, lengths and terminated.
 
     Their shapes are those of :class:`~policyrisk.trajectories.Trajectories`; other arrays are left alone, and
-    nothing is unpickled.
+    nothing is unpickled. States that are text are labels; ``codes`` gives their names in the order of their
+    numbers, by column, where these are not to be the file's own in the order of the alphabet.
 
     >>> import tempfile; folder = tempfile.TemporaryDirectory()
     >>> write_npz(Trajectories([[0], [1]], [1.0], [1], [True]), f"{folder.name}/log.npz")
@@ -32,13 +42,73 @@ def read_npz(path: str | os.PathLike[str]) -> Stream:
     if not file.is_file():
         raise InvalidInputError(f"path must name an npz file, got {file}, which is none")
 
+    @cache
+    def labels() -> LabelNames:
+        return {**npz_labels([file]), **{column: tuple(names) for column, names in (codes or {}).items()}}
+
     def parts() -> Iterator[Piece]:
-        yield Piece(_load(file), str(file))
+        yield Piece(_load(file, labels()), str(file))
 
-    return Stream(str(file), parts)
+    return Stream(str(file), parts, labels=labels)
 
 
-def _load(file: Path) -> Trajectories:
+def npz_labels(files: Iterable[Path]) -> LabelNames:
+    """The names in each column of text of some files, in the order of the numbers that stand for them."""
+    found: dict[str, set[str]] = {}
+    for file in files:
+        if _has_text(file):
+            for column, texts in _columns(_arrays(file)["states"], file).items():
+                found.setdefault(column, set()).update(np.unique(texts).tolist())
+    labels = {column: names for column, names in found.items() if not all(map(is_number, names))}
+    for column, names in labels.items():
+        check_no_numbers(column, names)
+    return {column: tuple(sorted(names)) for column, names in labels.items()}
+
+
+def _has_text(file: Path) -> bool:
+    """Whether a file's states are text, by the header of the array; not where there is none."""
+    try:
+        with zipfile.ZipFile(file) as archive, archive.open("states.npy") as array:
+            first = np.lib.format.read_magic(array) == (1, 0)
+            header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+            return header(array)[2].kind in "US"
+    except (KeyError, *DAMAGE):
+        return False  # whoever reads it says what is wrong
+
+
+def _columns(states: npt.NDArray[Any], file: Path) -> dict[str, npt.NDArray[Any]]:
+    """The columns of states that are text, by their names."""
+    try:
+        texts = np.char.decode(states, "utf-8") if states.dtype.kind == "S" else states
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"states must be text in UTF-8, got other bytes in {file} ({error}); write text of type U"
+        ) from error
+    if texts.ndim < 2:
+        texts = texts.reshape(-1, 1)
+    dim = texts.shape[-1]
+    return {"state" if dim == 1 else f"state_{d}": texts[..., d] for d in range(dim)}
+
+
+def _numbered(texts: npt.NDArray[Any], column: str, names: Sequence[str] | None) -> npt.NDArray[Any]:
+    """A column of text as numbers, of shape (n,)."""
+    if names is None:  # its texts are numbers
+        try:
+            return texts.astype(np.int64)
+        except ValueError:
+            return texts.astype(np.float64)
+    known, codes = np.unique(texts, return_inverse=True)
+    unknown = sorted(set(known.tolist()) - set(names))
+    if unknown:
+        raise InvalidInputError(
+            f"{column} must be one of the {len(names)} names that were found or given in codes, got "
+            f"{unknown[0]!r}; read the data again if they have changed, or add the name"
+        )
+    place = {name: k for k, name in enumerate(names)}
+    return np.array([place[name] for name in known.tolist()], dtype=np.int64)[codes]
+
+
+def _arrays(file: Path) -> dict[str, npt.NDArray[Any]]:
     try:
         # Opened as a zip first: NumPy would take a plain array, or a pickle, for what they are.
         with zipfile.ZipFile(file):
@@ -57,7 +127,23 @@ def _load(file: Path) -> Trajectories:
             f"path must have the arrays {', '.join(COLUMNS)}, got {', '.join(there) or 'none'} in {file}; "
             f"add {', '.join(lacking)}"
         )
+    return arrays
+
+
+def _load(file: Path, labels: LabelNames) -> Trajectories:
+    arrays = _arrays(file)
     try:
+        text = arrays["states"].dtype.kind in "US"
+        columns = _columns(arrays["states"], file) if text else {}
+        if not labels.keys() <= columns.keys():
+            raise InvalidInputError(
+                f"codes must give names for columns of text in the states, which are "
+                f"{', '.join(columns) or 'none'}, got {', '.join(labels)}; leave it out"
+            )
+        if columns:
+            arrays["states"] = np.stack(
+                [_numbered(texts, name, labels.get(name)) for name, texts in columns.items()], axis=-1
+            )
         return Trajectories(**arrays)
     except InvalidInputError as error:
         raise InvalidInputError(f"{file}: {error}") from error

@@ -50,9 +50,10 @@ def write_report(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
 def _data(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> dict[str, Any]:
     """What the page's script draws from."""
     summary = evaluation.summary
-    axes = [{"name": a.name, "cells": a.cells, "levels": a.levels, "median": a.median} for a in grid.axes]
+    axes = [vars(axis) for axis in grid.axes]
     return {
         "names": list(evaluation.names),
+        "labels": [list(evaluation.label_names.get(name, ())) for name in evaluation.names],
         "level": evaluation.level,
         "errors": evaluation.risk.error_bars is not None,
         "error": "its standard error" if evaluation.risk.misfit is None else "half of its 68% interval",

@@ -134,12 +134,14 @@ class Sampled:
 
         They are ranked by the lower end of the std's interval, so that a few unlucky episodes do not lead;
         without error bars by the std. A row within APART of one before it, in every coordinate that the
-        features look at, is skipped.
+        features look at, and of the same labels, is skipped.
         """
         rank = np.where(np.isnan(self.interval[:, 0]), self.std, self.interval[:, 0])
         matters = [k for k in range(self.states.shape[1]) if k not in grid.idle]
         low, high = evaluation.survey.low[matters], evaluation.survey.high[matters]
-        place = (self.states[:, matters] - low) / np.where(high > low, high - low, 1.0)
+        labels = [evaluation.names[k] in (evaluation.notes.get("labels") or {}) for k in matters]
+        # Any two values of a label lie apart.
+        place = (self.states[:, matters] - low) / np.where((high > low) & ~np.array(labels), high - low, 1.0)
         left: Bools = np.isfinite(rank)
         chosen: list[int] = []
         while left.any() and len(chosen) < RISKIEST:

@@ -204,7 +204,12 @@ def _maps_text(evaluation: Evaluation, grid: MapGrid) -> str:
         named = ", ".join(evaluation.names[k] for k in grid.idle)
         sentences.append(f"The features do not look at {named}, so the estimates do not depend on it.")
     if grid.held:
-        named = ", ".join(f"{evaluation.names[k]} = {number(float(grid.fixed[k]), 4)}" for k in grid.held)
+        labels = evaluation.label_names
+        named = ", ".join(
+            f"{(name := evaluation.names[k])} = "
+            + (labels[name][int(grid.fixed[k])] if name in labels else number(float(grid.fixed[k]), 4))
+            for k in grid.held
+        )
         sentences.append(f"Held fixed: {named}.")
     if len(grid.axes) > 2 and not grid.free:
         sentences.append("One slider at a time leaves its median; moving another brings it back.")
@@ -223,7 +228,7 @@ def _misfit(evaluation: Evaluation) -> str:
         return ""
     rows = [
         [
-            escape(check.regions.names(evaluation.names)[j]),
+            escape(check.regions.names(evaluation.names, evaluation.label_names)[j]),
             percent(float(check.share[j])),
             f"{_number(check.bias[j] / check.std[j])} ± {_number(check.bias_error[j] / check.std[j])}",
             f"{_number(check.variance_ratio[j])} ± {_number(check.variance_ratio_error[j])}",
@@ -310,6 +315,9 @@ def _table(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> str:
         for heading, _ in columns
     )
     texts = [_column(values) for _, values in columns]
+    for place, k in enumerate(shown, start=1):
+        if names := evaluation.label_names.get(evaluation.names[k]):
+            texts[place] = [escape(names[int(code)]) for code in columns[place][1].tolist()]
     texts[-2] = ["yes" if surely else NONE for surely in sampled.riskier[rows].tolist()]
     few = ((columns[-1][1] < FEW_EPISODES) & (evaluation.risk.misfit is None)).tolist()
     texts[-1] = [text + _DAGGER if less else text for text, less in zip(texts[-1], few, strict=True)]

@@ -14,6 +14,8 @@
   };
   // Plotly reads a few HTML tags in labels; names are shown as they are.
   const literal = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  // A coordinate's value, by its name where it is a label that has names.
+  const named = (coordinate, value, count) => data.labels[coordinate][value] ?? digits(value, count);
   const element = (tag, attributes = {}, ...children) => {
     const made = document.createElement(tag);
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -34,6 +36,12 @@
   };
   const BLANK = "#e3e6ea";
   const axis = (name) => ({ title: { text: literal(name), standoff: 8 }, automargin: true, zeroline: false, ticks: "outside", ticklen: 4, tickcolor: "#b9c2cd", gridcolor: "#e9ecf0", fixedrange: false });
+  const ticks = (form, one) => {
+    const names = data.labels[one.coordinate];
+    const every = Math.ceil(names.length / 16);
+    const shown = names.map((_, k) => k).filter((k) => k % every === 0);
+    if (names.length) Object.assign(form, { tickmode: "array", tickvals: shown, ticktext: shown.map((k) => literal(names[k])) });
+  };
   const layout = (x, y, more = {}) => ({
     font: FONT, margin: { l: 58, r: 12, t: 30, b: 50 }, paper_bgcolor: "#fff", plot_bgcolor: "#fff",
     hoverlabel: { bgcolor: "#1d2530", bordercolor: "#1d2530", font: { ...FONT, color: "#fff" }, align: "left" },
@@ -78,7 +86,7 @@
   };
 
   const describe = (cell, places) => {
-    const where = places.map(([name, value]) => literal(name) + " = " + digits(value)).join("<br>");
+    const where = places.map(([one, value]) => literal(one.name) + " = " + literal(named(one.coordinate, value))).join("<br>");
     if (!(cell.episodes > 0)) return where + "<br>not visited";
     const spread = cell.variance < 0
       ? "variance " + digits(cell.variance) + " is negative: no std"
@@ -135,7 +143,7 @@
             const value = quantity.key === "episodes" ? Math.log10(cell.episodes) : cell[quantity.key];
             z[k][row].push(Number.isFinite(value) ? value : null);
           });
-          texts[row].push(describe(cell, [[axes[chosen.x].name, columns[column]], [axes[chosen.y].name, rows[row]]]));
+          texts[row].push(describe(cell, [[axes[chosen.x], columns[column]], [axes[chosen.y], rows[row]]]));
         }
       }
       shown.forEach((quantity, k) => {
@@ -151,6 +159,8 @@
         form.xaxis.showgrid = form.yaxis.showgrid = false;
         form.xaxis.range = extent(columns);
         form.yaxis.range = extent(rows);
+        ticks(form.xaxis, axes[chosen.x]);
+        ticks(form.yaxis, axes[chosen.y]);
         draw(plots[k], [trace], form);
       });
       say(others, unvisited, negative, rows.length * columns.length);
@@ -163,7 +173,7 @@
     };
 
     const say = (others, unvisited, negative, cells) => {
-      const held = others.map((k) => axes[k].name + " = " + digits(axes[k].levels[chosen.levels[k]], 4));
+      const held = others.map((k) => axes[k].name + " = " + named(axes[k].coordinate, axes[k].levels[chosen.levels[k]], 4));
       const share = (count) => (count / cells < 0.001 ? "<0.1%" : Number((100 * count / cells).toPrecision(2)) + "%");
       const parts = [];
       if (held.length) parts.push("Shown at " + held.join(", ") + ".");
@@ -209,7 +219,7 @@
         label.hidden = k === chosen.x || k === chosen.y || one.levels.length < 2;
         label.style.display = label.hidden ? "none" : "";
         input.value = chosen.levels[k];
-        const text = digits(one.levels[chosen.levels[k]], 4) + (chosen.levels[k] === one.median ? " (median)" : "");
+        const text = named(one.coordinate, one.levels[chosen.levels[k]], 4) + (chosen.levels[k] === one.median ? " (median)" : "");
         output.textContent = text;
         input.setAttribute("aria-valuetext", text);
       });
@@ -230,7 +240,7 @@
     const { values, intervals } = data.line;
     const range = (key, k) => (intervals[key] ? " (" + digits(intervals[key][0][k]) + " to " + digits(intervals[key][1][k]) + ")" : "");
     const texts = one.cells.map((at, k) => {
-      const where = literal(one.name) + " = " + digits(at);
+      const where = literal(one.name) + " = " + literal(named(one.coordinate, at));
       if (!(values.episodes[k] > 0)) return where + "<br>not visited";
       return [where, ...["mean", "std", "sharpe"].map((key) =>
         ({ mean: "mean ", std: "std ", sharpe: "Sharpe " })[key] + digits(values[key][k]) + range(key, k)),
@@ -248,6 +258,7 @@
       const mode = one.cells.length <= 40 ? "lines+markers" : "lines";
       traces.push({ x: one.cells, y: values[key], mode, line: { color: "#1f4e8c", width: 2 }, marker: { size: 5 }, hovertext: texts, hoverinfo: "text", showlegend: false });
       const form = layout(one.name, title, { hovermode: "closest" });
+      ticks(form.xaxis, one);
       if (key === "episodes") form.yaxis.rangemode = "tozero";
       draw(plot, traces, form);
     }
@@ -263,7 +274,7 @@
   const startPlane = () => {
     const { cloud, average, sample } = data;
     const texts = cloud.states.map((state, k) =>
-      state.map((value, i) => literal(data.names[i]) + " = " + digits(value, 4)).join("<br>") +
+      state.map((value, i) => literal(data.names[i]) + " = " + literal(named(i, value, 4))).join("<br>") +
       "<br>mean " + digits(cloud.mean[k]) + "<br>std " + digits(cloud.std[k]) + "<br>episodes " + digits(Math.round(cloud.episodes[k])));
     const traces = [{
       type: "scatter", mode: "markers", name: "visited states", x: cloud.std, y: cloud.mean, hovertext: texts, hoverinfo: "text",

@@ -45,8 +45,9 @@ standard errors by the same draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -65,7 +66,7 @@ from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.provenance import Provenance
 from policyrisk.risk.regions import Regions
 from policyrisk.risk.state_estimates import StateEstimates
-from policyrisk.trajectories import Source, Trajectories, batches, pieces
+from policyrisk.trajectories import Shortened, Source, Trajectories, batches, episode_numbers, pieces
 
 DRAWS = 1000  # replicates, where they are drawn for the purpose
 LEVEL = 0.05  # p-values below are called a misfit
@@ -164,12 +165,14 @@ class FeatureCheck:
         order = np.argsort(-np.abs(np.where(np.isnan(off), 0.0, off)), kind="stable")
         return order[: np.count_nonzero(~np.isnan(off))]
 
-    def describe(self, names: Sequence[str] | None = None) -> str:
-        """In plain words, with the names of the state's coordinates."""
+    def describe(
+        self, names: Sequence[str] | None = None, labels: Mapping[str, Sequence[str]] | None = None
+    ) -> str:
+        """In plain words, with the names of the state's coordinates and of some coordinates' numbers."""
         lines = [f"mean: {self.mean}", f"variance: {self.variance}"]
         if self.regions is None:
             return "\n".join(lines)
-        places = self.regions.names(names)
+        places = self.regions.names(names, labels)
         for k, test in enumerate((self.mean, self.variance)):
             order = self.worst("variance" if k else "mean")
             if test.misfit and order.size:
@@ -253,11 +256,11 @@ class CheckPass:
         for batch in batches(source):
             for piece in pieces(batch, most):
                 if len(piece):
-                    sums += self._piece(piece, sums.episodes)
+                    sums += self._piece(piece, episode_numbers(source, sums.episodes, len(piece)))
         return sums
 
-    def _piece(self, data: Trajectories, first: int) -> CheckSums:
-        """The sums over some episodes, the first of which is number ``first``."""
+    def _piece(self, data: Trajectories, numbers: Ints) -> CheckSums:
+        """The sums over some episodes, with their numbers (episodes,) in the data that were fitted."""
         bars = self.bars
         assert bars.key is not None
         assert bars.replicates is not None
@@ -300,7 +303,7 @@ class CheckPass:
         of_episode = sp.csr_array((one, (episode, np.arange(n))), shape=(K, n))
         s = np.hstack([_dense((of_episode * x) @ psi) for x in values])
         xi = np.empty((K, len(bars.replicates)))
-        mammen(np.uint64(bars.key[0]), np.uint64(bars.key[1]), first, xi)
+        mammen(np.uint64(bars.key[0]), np.uint64(bars.key[1]), numbers, xi)
         return CheckSums(
             episodes=K,
             sum=s.sum(axis=0),
@@ -348,7 +351,7 @@ def check_features(
     assert bars.replicates is not None
     B, fitted = len(bars.replicates), provenance.episodes
     if provenance.given_up:
-        data = _Shortened(data, estimates)
+        data = Shortened(data, partial(_known, estimates))
     chosen = _regions(estimates, data, provenance, B) if test is None else test
     sums = CheckPass(estimates, bars, provenance.discount, chosen, features)(data)
     if sums.episodes != fitted:
@@ -461,29 +464,13 @@ def _shown(data: Trajectories) -> Floats:
     return states
 
 
-@dataclass(frozen=True, eq=False)
-class _Shortened:
-    """A source whose cut-off episodes end in the last state that the estimates speak of."""
-
-    source: Source
-    estimates: Estimates
-
-    def __iter__(self) -> Iterator[Trajectories]:
-        for batch in batches(self.source):
-            behind = np.concatenate([part.episodes for part in self.estimates(_shown(batch))])
-            known: Bools = behind > 0
-            known[batch.final_rows[batch.terminated]] = True
-            episode = np.repeat(np.arange(len(batch)), batch.lengths + 1)
-            last = np.full(len(batch), -1)
-            np.maximum.at(last, episode[known], np.flatnonzero(known))
-            first = batch.offsets[:-1] + np.arange(len(batch))
-            lengths = np.maximum(last - first, 0)
-            alive = lengths > 0
-            keep_state = alive[episode] & (np.arange(len(episode)) <= last[episode])
-            keep_reward = np.delete(keep_state, first)
-            yield Trajectories(
-                batch.states[keep_state], batch.rewards[keep_reward], lengths[alive], batch.terminated[alive]
-            )
+def _known(estimates: Estimates, batch: Trajectories) -> Ints:
+    """The steps (episodes,) of each episode, to the last state that estimates speak of if it was cut off."""
+    known: Bools = np.concatenate([part.episodes for part in estimates(_shown(batch))]) > 0
+    known[batch.final_rows[batch.terminated]] = True
+    first = batch.offsets[:-1] + np.arange(len(batch))
+    last: Ints = np.maximum.reduceat(np.where(known, np.arange(len(known)), -1), first)
+    return np.maximum(last - first, 0)
 
 
 def _product(weights: Sequence[Any], phi: Sequence[Matrix]) -> Floats:

@@ -8,7 +8,8 @@ not change, or whose halves would be seen by fewer than ``FEWEST`` episodes, giv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,11 +62,19 @@ class Regions:
             found[inside] = j
         return found
 
-    def names(self, coordinates: Sequence[str] | None = None) -> list[str]:
-        """Each region in words, by the names of the state's coordinates."""
+    def names(
+        self,
+        coordinates: Sequence[str] | None = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
+    ) -> list[str]:
+        """Each region in words, by the names of the state's coordinates.
+
+        ``labels`` are what the numbers 0, 1, … of some coordinates stand for.
+        """
         dim = self.low.shape[1] - 1
         given = [f"coordinate {i}" for i in range(dim)] if coordinates is None else list(coordinates)
-        return [_in_words(*box, [*given, "the step"]) for box in zip(self.low, self.high, strict=True)]
+        boxes = zip(self.low, self.high, strict=True)
+        return [_in_words(*box, [*given, "the step"], labels or {}) for box in boxes]
 
 
 def _halves(
@@ -90,11 +99,16 @@ def _halves(
     yield box
 
 
-def _in_words(low: Floats, high: Floats, names: Sequence[str]) -> str:
+def _in_words(low: Floats, high: Floats, names: Sequence[str], labels: Mapping[str, Sequence[str]]) -> str:
     said = []
     for name, a, b in zip(names, low.tolist(), high.tolist(), strict=True):
         ends = [number(end, 3) for end in (a, b)]
-        if np.isfinite(a) and np.isfinite(b):
+        if (texts := labels.get(name)) and (np.isfinite(a) or np.isfinite(b)):
+            first = math.floor(a) + 1 if np.isfinite(a) else 0
+            last = math.floor(b) if np.isfinite(b) else len(texts) - 1
+            one = f"{name} = {texts[last]}"
+            said.append(one if first == last else f"{name} from {texts[first]} to {texts[last]}")
+        elif np.isfinite(a) and np.isfinite(b):
             said.append(f"{ends[0]} < {name} <= {ends[1]}")
         elif np.isfinite(a) or np.isfinite(b):
             said.append(f"{name} > {ends[0]}" if np.isfinite(a) else f"{name} <= {ends[1]}")

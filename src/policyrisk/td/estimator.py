@@ -9,7 +9,10 @@ where z_t = λγ z_{t−1} + φ_J(x_t) and y_t = λγ² y_{t−1} + φ_M(x_t) st
 paper's. The weights in δ_J and δ_M are those before the update, and 0 at the start. J̃ and M̃ of x_{t+1} are 0
 only where the episode terminated: one that was cut off bootstraps from the state it was cut off in. Where
 that state has a feature that no transition has started with as yet, its value would be the 0 that weights
-start from, so the last transition is given up and counted (``provenance.given_up``).
+start from, so the last transition is given up and counted (``provenance.given_up``). That is a selection, as
+in :mod:`policyrisk.lstd.cutoffs`; without equations TD cannot tell which estimates rest on it, and none is
+nan, but ``fit`` warns where more than LOST_MOST of the episodes gave up: that is LSTD's weight of what was
+given up, h, on average over the starts.
 
 ``average=True`` gives Polyak and Ruppert's average of the iterates instead of the last one, with iterate
 w_k weighted by k: Σ k w_k / Σ k. The early iterates, which remember the start at 0, then fade by themselves
@@ -19,16 +22,19 @@ that fall slowly, power in (½, 1). δ_J and δ_M always use the iterate itself.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, as_count, as_number, check_choice, readonly
-from policyrisk.errors import ImproperPolicyError, InvalidInputError, SolverError
+from policyrisk._core.text import plural
+from policyrisk.errors import GivenUpWarning, ImproperPolicyError, InvalidInputError, SolverError
 from policyrisk.features import Features, as_features
 from policyrisk.features.protocol import outside
 from policyrisk.risk import Provenance, RiskFunction
 from policyrisk.risk.summary import SampleReturns
+from policyrisk.risk.support import LOST_MOST
 from policyrisk.td import _kernels
 from policyrisk.td._kernels import FeatureRows
 from policyrisk.td.episode_rows import EpisodeRows, episode_rows, feature_rows
@@ -107,6 +113,15 @@ class TD:
             raise ImproperPolicyError(
                 f"with discount=1 some episode must terminate (Assumption 1: proper policy), got "
                 f"{learned.episodes} episodes, all cut off; gather episodes that end, or use discount < 1"
+            )
+        if learned.shortened > LOST_MOST * learned.episodes:
+            warnings.warn(
+                f"{learned.shortened} of {learned.episodes} episodes were cut off where no "
+                f"transition had started, and gave up {plural(learned.given_up, 'last transition')}: "
+                f"estimates rest on the others, which ended. Gather episodes that go on for longer, use "
+                "coarser features or more epochs; LSTD tells where it matters",
+                GivenUpWarning,
+                stacklevel=2,
             )
         self._learned = learned
         return self.risk
@@ -267,4 +282,5 @@ def _count(learned: Learned, episodes: EpisodeRows, rows: list[FeatureRows], bey
         counts.add_gram(phi, started)
     learned.transitions += len(started)
     learned.given_up += len(episodes.rewards) - len(started)
+    learned.shortened += int(np.count_nonzero(episodes.spans.used < np.diff(episodes.spans.offsets)))
     learned.outside += int(np.count_nonzero(beyond[started])) if beyond.any() else 0

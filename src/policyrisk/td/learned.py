@@ -93,6 +93,7 @@ class Learned:
     transitions: int = 0
     outside: int = 0
     given_up: int = 0
+    shortened: int = 0  # episodes that gave up transitions
     returns: SampleReturns = field(default_factory=lambda: SampleReturns.of([]))  # of those that terminated
 
     def copy(self) -> Learned:
