@@ -91,7 +91,8 @@ class StateEstimates:
         moved = d_second + self.gradient("variance")[0][:, None] * dJ
         square = np.square(moved).mean(axis=1)
         cube = (moved**3).mean(axis=1)
-        return np.maximum(cube / np.where(square > 0, square, np.inf) ** 1.5, 0.0)
+        skewness: Floats = np.maximum(cube / np.where(square > 0, square, np.inf) ** 1.5, 0.0)
+        return skewness
 
     def _full_error(self, of: Quantity, error: Floats) -> Floats:
         """Its error with what features and their choice add to that of randomness, of shape (n,)."""

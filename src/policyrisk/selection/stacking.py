@@ -391,7 +391,8 @@ def _shares(X: Floats, y: Floats, weight: Floats, episode: Ints) -> Floats:
     shares = np.exp(-np.square(z) / 2.0) + stacked
     shares[np.argsort(-shares, kind="stable")[MEMBERS:]] = 0.0
     shares[shares < LEAST * shares.sum()] = 0.0
-    return shares / shares.sum()
+    kept: Floats = shares / shares.sum()
+    return kept
 
 
 def _stacked(X: Floats, y: Floats, weight: Floats) -> Floats:
