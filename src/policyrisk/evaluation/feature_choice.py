@@ -42,6 +42,7 @@ from policyrisk.trajectories import Trajectories
 EPISODES = 2_000
 TRANSITIONS = 60_000
 _ADDITIVE = 6  # cosines of a coordinate
+_NAMED = 3  # members that a mixture's name spells out
 _FEW_DIMS = 4  # up to which there are grids
 _COSINES = 300
 
@@ -74,14 +75,17 @@ class FeatureChoice:
 
     @property
     def name(self) -> str:
-        """The members with their shares."""
+        """The members with their shares, the smaller ones of many by their number."""
         if len(self.members) == 1:
             return str(self.members[0])
         said = []
-        for member in self.members:
+        named = len(self.members) if len(self.members) <= _NAMED + 1 else _NAMED
+        for member in self.members[:named]:
             shares = (member.mean_share, "J"), (member.variance_share, "V")
             parts = ", ".join(f"{percent(share)} of {what}" for share, what in shares if share)
             said.append(f"{brief(str(member))} ({parts})")
+        if named < len(self.members):
+            said.append(f"and {len(self.members) - named} more")
         return "a mixture of " + ", ".join(said)
 
     def to_dict(self) -> dict[str, Any]:
