@@ -41,9 +41,8 @@ from policyrisk.equations import DENSE_MOST
 from policyrisk.errors import PolicyRiskWarning
 from policyrisk.risk import FEW_EPISODES
 from policyrisk.risk.check import REFUTED
-from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.mixture import MIXTURE
-from policyrisk.risk.summary import PolicySummary
+from policyrisk.risk.summary import ROUNDING
 
 if TYPE_CHECKING:
     from policyrisk.evaluation.record import Evaluation
@@ -60,9 +59,7 @@ _OUTSIDE_SHARE = (0.0, 0.01, 0.1)  # transitions
 _GIVEN_UP_SHARE = (0.0, 0.01, 0.1)  # episodes
 _CONDITION = (math.inf, 1e9, 1e12)  # 16 digits less 9 leave 7
 _MANY_STARTS = (0.0, 0.01, 0.1)  # starts that were never visited
-_SURE = 0.9973  # the level at which the estimate differs from the completed returns: three standard errors
 _HARMFUL = 2.0  # of the estimator's own standard errors: its intervals then miss as often as not
-_ROUNDING = 1e-6  # of the size of a number: a difference below is none
 _LARGE = 0.2  # of the return's std: a difference of this size matters to anybody
 _SMALL = 0.05  # of the std, or of the variance: it is beyond doubt, but harms nobody
 _LARGE_MIXED = 0.5  # the same where candidates were tried and none was better
@@ -271,19 +268,13 @@ def _disagreement(evaluation: Evaluation) -> Iterator[Advice]:
     """The estimator's average over the starts against the completed returns from them."""
     summary = evaluation.summary
     model, completed = summary.model, summary.completed
-    if model is None or completed is None or not _comparable(summary):
+    if model is None or completed is None:
         return
-    m, v = summary.mean_value, summary.variance_value
-    rounding = {"mean": abs(m) + math.sqrt(abs(v)), "variance": m**2 + abs(v)}
-    apart: dict[str, Estimate] = {}
-    misfit = evaluation.risk.misfit
+    m, v, misfit = summary.mean_value, summary.variance_value, evaluation.risk.misfit
+    # A bias within the estimator's own error may be beyond doubt, and harms nobody.
     allowed = _HARMFUL * (1.0 if misfit is None else math.sqrt(misfit.randomness))
-    for name, scale in rounding.items():
-        gap = summary.gap("mean" if name == "mean" else "variance", level=_SURE)
-        # A bias within the estimator's own error may be beyond doubt, and harms nobody.
-        harmful = abs(gap) > max(allowed * getattr(model, name).standard_error, _ROUNDING * scale)
-        if harmful and (gap.low > 0 or gap.high < 0):
-            apart[name] = gap
+    errors = {name: allowed * estimate.standard_error for name, estimate in model.quantities().items()}
+    apart = {name: gap for name, gap in summary.apart.items() if abs(gap) > errors[name]}
     if not apart:
         return
     size = max(
@@ -331,11 +322,6 @@ def _disagreement(evaluation: Evaluation) -> Iterator[Advice]:
     )
 
 
-def _comparable(summary: PolicySummary) -> bool:
-    """Whether the estimator's average and the completed returns are of the same episodes, with errors."""
-    return summary.model is not None and summary.model.known and summary.known and not summary.unvisited
-
-
 def _stack(evaluation: Evaluation) -> Mapping[str, Any]:
     """What held-out episodes said of the mixture; nothing where features were given, or in older files."""
     choice = evaluation.notes.get("choice") or {}
@@ -346,7 +332,7 @@ def _stack(evaluation: Evaluation) -> Mapping[str, Any]:
 def _random(stack: Mapping[str, Any]) -> bool:
     """Whether J's error on held-out episodes is more than rounding, so that there is a variance to judge."""
     scale = max(abs(stack.get("least") or 0.0), abs(stack.get("most") or 0.0), math.sqrt(stack["mse"]))
-    return bool(math.sqrt(stack["mse"]) > _ROUNDING * scale)
+    return bool(math.sqrt(stack["mse"]) > ROUNDING * scale)
 
 
 def _calibration(evaluation: Evaluation) -> Iterator[Advice]:
@@ -405,7 +391,7 @@ def _beyond_returns(evaluation: Evaluation) -> Iterator[Advice]:
         return
     J = evaluation.risk.mean(_some(evaluation))
     J = J[np.isfinite(J)]
-    margin = max(_BEYOND * (most - least), _ROUNDING * max(abs(least), abs(most)))
+    margin = max(_BEYOND * (most - least), ROUNDING * max(abs(least), abs(most)))
     beyond = (J < least - margin) | (J > most + margin)
     if severity := _severity(float(beyond.mean()) if J.size else 0.0, _BEYOND_SHARE):
         yield Advice(
@@ -481,7 +467,7 @@ def _tails(evaluation: Evaluation) -> tuple[int, float, float] | None:
     elif returns is not None:
         found = returns.count, returns.squares, returns.fourths
     scale = abs(evaluation.summary.mean_value)
-    if found is None or found[0] < 2 or not found[1] > found[0] * (_ROUNDING * scale) ** 2:
+    if found is None or found[0] < 2 or not found[1] > found[0] * (ROUNDING * scale) ** 2:
         return None  # no returns, or all alike
     return found
 
@@ -492,7 +478,7 @@ def _wide(evaluation: Evaluation) -> Iterator[Advice]:
         return
     states = _some(evaluation)
     mean, variance = risk.mean_and_variance(states)
-    known = variance > (_ROUNDING * np.nanmax(np.abs(mean), initial=0.0)) ** 2
+    known = variance > (ROUNDING * np.nanmax(np.abs(mean), initial=0.0)) ** 2
     if not known.any():
         return  # nothing is random
     low, high = risk.interval(states[known], of="std", level=evaluation.level).T
@@ -564,7 +550,7 @@ def _all_well(evaluation: Evaluation) -> Advice:
         "cut-off episodes": True,
         "the features' box": True,
         "heavy tails": _tails(evaluation) is not None,
-        "the agreement with the returns": _comparable(summary),
+        "the agreement with the returns": summary.comparable,
         "calibration and error of the mean on held-out episodes": bool(stack) and _random(stack),
         "the range of the returns": stack.get("least") is not None,
         "a test of the features": check is not None and not math.isnan(check.p_value),
