@@ -11,7 +11,8 @@ import pytest
 import policyrisk as pr
 from policyrisk._core.random import keys, mammen
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.risk.check import CheckPass, FeatureCheck, _test
+from policyrisk.risk.check import FeatureCheck, _test
+from policyrisk.risk.check_pass import CheckPass
 from policyrisk.risk.regions import Regions
 from policyrisk.trajectories import Trajectories
 
