@@ -262,13 +262,18 @@ def _wide(evaluation: Evaluation) -> Iterator[Advice]:
     if not known.any():
         return  # nothing is random
     low, high = risk.interval(states[known], of="std", level=evaluation.level).T
-    middle = float(np.median(high / low))
+    with np.errstate(divide="ignore"):  # the lower end may be 0
+        middle = float(np.median(high / low))
     if severity := severity_of(middle, _WIDE):
         yield Advice(
             severity,
             "The standard deviation is known only roughly",
-            f"At half of the visited states the upper end of its {100 * evaluation.level:g}% interval is at "
-            f"least {number(middle, 3)} times the lower one.",
+            f"At half of the visited states the upper end of its {100 * evaluation.level:g}% interval is "
+            + (
+                f"at least {number(middle, 3)} times the lower one."
+                if middle < math.inf
+                else "above 0, the lower one is 0."
+            ),
             "Record more episodes: with four times as many the intervals are about half as wide. Until then "
             "quote the interval, not the number.",
         )
