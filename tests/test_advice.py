@@ -306,7 +306,7 @@ def test_how_serious_a_mixtures_disagreement_is(chosen, monkeypatch):
         assert advice.severity == severity
         assert "Use the returns' figures" in advice.remedy
         if name:
-            monkeypatch.setattr(f"policyrisk.evaluation.advice.{name}", 1.5)
+            monkeypatch.setattr(f"policyrisk.evaluation.fit_findings.{name}", 1.5)
 
 
 def test_a_state_without_any_meaning_is_found_from_data():

@@ -102,6 +102,22 @@ def test_the_joint_covariance_is_that_of_refits_without_each_episode(method):
         assert gap.standard_error == pytest.approx(math.sqrt(by @ jackknife @ by), rel=0.06)
 
 
+@pytest.mark.parametrize("cut", [None, 15])
+def test_a_summary_says_which_of_the_two_to_believe(cut):
+    data = WALK.sample(0, 500, seed=4, max_steps=cut)
+    biased = pr.LSTD(pr.Polynomial(0, [0], [N])).fit(data).summary()
+    assert set(biased.apart) == {"mean", "variance"}
+    assert biased.apart["mean"] == biased.gap("mean")
+    assert "the mean and the variance by LSTD differ from these by more than randomness explains" in str(
+        biased
+    )
+    assert "believe the completed returns" in str(biased)
+    for lam in (0.5, 1.0):  # at 1 the two are one, but for rounding
+        sound = pr.LSTD(pr.Tabular(N), lam=lam).fit(data).summary()
+        assert not sound.apart
+        assert "believe" not in str(sound)
+
+
 def test_the_bootstraps_draws_give_the_same_covariance():
     data = WALK.sample(EVERYWHERE, 300, seed=5, max_steps=15)
     risk = pr.LSTD(pr.Tabular(N)).fit(data, bootstrap=4000, seed=1)

@@ -168,6 +168,78 @@ def test_probability_of_being_better_is_that_of_repetition():
     assert stats.kstest(called, "uniform").pvalue > 1e-3
 
 
+@pytest.mark.parametrize("criterion", ALL, ids=str)
+def test_derivatives_are_those_of_differences(criterion):
+    from policyrisk.selection.comparison import _derivatives
+
+    J, V, h = -3.0, 6.0, 1e-6
+
+    def value(J, V):
+        return criterion.assess(moments(J, V)).value.value
+
+    found, by_J, by_V = _derivatives(criterion, J, V)
+    expected = [
+        (value(J + h, V) - value(J - h, V)) / (2 * h),
+        (value(J, V + h) - value(J, V - h)) / (2 * h),
+    ]
+    assert found == value(J, V)
+    assert [by_J, by_V] == pytest.approx(expected, abs=1e-8)  # of these four the sign is right, too
+
+
+def walk_fits(seed, episodes=600, ps=(0.7, 0.7), bootstrap=300, states=6):
+    for k, p in enumerate(ps):
+        data = pr.domains.walk(n=6, p=p).sample(0, episodes=episodes, seed=2 * seed + k)
+        yield pr.LSTD(pr.Tabular(states), variance="direct").fit(data, bootstrap=bootstrap, seed=seed)
+
+
+def test_at_many_states_one_policy_differs_nowhere_from_itself():
+    """In 5 % of the cases somewhere; with intervals for each state alone it would be in 14 %."""
+    R, false, alone = 400, 0, 0
+    for seed in range(R):
+        a, b = walk_fits(seed)
+        at = compare({"a": a, "b": b}, [0], criteria.MeanMinusStd(0.0), at=range(6)).at
+        false += bool((at.better | at.worse).any())
+        single = [a.standard_error([x], "mean") ** 2 + b.standard_error([x], "mean") ** 2 for x in range(6)]
+        alone += bool((np.abs(at.difference) > 1.96 * np.sqrt(np.ravel(single))).any())
+    assert abs(false / R - 0.05) < 3 * np.sqrt(0.05 * 0.95 / R)
+    assert alone / R > 0.09
+
+
+@pytest.mark.parametrize("bootstrap", [0, 500])
+def test_at_many_states_differences_are_found(bootstrap):
+    a, b = walk_fits(1, 2000, ps=(0.6, 0.8), bootstrap=bootstrap)
+    comparison = compare(
+        {"slow": a, "quick": b}, [0], criteria.VarianceMeanAtLeast(-1e3), at=range(6), seed=3
+    )
+    at = comparison.at
+    np.testing.assert_allclose(at.difference, a.variance(range(6)) - b.variance(range(6)))
+    assert at.better.all()
+    assert not at.worse.any()
+    assert (at.p_value < 0.01).all()
+    expected = "of 6 states, with confidence 0.95 for all together: quick is better at 6, slow at 0"
+    assert expected in str(comparison)
+    assert comparison.to_dict()["at"]["p_value"] == at.p_value.tolist()
+    alone = compare({"slow": a, "quick": b}, [0], criteria.VarianceMeanAtLeast(-1e3), at=[3], seed=3).at
+    error = np.sqrt(sum(risk.standard_error([3]) ** 2 for risk in (a, b)))
+    half = (alone.band[0, 1] - alone.band[0, 0]) / 2
+    assert half == pytest.approx(1.96 * error[0], rel=0.1)  # one state: an interval as ever
+    wide = at.band[3, 1] - at.band[3, 0]
+    assert 2 * half < wide < 2 * half * 2.64 / 1.96 * 1.1  # Bonferroni's at six
+
+
+def test_at_many_states_without_values_or_error_bars():
+    a, b = walk_fits(1, 100, states=10)
+    at = compare({"a": a, "b": b}, [0], criteria.MeanMinusStd(1.0), at=[0, 9]).at
+    assert np.isfinite(at.band[0]).all()
+    assert np.isnan([at.difference[1], *at.band[1], at.p_value[1]]).all()
+    exact = [pr.LSTD(pr.Tabular(6)).fit_exact(pr.domains.walk(n=6, p=p), start=0) for p in (0.6, 0.8)]
+    at = compare(dict(zip("ab", exact, strict=True)), [0], criteria.MeanMinusStd(1.0), at=range(6)).at
+    assert (at.difference > 0).all()
+    assert np.isnan(at.band).all()
+    assert np.isnan(at.p_value).all()
+    assert not (at.better | at.worse).any()
+
+
 def test_without_starts_policies_are_compared_as_samples_are():
     """Where nothing is cut off, the means' comparison is Welch's test of the returns."""
     data = [pr.domains.walk(n=6, p=p).sample(0, K, seed=1) for p, K in ((0.7, 80), (0.72, 300))]
@@ -256,6 +328,7 @@ BAD = {
         "agree on the discount",
     ),
     "starts": (lambda: compare({"a": policy(1.0, 1.0)}, []), InvalidInputError, "starts must hold"),
+    "at": (lambda: compare({"a": policy(1.0, 1.0)}, [0], at=[0]), InvalidInputError, "at needs two policies"),
     "level": (lambda: compare({"a": policy(1.0, 1.0)}, [0], level=2), InvalidInputError, "level must be in"),
     "c < 0": (lambda: criteria.MeanMinusStd(-1.0), InvalidInputError, "c must be in"),
     "c nan": (lambda: criteria.VarianceMeanAtLeast(np.nan), InvalidInputError, "c must be in"),

@@ -15,11 +15,13 @@ from conftest import dense
 from scipy.linalg import block_diag
 
 from policyrisk._core import threads as threads_module
-from policyrisk._core.random import keys, mammen, stream, uniform
+from policyrisk._core.random import _MULTIPLIERS, keys, mammen, stream, uniform
 from policyrisk._core.threads import single_threaded
+from policyrisk.domains import walk
 from policyrisk.equations import Weights
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Polynomial, Tabular, TileCoding
+from policyrisk.lstd import LSTD
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.definition import Definition
 from policyrisk.lstd.sandwich import Face, sandwich
@@ -243,10 +245,18 @@ def test_multipliers_come_from_the_seed_and_the_number_of_the_episode() -> None:
     mammen(*key, np.array([2, 3, 5, 4]), rest)
     np.testing.assert_array_equal(rest, whole[[2, 3, 5, 4]])
     for k in range(6):
-        state = stream(*key, k)
+        state = stream(key[0] ^ _MULTIPLIERS, key[1], k)
         for b in range(4):
             u, *state = uniform(*map(np.uint64, state))
             assert whole[k, b] == ((1 - root) / 2 if u < (root + 1) / (2 * root) else (1 + root) / 2)
+
+
+def test_multipliers_are_independent_of_episodes_that_were_simulated_with_the_same_seed() -> None:
+    """Else the first of them go along with the first steps, and standard errors are too large."""
+    data = walk(n=5, p=0.7).sample(0, episodes=5000, seed=3)
+    risk = LSTD(Tabular(5)).fit(data, bootstrap=40, seed=3)
+    error = np.sqrt(np.diag(risk.error_bars.mean))
+    assert np.abs(risk.error_bars.replicates[:, :5] / error).max() < 4.5  # 200 of them, in a few dimensions
 
 
 @pytest.mark.parametrize("name", ["table", "polynomial"])

@@ -433,6 +433,7 @@ def simulated(given: Given) -> Any:
     "RiskFunction.check",
     "RiskFunction.episodes",
     "RiskFunction.interval",
+    "RiskFunction.judged",
     "RiskFunction.mean",
     "RiskFunction.mean_and_variance",
     "RiskFunction.mixture",
@@ -473,7 +474,7 @@ def answers(given: Given) -> Any:
         bounded = (pr.criteria.MeanVarianceAtMost(1.0), pr.criteria.VarianceMeanAtLeast(1.0))
         for criterion in (pr.criteria.MeanMinusStd(1.0), pr.criteria.Sharpe(), *bounded):
             found += [float(criterion.assess(summary).value)]
-        found.append(str(pr.compare({"a": risk, "b": risk}, x)))
+        found.append(str(pr.compare({"a": risk, "b": risk}, x, at=x)))
         found.append(risk.completed_sums(data(given)).powers)
         mixed = pr.RiskFunction.mixture([risk, fitted], given.array([0.25, 0.75]))
         found += [mixed.mean(x), mixed.variance(x), mixed.interval(x, of="std")]

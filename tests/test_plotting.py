@@ -100,6 +100,23 @@ def test_map_has_labels_obstacles_and_a_background(risk):
     assert error.figure.axes[1].get_ylabel() == "standard error of the standard deviation √V(x)"
 
 
+def test_map_hatches_what_is_riskier_than_the_median_cell(risk):
+    axes = pr.plotting.plot_map(risk, low=LOW, high=HIGH, shape=(22, 3), level=0.9)
+    middle = centres((22, 3), (0, 1), (LOW + HIGH) / 2).reshape(-1, 3)
+    expected = risk.riskier(middle, 0.9, seed=0)
+    (hatched,) = axes.collections
+    assert hatched.get_hatch()
+    assert 0 < expected.sum() < expected.size
+    corners = np.array([path.vertices for path in hatched.get_paths()])  # of rows' cells side by side
+    inside = [
+        ((corners[:, 0] < at).all(axis=1) & (at < corners[:, 2]).all(axis=1)).sum() for at in middle[:, :2]
+    ]
+    np.testing.assert_array_equal(inside, expected)
+    (text,) = axes.get_legend().get_texts()
+    assert text.get_text() == "riskier than the median cell (90% for all together)"
+    assert not pr.plotting.plot_map(risk, low=LOW, high=HIGH).collections
+
+
 def test_map_draws_on_given_axes(risk):
     from matplotlib.figure import Figure
 

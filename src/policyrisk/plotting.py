@@ -7,12 +7,12 @@ Each function draws on the ``axes`` it is given, or on those of a new figure, an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, as_count, as_floats, as_states, check_choice, check_named
+from policyrisk._core.arrays import Bools, Floats, as_count, as_floats, as_states, check_choice, check_named
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk import Quantity, RiskFunction
@@ -86,6 +86,7 @@ def plot_map(
     low: npt.ArrayLike,
     high: npt.ArrayLike,
     error: bool = False,
+    level: float | None = None,
     dims: tuple[int, int] = (0, 1),
     at: npt.ArrayLike | None = None,
     shape: tuple[int, int] = (100, 100),
@@ -102,9 +103,13 @@ def plot_map(
     numbers let the cells be centred on them: low = −½, high = n − ½, n cells.
 
     ``of`` is a quantity, or "episodes" for how many stand behind each estimate; ``error=True`` draws the
-    quantity's standard error instead. ``names`` (dim) are the coordinates' names, ``obstacles`` polygons of
-    shape (k, 2) in the two coordinates, drawn on top, and ``background`` an image, its first row on
-    top, which is stretched over the box and seen where the map is blank. Where V < 0 the std is blank too.
+    quantity's standard error instead. With a ``level``, 0.95 for example, cells are hatched that are riskier
+    than the median cell with this confidence for all cells together, as far as randomness goes
+    (:meth:`RiskFunction.riskier`; draws that it needs are always the same).
+
+    ``names`` (dim) are the coordinates' names, ``obstacles`` polygons of shape (k, 2) in the two coordinates,
+    drawn on top, and ``background`` an image, its first row on top, which is stretched over the box and seen
+    where the map is blank. Where V < 0 the std is blank too.
     Colours run from the 1st to the 99th percentile of the values, which the colour bar's ends show.
 
     >>> import policyrisk as pr
@@ -156,6 +161,9 @@ def plot_map(
     for k, vertices in enumerate(obstacles):
         x, y = as_floats(vertices, f"obstacles[{k}]", (None, 2)).T
         axes.fill(x, y, facecolor="0.35", edgecolor="0.35", linewidth=0.5, zorder=2)
+    if level is not None:
+        riskier = risk.riskier(states, level, seed=0).reshape(values.shape)
+        _hatch(axes, riskier, extent, f"riskier than the median cell ({100 * level:g}% for all together)")
     axes.set(xlim=extent[:2], ylim=extent[2:])
     labels = [f"coordinate {i}" for i in range(box_low.size)] if names is None else names
     axes.set_xlabel(_literal(labels[across]))
@@ -279,6 +287,22 @@ def _new_axes(width: float, height: float) -> Axes:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained").subplots()
+
+
+def _hatch(axes: Axes, marked: Bools, extent: tuple[float, ...], label: str) -> None:
+    """Hatch the marked cells of a map (rows, columns), the first row below, with a legend under the axes."""
+    from matplotlib.collections import PolyCollection
+
+    runs = np.diff(np.pad(marked, ((0, 0), (1, 1))).astype(np.int8), axis=1)  # 1 and −1 at the ends of each
+    (row, first), (_, last) = np.nonzero(runs == 1), np.nonzero(runs == -1)
+    left, right = (extent[0] + at * (extent[1] - extent[0]) / marked.shape[1] for at in (first, last))
+    below, above = (extent[2] + at * (extent[3] - extent[2]) / marked.shape[0] for at in (row, row + 1))
+    corners = np.array([[left, below], [right, below], [right, above], [left, above]]).transpose(2, 0, 1)
+    hatched = PolyCollection(list(corners), hatch="////", facecolors="none", edgecolors="0.1", linewidths=0.0)
+    hatched.set(zorder=1.5, label=label)
+    axes.add_collection(hatched, autolim=False)
+    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12)}
+    axes.legend(handles=[hatched], frameon=False, fontsize="small", **place)
 
 
 def _literal(name: str) -> str:

@@ -41,6 +41,7 @@ _U27, _U30, _U31 = np.uint64(27), np.uint64(30), np.uint64(31)
 _LOW32 = np.uint64(0xFFFFFFFF)
 _TWO32 = np.uint64(1 << 32)
 _ULP = 2.0**-53
+_MULTIPLIERS = np.uint64(0xD1342543DE82EF95)
 
 
 def keys(seed: Seed) -> tuple[np.uint64, np.uint64]:
@@ -162,10 +163,13 @@ def below(n: int, s0: np.uint64, s1: np.uint64) -> tuple[np.int64, np.uint64, np
 
 @njit(cache=True, nogil=True)
 def mammen(key0: np.uint64, key1: np.uint64, numbers: Ints, out: Floats) -> None:
-    """Draws of mean 0, variance 1 and third moment 1: row i of out (n, B) is that of stream numbers[i]."""
+    """Draws of mean 0, variance 1 and third moment 1: row i of out (n, B) is that of number numbers[i].
+
+    The streams are others than those that episodes are simulated from, which may have the same seed.
+    """
     root = math.sqrt(5.0)
     for i in range(out.shape[0]):
-        s0, s1 = stream(key0, key1, numbers[i])
+        s0, s1 = stream(key0 ^ _MULTIPLIERS, key1, numbers[i])
         for b in range(out.shape[1]):
             u, s0, s1 = uniform(s0, s1)
             out[i, b] = (1.0 - root) / 2.0 if u < (root + 1.0) / (2.0 * root) else (1.0 + root) / 2.0

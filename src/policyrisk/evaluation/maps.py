@@ -29,7 +29,8 @@ def write_maps(evaluation: Evaluation, folder: Path) -> None:
     """Write ``map_mean.png``, ``map_std.png`` and ``map_sharpe.png``.
 
     Maps over the first two coordinates that matter, of many the two most influential, the others at their
-    median; lines over one. Where the features misfit, ``map_check.png`` shows where.
+    median; lines over one. In that of the std, cells are hatched that are riskier than the median one. Where
+    the features misfit, ``map_check.png`` shows where.
     """
     quantities: tuple[Quantity, ...] = ("mean", "std", "sharpe")
     for of in quantities:
@@ -70,8 +71,10 @@ def _draw(evaluation: Evaluation, of: Quantity, dims: tuple[int, ...]) -> Axes:
             low[d] = survey.low[d] - step / 2
             high[d] = low[d] + step * shape[d]
     cells = (shape[across], shape[up])
-    at = evaluation.middle
-    axes = plot_map(risk, of, low=low, high=high, dims=(across, up), at=at, shape=cells, names=names)
+    at, mark = evaluation.middle, evaluation.level if of == "std" and risk.error_bars is not None else None
+    axes = plot_map(
+        risk, of, level=mark, low=low, high=high, dims=(across, up), at=at, shape=cells, names=names
+    )
     _name_ticks(evaluation, across, axes.xaxis)
     _name_ticks(evaluation, up, axes.yaxis)
     return axes

@@ -1,4 +1,4 @@
-"""Bands: intervals at many states that hold all together, and which states are riskier than the median.
+"""Bands: intervals at many states that hold all together, and states that differ with confidence for all.
 
 Of many intervals at 95 % some miss. With D_b(x) the deviation of a quantity at x in replicate b of the
 weights (to first order, a_J φ_Jᵀ dw_J,b + a_M φ_Mᵀ dw_M,b) and s(x) its standard deviation over b,
@@ -17,25 +17,82 @@ The riskiest of many states were chosen for their large estimates. A state is ri
 where D_b(x) = dṼ_b(x)/Ṽ(x) − dṼ_b(m)/Ṽ(m) and s(x) is its standard deviation: no false one among all those
 found so in a share ``level`` of the cases, as far as randomness goes.
 
+Two policies that are judged at the states by a value f(J̃, Ṽ) differ by d(x) = f_1(x) − f_2(x). Their data
+are independent, so that any replicate of one goes with any of the other: D_b(x) is the difference of two
+deviations, and its c makes the band of d and the p-values
+
+    p(x) = the share of b with max_y |D_b(y)| / s(y) ≥ the normal quantile of d(x)'s own p-value
+
+of no difference at x, for all states together.
+
 Where an estimate has no replicates, ``DRAWS`` normal ones are drawn from Σ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 from scipy.linalg.lapack import dpstrf
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from policyrisk._core.arrays import Bools, Floats, Seed
 from policyrisk._core.random import generator
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.state_estimates import Quantity, StateEstimates
 
+# A value of J and V, each (n,): f (n,), and its derivatives by both.
+Judge: TypeAlias = Callable[[Floats, Floats], tuple[Floats, Floats, Floats]]
+
 DRAWS = 2000  # of the weights, where no replicates are there
 _NEARLY_ONE = 1.0 - 1e-12  # the highest pointwise level
+_CELLS = 1 << 22  # deviations in hand at once
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedStates:
+    """A value f(J̃, Ṽ) at n states, its error, and how far it is off in each of B replicates."""
+
+    value: Floats  # (n,)
+    error: Floats  # (n,): with what features and their choice add, where that is known
+    dof: Floats  # (n,): the degrees of freedom of the error
+    deviations: Floats  # (n, B)
+
+    @classmethod
+    def of(cls, parts: Iterable[StateEstimates], judge: Judge, bars: ErrorBars) -> JudgedStates:
+        """The value at the states of some parts, with the replicates of ``bars``."""
+        found = []
+        for part in parts:
+            value, by_J, by_V = judge(part.J, part.V)
+            a_J = by_J + by_V * part.gradient("variance")[0]
+            D = _deviations(part, (a_J, by_V), bars)
+            squared = np.square(D).mean(axis=1)
+            if part.model is not None:
+                factor, m_J, m_V = part.model
+                squared = factor * squared + by_J**2 * m_J + by_V**2 * m_V
+            found.append((value, np.sqrt(squared), np.maximum(part.episodes - 1.0, 1.0), D))
+        return cls(*(np.concatenate(each) for each in zip(*found, strict=True)))
+
+    def less(self, other: JudgedStates, level: float) -> tuple[Floats, Floats, Floats]:
+        """The difference d (n,), its band (n, 2) at ``level`` and p-values (n,), for all states together."""
+        d, B = self.value - other.value, min(self.deviations.shape[1], other.deviations.shape[1])
+        # Replicates of one number may have the same multipliers: they are put beside other ones.
+        D = self.deviations[:, :B] - np.roll(other.deviations, 1, axis=1)[:, :B]
+        largest = np.abs(_studentised(D)).max(axis=0, initial=0.0)
+        c = max(float(np.quantile(largest, level, method="higher")), float(ndtri(0.5 + level / 2)))
+        squares = self.error**2, other.error**2
+        error = np.sqrt(squares[0] + squares[1])
+        with np.errstate(divide="ignore", invalid="ignore"):  # Welch's degrees of freedom
+            dof = error**4 / (squares[0] ** 2 / self.dof + squares[1] ** 2 / other.dof)
+            dof = np.where(error > 0, dof, 1.0)
+            half = stdtrit(dof, ndtr(min(c, -float(ndtri(1.0 - _NEARLY_ONE))))) * error
+            alone = 2.0 * stdtr(dof, -np.where(d == 0.0, 0.0, np.abs(d) / error))
+        z = -ndtri(alone / 2.0)
+        larger = B - np.searchsorted(np.sort(largest), z, side="left")
+        together = np.where(np.isnan(alone), np.nan, np.maximum(alone, (1.0 + larger) / (1.0 + B)))
+        return d, np.column_stack([d - half, d + half]), together
 
 
 def with_replicates(bars: ErrorBars, seed: Seed) -> ErrorBars:
@@ -61,7 +118,7 @@ def pointwise_level(parts: Iterable[StateEstimates], of: Quantity, level: float,
     assert bars.replicates is not None
     largest = np.zeros(len(bars.replicates))
     for part in parts:
-        D = np.abs(_studentised(_deviations(part, of, bars)))
+        D = np.abs(_studentised(_deviations(part, part.gradient(of), bars)))
         np.maximum(largest, D.max(axis=0, initial=0.0), out=largest)
     c = float(np.quantile(largest, level, method="higher"))
     return float(np.clip(2.0 * ndtr(c) - 1.0, level, _NEARLY_ONE))
@@ -72,25 +129,27 @@ def riskier(parts: Iterable[StateEstimates], level: float, bars: ErrorBars) -> B
     V, moved = [], []
     for part in parts:
         V.append(np.where(part.V > 0, part.V, np.nan))
-        moved.append((_deviations(part, "variance", bars) / V[-1][:, None]).astype(np.float32))
+        moved.append((_deviations(part, part.gradient("variance"), bars) / V[-1][:, None]).astype(np.float32))
     variance, D = np.concatenate(V), np.concatenate(moved)
     found = np.zeros(len(variance), dtype=np.bool_)
     known = np.flatnonzero(np.isfinite(variance) & np.isfinite(D).all(axis=1))
     if known.size < 2:
         return found
     middle = known[np.argsort(variance[known], kind="stable")[(known.size - 1) // 2]]
-    difference = (D[known] - D[middle]).astype(np.float64)
-    error = np.sqrt(np.square(difference).mean(axis=1))
-    c = float(np.quantile(_studentised(difference).max(axis=0), level, method="higher"))
-    c = max(c, float(ndtri(level)))
+    error, largest = np.empty(known.size), np.full(D.shape[1], -np.inf)
+    for some in np.array_split(np.arange(known.size), -(-known.size * D.shape[1] // _CELLS)):
+        difference = (D[known[some]] - D[middle]).astype(np.float64)
+        error[some] = np.sqrt(np.square(difference).mean(axis=1))
+        np.maximum(largest, _studentised(difference).max(axis=0), out=largest)
+    c = max(float(np.quantile(largest, level, method="higher")), float(ndtri(level)))
     excess = np.log(variance[known] / variance[middle])
     found[known] = (excess > c * error) & (excess > 0)
     return found
 
 
-def _deviations(part: StateEstimates, of: Quantity, bars: ErrorBars) -> Floats:
-    """D_b(x), of shape (n, B), nan where the quantity is."""
-    a_J, a_M = part.gradient(of)
+def _deviations(part: StateEstimates, gradient: tuple[Floats, Floats], bars: ErrorBars) -> Floats:
+    """D_b(x) of what has the gradient (a_J, a_M), of shape (n, B), nan where that is."""
+    a_J, a_M = gradient
     dJ, d_second = bars.deviations(part.phi_mean, part.phi_second)
     D: Floats = a_J[:, None] * dJ + a_M[:, None] * d_second
     return D

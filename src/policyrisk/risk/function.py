@@ -40,7 +40,7 @@ from policyrisk.errors import (
 )
 from policyrisk.features import Features, as_features, from_spec
 from policyrisk.risk import mixture
-from policyrisk.risk.bands import pointwise_level, riskier, with_replicates
+from policyrisk.risk.bands import Judge, JudgedStates, pointwise_level, riskier, with_replicates
 from policyrisk.risk.check import FeatureCheck, check_features, replicated
 from policyrisk.risk.completed import CompletedReturns
 from policyrisk.risk.error_bars import ErrorBars
@@ -291,6 +291,12 @@ class RiskFunction:
         bars = with_replicates(self._bars(), seed)
         width = 0 if bars.replicates is None else len(bars.replicates)
         return riskier(self._parts(x, width), as_level(level), bars)
+
+    def judged(self, x: npt.ArrayLike, judge: Judge, *, seed: Seed = None) -> JudgedStates:
+        """A value of J̃ and Ṽ at states x with its error: what a comparison at many states is made of."""
+        bars = with_replicates(self._bars(), seed)
+        width = 0 if bars.replicates is None else len(bars.replicates)
+        return JudgedStates.of(self._parts(x, width), judge, bars)
 
     def summary(
         self,

@@ -20,7 +20,12 @@ and variance of the data's returns: the first sanity check that anyone makes.
 This average takes the starts as given and believes the features. Over the data's own starts there is more to
 go by, the *completed returns* (:mod:`policyrisk.risk.completed`): the returns themselves, and the estimate
 only for what cut-off episodes miss. They are then the summary, the estimator's own average stands beside them
-as ``model``, and a difference of the two beyond its error is the bias of the features.
+as ``model``, and a difference of the two beyond its error is the bias of the features: the completed returns
+are then to be believed. The average of the two that their joint covariance makes best is not offered, since
+it is no better: over the starts of five exact tasks (40 data sets each) its error in the mean was 1.3 and 1.2
+times that of the completed returns alone with 100 and 300 episodes, in the variance 1.03 and .96 times, and
+its nominal 95% intervals covered the mean in 80 and 84% of the cases (94 and 96%), the variance in 82 and 88%
+(92 and 96%). What it believes in the model is small errors of biased estimates.
 """
 
 from __future__ import annotations
@@ -43,6 +48,9 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.risk.completed import CompletedReturns
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.state_estimates import StateEstimates, VarianceMethod
+
+SURE = 0.9973  # the level at which the estimator differs from the completed returns: three standard errors
+ROUNDING = 1e-6  # of the size of a number: a difference below is none
 
 
 @record
@@ -287,6 +295,25 @@ class PolicySummary(Moments):
         return Estimate.skewed(models - own, error, skewness, dof, self.level if level is None else level)
 
     @property
+    def comparable(self) -> bool:
+        """Whether the model and the completed returns are of the same episodes, with errors."""
+        return self.model is not None and self.model.known and self.known and not self.unvisited
+
+    @property
+    def apart(self) -> dict[str, Estimate]:
+        """The gaps of mean and variance that are beyond randomness, at the level ``SURE``, and rounding."""
+        if not self.comparable:
+            return {}
+        m, v = abs(self.mean_value), abs(self.variance_value)
+        gaps = {"mean": self.gap("mean", SURE), "variance": self.gap("variance", SURE)}
+        size = {"mean": m + math.sqrt(v), "variance": m**2 + v}
+        return {
+            of: gap
+            for of, gap in gaps.items()
+            if abs(gap) > ROUNDING * size[of] and (gap.low > 0 or gap.high < 0)
+        }
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader must know to use the numbers."""
         notes, completed = [], self.completed
@@ -332,6 +359,11 @@ class PolicySummary(Moments):
         if completed.unknown:
             yield (
                 f"{plural(completed.unknown, 'episode')} of states that the data say nothing about: left out"
+            )
+        if self.apart:
+            yield (
+                f"the {' and the '.join(self.apart)} by {self.estimator} differ from these by more than "
+                "randomness explains, so that its features are biased: believe the completed returns"
             )
         if self.known:
             yield (

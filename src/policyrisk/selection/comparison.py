@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import check_named
+from policyrisk._core.arrays import Bools, Floats, Seed, as_states, check_named
+from policyrisk._core.output import plain
+from policyrisk._core.random import generator
 from policyrisk._core.text import number, percent, plural, table
 from policyrisk.criteria import Assessment, Criterion, Sharpe
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
-from policyrisk.risk.summary import PolicySummary
+from policyrisk.risk.summary import Moments, PolicySummary
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,41 @@ class Significance:
 
 
 @dataclass(frozen=True, eq=False)
+class StateDifferences:
+    """At which states the first policy is better than the second, with confidence for all states together.
+
+    ``difference`` is in the criterion's favour: positive where the first is better. Bands and p-values hold
+    at all states at once (:mod:`policyrisk.risk.bands`) and are nan without error bars, or where a policy has
+    no value. Of a criterion with a constraint it is the value alone.
+    """
+
+    best: str
+    second: str
+    states: Floats  # (n, dim)
+    difference: Floats  # (n,)
+    band: Floats  # (n, 2)
+    p_value: Floats  # (n,): of no difference at this state
+    level: float  # of the band
+
+    @property
+    def better(self) -> Bools:
+        """Where the first is surely better, of shape (n,)."""
+        return self.band[:, 0] > 0
+
+    @property
+    def worse(self) -> Bools:
+        """Where the second is surely better, of shape (n,)."""
+        return self.band[:, 1] < 0
+
+    def __str__(self) -> str:
+        better, worse = int(self.better.sum()), int(self.worse.sum())
+        return (
+            f"of {plural(len(self.states), 'state')}, with confidence {self.level:.4g} for all together: "
+            f"{self.best} is better at {better}, {self.second} at {worse}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class Comparison:
     """Policies in the order of a criterion, the feasible ones first."""
 
@@ -60,6 +98,7 @@ class Comparison:
     significance: Significance | None  # of the best two, None unless both are feasible
     level: float
     notes: tuple[str, ...]
+    at: StateDifferences | None = None  # of the best two, where states were given
 
     @property
     def best(self) -> str:
@@ -79,6 +118,8 @@ class Comparison:
         lines = [f"{self.criterion} ({self.level:.4g} intervals)", table(header, rows)]
         if self.significance is not None:
             lines.append(str(self.significance))
+        if self.at is not None:
+            lines.append(str(self.at))
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
     __repr__ = __str__
@@ -94,6 +135,7 @@ class Comparison:
             "level": self.level,
             "ranking": ranking,
             "significance": pair and {**asdict(pair), "difference": pair.difference.to_dict()},
+            "at": self.at and plain(vars(self.at)),
             "notes": list(self.notes),
         }
 
@@ -104,6 +146,8 @@ def compare(
     criterion: Criterion | None = None,
     *,
     level: float = 0.95,
+    at: npt.ArrayLike | None = None,
+    seed: Seed = None,
 ) -> Comparison:
     """Rank policies over a start distribution by a criterion (the Sharpe ratio where None).
 
@@ -112,6 +156,10 @@ def compare(
     start alike, as those of one task do. With ``starts`` (n, dim), equally likely, all are judged from these,
     by their estimators, features' bias included. Feasible policies come first, by their value; the others
     follow by how far they are from feasible.
+
+    With ``at`` (n, dim) the best two are compared at each of these states as well, so that bands and p-values
+    hold for all states together (:class:`StateDifferences`; ``seed`` is that of the draws that estimates
+    without bootstrap replicates need).
 
     >>> import policyrisk as pr
     >>> risks = {}
@@ -130,7 +178,8 @@ def compare(
     ranked = [RankedPolicy(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
     ranking = tuple(sorted(ranked, key=_order))
     notes = tuple(_notes(ranking, criterion))
-    return Comparison(criterion, ranking, _significance(ranking, level), level, notes)
+    states = None if at is None else _at_states(policies, ranking, criterion, at, level, seed)
+    return Comparison(criterion, ranking, _significance(ranking, level), level, notes, states)
 
 
 def _order(ranked: RankedPolicy) -> tuple[bool, float, float]:
@@ -158,6 +207,46 @@ def _welch(lead: float, a: Estimate, b: Estimate, level: float) -> Estimate:
     uncertain = squares[0] ** 2 / a.dof + squares[1] ** 2 / b.dof
     dof = sum(squares) ** 2 / uncertain if uncertain > 0 else math.inf
     return Estimate.skewed(lead, math.sqrt(sum(squares)), 0.0, dof, level)
+
+
+def _at_states(
+    policies: Mapping[str, RiskFunction],
+    ranking: tuple[RankedPolicy, ...],
+    criterion: Criterion,
+    at: npt.ArrayLike,
+    level: float,
+    seed: Seed,
+) -> StateDifferences:
+    if len(ranking) < 2:
+        raise InvalidInputError("at needs two policies that differ there, got one; pass another, or no at")
+    states = as_states(at, "at")
+    first, second = (ranked.name for ranked in ranking[:2])
+    better = 1.0 if ranking[0].assessment.larger_is_better else -1.0
+
+    def judge(J: Floats, V: Floats) -> tuple[Floats, Floats, Floats]:
+        each = np.array([_derivatives(criterion, *at) for at in zip(J, V, strict=True)]).reshape(-1, 3)
+        return better * each[:, 0], better * each[:, 1], better * each[:, 2]
+
+    rng = generator(seed)
+    if any(policies[name].error_bars is None for name in (first, second)):
+        values = [judge(*policies[name].mean_and_variance(states))[0] for name in (first, second)]
+        unknown = np.full(len(states), np.nan)
+        found = values[0] - values[1], np.column_stack([unknown, unknown]), unknown
+    else:
+        a, b = (policies[name].judged(states, judge, seed=rng) for name in (first, second))
+        found = a.less(b, level)
+    return StateDifferences(first, second, np.array(states, dtype=np.float64), *found, level)
+
+
+def _derivatives(criterion: Criterion, J: float, V: float) -> tuple[float, float, float]:
+    """A criterion's value f at mean J and variance V, f_J and f_V, but for a sign that the two share.
+
+    Its standard errors are |f_J|, |f_V| and |f_J + f_V| where the covariance of (J, V) is one of these three.
+    """
+    covariances = np.diag([1.0, 0.0]), np.diag([0.0, 1.0]), np.ones((2, 2))
+    value, *others = (criterion.assess(Moments(J, V, each, 2.0, 0.5)).value for each in covariances)
+    by_J, by_V, both = (each.standard_error for each in (value, *others))
+    return value.value, by_J, by_V if both >= max(by_J, by_V) else -by_V
 
 
 def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]:
