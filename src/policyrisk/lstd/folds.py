@@ -43,7 +43,8 @@ def fits_without_each(lstd: LSTD, parts: Sequence[Trajectories]) -> list[RiskFun
             weights = equations.solve(lstd.ridge)
             d = equations.second_rhs(weights.mean)
             if lstd.variance == "direct":
-                each = (direct_right_hand_side(parts[k], weights.mean, **sampled) for k in others)
+                own = {**sampled, "variance_lam": lstd.variance_lam}
+                each = (direct_right_hand_side(parts[k], weights.mean, **own) for k in others)
                 d = np.sum(list(each), axis=0)
             fits.append(lstd._answer(equations, weights, d, "LSTD")[0])
         except PolicyRiskError:
