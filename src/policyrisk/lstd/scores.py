@@ -81,6 +81,37 @@ def direct_right_hand_side(
     return total
 
 
+def lag_products(
+    source: Source,
+    w_mean: Floats,
+    features: Features,
+    *,
+    lam: float,
+    discount: float,
+) -> tuple[float, float]:
+    """Σ_k X_k and Σ_k X_k², X_k = Σ_t γ²ᵗ 2δ_t (ε_t − δ_t) of episode k with ε_t = Σ_{s≥t} (λγ)^{s−t} δ_s.
+
+    Where J̃ is right, products of the δ's of different steps have mean 0.
+
+    >>> from policyrisk.features import Tabular
+    >>> data = Trajectories([[0], [0], [1]], [1.0, 3.0], [2], [True])
+    >>> lag_products(data, np.array([2.0]), Tabular(1), lam=1.0, discount=1.0)
+    (2.0, 4.0)
+    """
+    plan, parts = Plan.of(source, features, features, lam, discount)
+    total = square = 0.0
+    for data in () if plan is None else parts:
+        assert plan is not None
+        chunk = Chunk.of(data)
+        J, J_next = _Blocks(plan, chunk).values(w_mean, 0)
+        delta = data.rewards + discount * J_next - J
+        epsilon = plan.to_go(delta, chunk, plan.decays[0])[data.visited_rows]
+        products = 2.0 * delta * (epsilon - delta)
+        X = plan.to_go(products, chunk, discount**2)[data.visited_rows[data.offsets[:-1]]]
+        total, square = total + float(X.sum()), square + float(X @ X)
+    return total, square
+
+
 @record
 @dataclass(frozen=True, eq=False)
 class EpisodeScores:

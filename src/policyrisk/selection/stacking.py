@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -77,6 +77,7 @@ class StackedCandidate:
     mse: float = math.nan  # of J
     score: float = math.nan  # of V: the mean of (q − V)² / v²
     reason: str = ""  # why it was left out
+    variance_lam: float = 0.0  # of its direct variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,6 +250,10 @@ def stack(
         StackedCandidate(name, float(a[i]), float(b[i]), float(mse[i]), float(score[i]))
         for i, name in enumerate(names)
     ]
+    lines = [
+        replace(each, variance_lam=said[each.name].fit.provenance.variance_lam) if each.name in said else each
+        for each in lines
+    ]
     lines.sort(key=lambda each: (-(each.mean_share + each.variance_share), each.score))
     lines += [StackedCandidate(name, reason=reason) for name, reason in failed.items()]
     return Stack(
@@ -293,7 +298,8 @@ def _all_said(
         warnings.simplefilter("ignore", PolicyRiskWarning)  # what a candidate lacks is in its score
         for name, lstd in sorted(candidates.items(), key=lambda each: each[1].features.size):
             try:
-                new = _said(fits_without_each(lstd, parts), steps, folds)
+                # δ² holds the error of J̃ where the features miss J: the data tell.
+                new = _said(fits_without_each(lstd, parts, choose=True), steps, folds)
                 alike = next((other for other, each in said.items() if each.same(new)), None)
                 if alike is None:
                     said[name] = new
