@@ -230,14 +230,14 @@ def stack(
     if forest is not None:
         means[FOREST], variances[FOREST] = forest(data, tail, None)
     names = list(means)
-    J_i = np.column_stack([np.where(np.isnan(J), completed.mean(), J) for J in means.values()])
+    J_i = _filled(means, float(completed.mean()))
     first = np.median(np.column_stack([np.nan_to_num(V) for V in variances.values()]), axis=1)
     a = _shares(J_i, completed, 1.0 / _floored(first), steps.episode)
     J = J_i @ a
     if forest is not None:
         variances[FOREST] = forest(data, tail, J)[1]
     q = (completed - J) ** 2 + rest
-    V_i = np.column_stack([np.where(np.isnan(V), q.mean(), V) for V in variances.values()])
+    V_i = _filled(variances, float(q.mean()))
     v = _floored(np.median(V_i, axis=1))
     for _ in range(_ROUNDS):
         b = _shares(V_i, q, 1.0 / v**2, steps.episode)
@@ -279,6 +279,16 @@ def brief(name: str) -> str:
     """
     first, *others = name.split("/")
     return name if len(others) < 2 else f"{first}/… ({1 + len(others)} maps)"
+
+
+def _filled(said: Mapping[str, Floats], otherwise: float) -> Floats:
+    """What all say (n, m), where one knows nothing the median of the others, as in a mixture of them."""
+    values = np.column_stack(list(said.values()))
+    rows = np.flatnonzero(np.isnan(values).any(axis=1))
+    for row in rows:
+        known = values[row][~np.isnan(values[row])]
+        values[row, np.isnan(values[row])] = np.median(known) if known.size else otherwise
+    return values
 
 
 def _floored(V: Floats) -> Floats:
