@@ -310,6 +310,7 @@ def _mixture(
                     tail=_tail(choice, known, estimator, fold),
                     mean=choice.stack.mean,
                     around=around,
+                    share=others,
                     bootstrap=DRAWS,
                     seed=seed,
                 )
