@@ -63,10 +63,10 @@ def test_equations_equal_the_dense_formulas(lam, discount, transition_rewards):
 
 @pytest.mark.parametrize("lam", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("discount", [1.0, 0.9])
-@pytest.mark.parametrize("variance", ["second-moment", "direct"])
-def test_tabular_features_give_the_exact_solution(lam, discount, variance):
+@pytest.mark.parametrize(("variance", "kappa"), [("second-moment", 0.0), ("direct", 0.0), ("direct", 0.8)])
+def test_tabular_features_give_the_exact_solution(lam, discount, variance, kappa):
     chain = setup(3, discount)[0]
-    lstd = pr.LSTD(pr.Tabular(chain.n), lam=lam, discount=discount, variance=variance)
+    lstd = pr.LSTD(pr.Tabular(chain.n), lam=lam, discount=discount, variance=variance, variance_lam=kappa)
     risk = lstd.fit_exact(chain, np.full(chain.n, 1 / chain.n))
     x = np.arange(chain.n)
     np.testing.assert_allclose(risk.mean(x), chain.mean(), rtol=1e-9)
@@ -75,16 +75,21 @@ def test_tabular_features_give_the_exact_solution(lam, discount, variance):
     np.testing.assert_allclose(risk.sharpe(x), chain.mean() / chain.std(), rtol=1e-7)
 
 
-def test_direct_variance_solves_its_equation():
+@pytest.mark.parametrize("kappa", [0.0, 0.6])
+def test_direct_variance_solves_its_equation(kappa):
     chain, P, r, start, (phi_J, phi_M), features = setup(5, 0.9)
     lam, gamma, n = 0.7, 0.9, len(P)
-    risk = pr.LSTD(*features, lam=lam, discount=gamma, variance="direct").fit_exact(chain, start)
+    lstd = pr.LSTD(*features, lam=lam, discount=gamma, variance="direct", variance_lam=kappa)
+    risk = lstd.fit_exact(chain, start)
     J = phi_J @ risk.w_mean
     q = np.linalg.solve(np.eye(n) - P.T, start)
     stop = 1 - P.sum(axis=1)
     squared = stop * (r - J) ** 2
     for x in range(n):
         squared[x] += P[x] @ (r[x] + gamma * J - J[x]) ** 2
+    epsilon = np.linalg.solve(np.eye(n) - kappa * gamma * P, r + gamma * P @ J - J)
+    for x in range(n):
+        squared[x] += 2 * kappa * gamma * P[x] @ ((r[x] + gamma * J - J[x]) * epsilon)
     Y = phi_M.T @ np.diag(q) @ np.linalg.inv(np.eye(n) - lam * gamma**2 * P)
     w = np.linalg.solve(Y @ (np.eye(n) - gamma**2 * P) @ phi_M, Y @ squared)
     np.testing.assert_allclose(risk.w_second, w, rtol=1e-9)
@@ -177,3 +182,13 @@ def test_large_sparse_features_stay_sparse_through_the_chain():
     risk = pr.LSTD(pr.Tabular(600), lam=0.5).fit_exact(chain, np.full(600, 1 / 600))
     np.testing.assert_allclose(risk.variance(np.arange(600)), chain.variance(), rtol=1e-8)
     assert sp.issparse(pr.Tabular(600)([3]))
+
+
+def test_with_long_returns_the_error_of_J_counts_once():
+    """A constant for J: κ = 1 gives E[(B − J̃)²] = V + (J − J̃)² at every state, κ = 0 a sum over steps."""
+    chain = pr.domains.walk(12, p=0.8)
+    flat, table, x = pr.Polynomial(0, [0], [11]), pr.Tabular(12), np.arange(12)
+    lstd = pr.LSTD(flat, table, lam=0.5, variance="direct", variance_lam=1.0)
+    risk = lstd.fit_exact(chain, np.full(12, 1 / 12))
+    once = chain.variance() + (chain.mean() - risk.mean(x)) ** 2
+    np.testing.assert_allclose(risk.variance(x), once, rtol=1e-9)

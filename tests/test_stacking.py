@@ -151,9 +151,11 @@ def test_both_shares_by_another_solver():
     states, B = DATA.states[DATA.visited_rows], DATA.returns_to_go(1.0)
     names = ["thirds", "shifted", "halves"]
     J_i, V_i = np.empty((2, len(B), 3))
+    line = {each.name: each for each in found.candidates}
     for i, phi in enumerate([THIRDS, SHIFTED, HALVES]):
+        lstd = pr.LSTD(phi, variance="direct", variance_lam=line[names[i]].variance_lam)
         for k in range(FOLDS):
-            fit = pr.LSTD(phi, variance="direct").fit(DATA[np.flatnonzero(fold != k)], error_bars=False)
+            fit = lstd.fit(DATA[np.flatnonzero(fold != k)], error_bars=False)
             at = of_step == k
             J_i[at, i], V_i[at, i] = fit.mean(states[at]), fit.variance(states[at])
     V_i = np.maximum(V_i, 0)
@@ -168,7 +170,6 @@ def test_both_shares_by_another_solver():
     for _ in range(4):
         b = few(hedged(V_i, q, 1 / v**2, episode))
         v = floored(V_i @ b)
-    line = {each.name: each for each in found.candidates}
     np.testing.assert_allclose([line[name].mean_share for name in names], a, atol=1e-4)
     np.testing.assert_allclose([line[name].variance_share for name in names], b, atol=1e-4)
     assert (np.sort(a) > LEAST).sum() >= 2  # the problem is one

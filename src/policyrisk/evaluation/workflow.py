@@ -170,6 +170,9 @@ def evaluate(
                 other = spelled.second
                 second = None if other is None else other.build(names, survey, low, high, beside=spelled)
             own = {**shared, "ridge": max(ridge, spelled.ridge(survey.episodes))}
+            for each in () if choice is None else choice.stack.candidates:
+                if each.name == str(spelled):
+                    own["variance_lam"] = each.variance_lam
             return LSTD(phi, second, **own, variance=settled, nonnegative_at=demanded)
 
         if spelling is not None:
@@ -298,9 +301,7 @@ def _mixture(
             known = dict(zip(map(str, members), fits, strict=False))
             others = sum(each.mean_share for each in members[:-1])
             around = (
-                RiskFunction.mixture(fits, [each.mean_share for each in members[:-1]])
-                if others >= 1.0 - others
-                else None
+                RiskFunction.mixture(fits, [each.mean_share for each in members[:-1]]) if others else None
             )
             fits.append(
                 ReturnForest(discount=discount).fit_by(
@@ -309,6 +310,7 @@ def _mixture(
                     tail=_tail(choice, known, estimator, fold),
                     mean=choice.stack.mean,
                     around=around,
+                    share=others,
                     bootstrap=DRAWS,
                     seed=seed,
                 )

@@ -164,3 +164,27 @@ def scores_dense(ends: Bools, phi: Floats, weight: Floats, out: Floats) -> None:
         else:
             for j in range(phi.shape[1]):
                 out[k, j] += weight[i] * phi[i, j]
+
+
+@njit(cache=True, nogil=True)
+def error_traces(
+    ends: Bools, phi: Floats, by: Floats, gamma: float, kappa: float, decay: float, carry: Floats, out: Floats
+) -> None:
+    """out_t = by_0t η_t + by_1t u_t + decay out_{t+1} with η_t = γφ_{t+1} − φ_t and u_t = η_t + κ u_{t+1}.
+
+    ``by`` (2, rows) tells at a last row whether its φ counts; ``out`` has the visited rows alone. ``carry``
+    (3, l) holds φ, u and out of the row after these, and then of the first of these.
+    """
+    last = len(out)
+    for i in range(ends.size - 1, -1, -1):
+        if ends[i]:
+            for j in range(phi.shape[1]):
+                carry[0, j], carry[1, j], carry[2, j] = by[0, i] * phi[i, j], 0.0, 0.0
+            continue
+        last -= 1
+        for j in range(phi.shape[1]):
+            eta = gamma * carry[0, j] - phi[i, j]
+            u = eta + kappa * carry[1, j]
+            w = by[0, i] * eta + by[1, i] * u + decay * carry[2, j]
+            carry[0, j], carry[1, j], carry[2, j] = phi[i, j], u, w
+            out[last, j] = w

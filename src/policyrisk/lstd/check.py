@@ -28,6 +28,7 @@ def replicated(risk: RiskFunction, data: Source, replicates: int, seed: Seed) ->
         discount=source.discount,
         ridge=source.ridge,
         variance=risk.variance_method,
+        variance_lam=source.variance_lam,
     )
     again = lstd.fit(data, bootstrap=replicates, seed=seed)
     for name in ("w_mean", "w_second"):

@@ -20,8 +20,10 @@ to the equations, which are (12) of the paper for λ = 0 and γ = 1, and (14) fo
 
 The direct variance (Sherstan et al. 2018) replaces e_k + D_k w_J, and D by its derivative in w_J:
 
-    δ_t = r_t + γ φ_J(x_{t+1})ᵀ w_J − φ_J(x_t)ᵀ w_J
-    d_k = Σ_t y_t δ_t²                                  D_k = Σ_t 2 y_t δ_t (γ φ_J(x_{t+1}) − φ_J(x_t))ᵀ
+    δ_t = r_t + γ φ_J(x_{t+1})ᵀ w_J − φ_J(x_t)ᵀ w_J     ε_t = Σ_{s≥t} (κγ)^{s−t} δ_s
+    d_k = Σ_t y_t δ_t (2ε_t − δ_t)                      D_k = Σ_t 2 y_t ((ε_t − δ_t) δ_t' + δ_t ε_t')ᵀ
+
+with δ_t' = γ φ_J(x_{t+1}) − φ_J(x_t) and ε_t' = Σ_{s≥t} (κγ)^{s−t} δ_s'; κ = 0 is d_k = Σ_t y_t δ_t².
 
 Episodes are independent, so that the covariance of the weights is a sandwich: with A, C, D now means over the
 K episodes, an episode moves the weights by
@@ -89,6 +91,7 @@ class Definition:
     discount: float = 1.0  # γ
     ridge: float = 0.0  # added to the diagonals of A/K and C/K
     direct: bool = False  # whether w_M is w_V, the direct variance's
+    variance_lam: float = 0.0  # κ
 
     def terms(self, episode: Trajectories) -> Terms:
         """A_k, b_k, C_k, D_k and e_k of a single episode."""
@@ -117,11 +120,14 @@ class Definition:
         phi_J, phi_M = rows(self.features, episode), rows(self.second_features, episode)
         l_J, l_M = phi_J.shape[1], phi_M.shape[1]
         y, d, D = np.zeros(l_M), np.zeros(l_M), np.zeros((l_M, l_J))
-        for t, r in enumerate(episode.rewards):
+        slope = gamma * phi_J[1:] - phi_J[:-1]
+        delta = episode.rewards + slope @ w_J
+        for t in range(len(delta)):
             y = lam * gamma**2 * y + phi_M[t]
-            delta = r + gamma * phi_J[t + 1] @ w_J - phi_J[t] @ w_J
-            d += y * delta**2
-            D += np.outer(2 * y * delta, gamma * phi_J[t + 1] - phi_J[t])
+            decay = (self.variance_lam * gamma) ** np.arange(len(delta) - t)
+            epsilon, epsilon_slope = decay @ delta[t:], decay @ slope[t:]
+            d += y * delta[t] * (2 * epsilon - delta[t])
+            D += np.outer(2 * y, (epsilon - delta[t]) * slope[t] + delta[t] * epsilon_slope)
         return d, D
 
     def weights(self, data: Trajectories) -> tuple[Floats, Floats]:

@@ -47,7 +47,12 @@ class LSTD:
 
     ``second_features`` are φ_M, the same as ``features`` where None. ``ridge`` acts on per-episode means,
     (A/K + ridge·I) w = b/K. ``nonnegative_at`` names the states (n, dim) where Ṽ ≥ 0 is demanded, or
-    "visited" for those that were seen.
+    "visited" for those that were seen. ``variance_lam`` is κ of the direct variance,
+
+        C w_V = Σ_t y_t δ_t (2ε_t − δ_t),        ε_t = Σ_{s≥t} (κγ)^{s−t} δ_s:
+
+    with κ = 0 a sum of δ², in which every step's part of J̃'s error counts as variance; with κ = 1 that of
+    (B_t − J̃(x_t))², in which J̃'s error counts once, at more noise.
 
     >>> import policyrisk as pr
     >>> chain = pr.domains.walk(n=30, p=0.7)
@@ -65,6 +70,7 @@ class LSTD:
     variance: VarianceMethod
     nonnegative_at: Floats | Literal["visited"] | None
     constraint_solver: ConstraintSolver
+    variance_lam: float
 
     def __init__(
         self,
@@ -76,8 +82,14 @@ class LSTD:
         variance: VarianceMethod = "second-moment",
         nonnegative_at: npt.ArrayLike | Literal["visited"] | None = None,
         constraint_solver: ConstraintSolver = "active-set",
+        variance_lam: float = 0.0,
     ) -> None:
         check_choice(variance, "variance", get_args(VarianceMethod))
+        kappa = as_number(variance_lam, "variance_lam", 0.0, 1.0)
+        if kappa and variance != "direct":
+            raise InvalidInputError(
+                f'variance_lam must be 0 unless variance="direct", got {kappa:g}; leave one of them out'
+            )
         check_choice(constraint_solver, "constraint_solver", get_args(ConstraintSolver))
         first = as_features(features)
         settings = {
@@ -89,6 +101,7 @@ class LSTD:
             "variance": variance,
             "nonnegative_at": _as_demand(nonnegative_at),
             "constraint_solver": constraint_solver,
+            "variance_lam": kappa,
         }
         for name, value in settings.items():
             object.__setattr__(self, name, value)
@@ -102,8 +115,9 @@ class LSTD:
         projected = self._project(chain, start)
         equations = projected.equations()
         weights = equations.solve(self.ridge)
-        direct = self.variance == "direct"
-        d = projected.direct_right_hand_side(weights.mean) if direct else equations.second_rhs(weights.mean)
+        d = equations.second_rhs(weights.mean)
+        if self.variance == "direct":
+            d = projected.direct_right_hand_side(weights.mean, self.variance_lam)
         visited = np.flatnonzero(projected.q > 0)[:, None].astype(np.float64)
         return self._answer(equations, weights, d, "LSTD's exact equations", visited=visited)[0]
 
@@ -179,8 +193,8 @@ class LSTD:
         weights = equations.solve(self.ridge)
         d = equations.second_rhs(weights.mean)
         if self.variance == "direct":
-            w_mean = weights.mean
-            d = trimmed(lambda source, _: direct_right_hand_side(source, w_mean, **sampled))
+            w_mean, own = weights.mean, {**sampled, "variance_lam": self.variance_lam}
+            d = trimmed(lambda source, _: direct_right_hand_side(source, w_mean, **own))
         risk, face = self._answer(
             equations,
             weights,
@@ -203,6 +217,7 @@ class LSTD:
             equations,
             weights,
             direct=self.variance == "direct",
+            variance_lam=self.variance_lam,
             replicates=bootstrap,
             seed=seed,
             episodes=episodes,
@@ -319,6 +334,7 @@ class LSTD:
                 constrained=0 if constrained is None else len(constrained.face.H),
                 constraint_residual=0.0 if constrained is None else constrained.residual,
                 trace_cut=equations.trace_cut,
+                variance_lam=self.variance_lam,
                 residual=max(system.residual for system in systems),
             ),
             returns=returns,

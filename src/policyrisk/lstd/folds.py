@@ -2,27 +2,39 @@
 
 The equations of each part are summed once, and those of the others are added up m times. The direct variance
 then takes one more pass over the other parts for each, since δ² depends on their weights.
+
+Whether the direct variance is better off with ``variance_lam`` can be told from the data: where J̃ is right,
+products of the δ's of different steps have mean 0, and taking them in adds noise alone; where it is wrong, δ²
+counts J̃'s error at every step, and they take it out. So they are taken in where their mean over all parts,
+with κ = λ, is more than three standard errors over episodes from 0.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from policyrisk.equations import MomentEquations
 from policyrisk.errors import PolicyRiskError
 from policyrisk.lstd.estimator import LSTD
-from policyrisk.lstd.scores import direct_right_hand_side
+from policyrisk.lstd.scores import direct_right_hand_side, lag_products
 from policyrisk.risk import RiskFunction
 from policyrisk.trajectories import Trajectories
 
+_ZERO = 3.0  # standard errors
 
-def fits_without_each(lstd: LSTD, parts: Sequence[Trajectories]) -> list[RiskFunction]:
+
+def fits_without_each(
+    lstd: LSTD, parts: Sequence[Trajectories], *, choose: bool = False
+) -> list[RiskFunction]:
     """The risk function of all parts but the first, of all but the second, …, and of all of them.
 
-    There are no error bars. Where a cut-off episode ends in a state that its part alone had visited, the
-    equations without that part have no answer, and the others are fitted from the beginning, which gives
-    such last transitions up.
+    There are no error bars. ``choose`` makes ``variance_lam`` λ where the data ask for it. Where a cut-off
+    episode ends in a state that its part alone had visited, the equations without that part have no answer,
+    and the others are fitted from the beginning, which gives such last transitions up.
 
     >>> import policyrisk as pr
     >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=90, seed=1)
@@ -34,6 +46,8 @@ def fits_without_each(lstd: LSTD, parts: Sequence[Trajectories]) -> list[RiskFun
     """
     sampled = {name: getattr(lstd, name) for name in ("features", "second_features", "lam", "discount")}
     sums = [lstd.equations(part) for part in parts]
+    if choose and lstd.variance == "direct" and _misses(lstd, parts, sums):
+        lstd = replace(lstd, variance_lam=lstd.lam)
     fits = []
     for left_out in (*range(len(parts)), None):
         others = [k for k in range(len(parts)) if k != left_out]
@@ -43,7 +57,8 @@ def fits_without_each(lstd: LSTD, parts: Sequence[Trajectories]) -> list[RiskFun
             weights = equations.solve(lstd.ridge)
             d = equations.second_rhs(weights.mean)
             if lstd.variance == "direct":
-                each = (direct_right_hand_side(parts[k], weights.mean, **sampled) for k in others)
+                own = {**sampled, "variance_lam": lstd.variance_lam}
+                each = (direct_right_hand_side(parts[k], weights.mean, **own) for k in others)
                 d = np.sum(list(each), axis=0)
             fits.append(lstd._answer(equations, weights, d, "LSTD")[0])
         except PolicyRiskError:
@@ -51,3 +66,17 @@ def fits_without_each(lstd: LSTD, parts: Sequence[Trajectories]) -> list[RiskFun
                 raise
             fits.append(lstd.fit(Trajectories.concatenate([parts[k] for k in others]), error_bars=False))
     return fits
+
+
+def _misses(lstd: LSTD, parts: Sequence[Trajectories], sums: Sequence[MomentEquations]) -> bool:
+    """Whether the products of different steps' δ are not 0 in the mean, by the fit to all parts."""
+    try:
+        equations = sum(sums[1:], start=sums[0])
+        w_mean = equations.solve(lstd.ridge).mean
+    except PolicyRiskError:
+        return False
+    settings = {"lam": lstd.lam, "discount": lstd.discount}
+    found = np.sum([lag_products(part, w_mean, lstd.features, **settings) for part in parts], axis=0)
+    K = equations.episodes
+    mean, square = found / K
+    return K > 1 and abs(mean) > _ZERO * math.sqrt(max(square - mean**2, 0.0) / (K - 1))

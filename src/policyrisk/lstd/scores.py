@@ -7,9 +7,10 @@ Episode k enters the equations with its own score at the estimated weights,
 
     δ_J(t) = r_t + γJ̃(x_{t+1}) − J̃(x_t)
     δ_M(t) = r_t² + 2γ r_t J̃(x_{t+1}) + γ²M̃(x_{t+1}) − M̃(x_t)      (the paper's)
-    δ_M(t) = δ_J(t)² + γ²Ṽ(x_{t+1}) − Ṽ(x_t)                         (direct variance)
+    δ_M(t) = δ_J(t) (2ε_t − δ_J(t)) + γ²Ṽ(x_{t+1}) − Ṽ(x_t)          (direct variance)
 
-with J̃ = M̃ = Ṽ = 0 where it terminated. Summed backwards in time,
+with J̃ = M̃ = Ṽ = 0 where it terminated and ε_t = Σ_{s≥t} (κγ)^{s−t} δ_J(s), κ being ``variance_lam``. Summed
+backwards in time,
 
     s_J,k = Σ_t φ_J(x_t) Σ_{s≥t} (λγ)^{s−t} δ_J(s)        s_M,k = Σ_t φ_M(x_t) Σ_{s≥t} (λγ²)^{s−t} δ_M(s),
 
@@ -61,8 +62,9 @@ def direct_right_hand_side(
     *,
     lam: float,
     discount: float,
+    variance_lam: float = 0.0,
 ) -> Floats:
-    """Σ y_t δ_J(t)², the right-hand side of C w_V = … for the direct variance, of shape (l_M,).
+    """Σ y_t δ_t (2ε_t − δ_t), the right-hand side of C w_V = … for the direct variance, of shape (l_M,).
 
     >>> from policyrisk.features import Tabular
     >>> data = Trajectories([[0], [1], [0], [1]], [1.0, 3.0], [1, 1], [True, True])
@@ -72,9 +74,42 @@ def direct_right_hand_side(
     plan, parts = Plan.of(source, features, second_features, lam, discount)
     total = np.zeros(second_features.size)
     if plan is not None:
-        for part in in_order(partial(_squared_errors, plan, w_mean), parts, uses_blas=plan.dense):
+        for part in in_order(
+            partial(_squared_errors, plan, w_mean, variance_lam), parts, uses_blas=plan.dense
+        ):
             total += part
     return total
+
+
+def lag_products(
+    source: Source,
+    w_mean: Floats,
+    features: Features,
+    *,
+    lam: float,
+    discount: float,
+) -> tuple[float, float]:
+    """Σ_k X_k and Σ_k X_k², X_k = Σ_t γ²ᵗ 2δ_t (ε_t − δ_t) of episode k with ε_t = Σ_{s≥t} (λγ)^{s−t} δ_s.
+
+    Where J̃ is right, products of the δ's of different steps have mean 0.
+
+    >>> from policyrisk.features import Tabular
+    >>> data = Trajectories([[0], [0], [1]], [1.0, 3.0], [2], [True])
+    >>> lag_products(data, np.array([2.0]), Tabular(1), lam=1.0, discount=1.0)
+    (2.0, 4.0)
+    """
+    plan, parts = Plan.of(source, features, features, lam, discount)
+    total = square = 0.0
+    for data in () if plan is None else parts:
+        assert plan is not None
+        chunk = Chunk.of(data)
+        J, J_next = _Blocks(plan, chunk).values(w_mean, 0)
+        delta = data.rewards + discount * J_next - J
+        epsilon = plan.to_go(delta, chunk, plan.decays[0])[data.visited_rows]
+        products = 2.0 * delta * (epsilon - delta)
+        X = plan.to_go(products, chunk, discount**2)[data.visited_rows[data.offsets[:-1]]]
+        total, square = total + float(X.sum()), square + float(X @ X)
+    return total, square
 
 
 @record
@@ -132,6 +167,7 @@ class ScorePass:
     w_second: Floats  # (l_M,)
     kept: tuple[Ints, Ints]  # the visited features of either map
     direct: bool
+    variance_lam: float  # κ
     replicates: int  # B
     key: tuple[np.uint64, np.uint64]  # of the multipliers
     first: Sequence[int]  # the number of each part's first episode
@@ -144,6 +180,7 @@ class ScorePass:
         weights: Weights,
         *,
         direct: bool,
+        variance_lam: float = 0.0,
         replicates: int = 0,
         seed: Seed = None,
         episodes: Sequence[int] = (),
@@ -162,6 +199,7 @@ class ScorePass:
             w_second=weights.second,
             kept=(weights.mean_system.kept, weights.second_system.kept),
             direct=direct,
+            variance_lam=variance_lam,
             replicates=as_count(replicates, "replicates"),
             key=keys(seed),
             first=[0, *np.cumsum(episodes, dtype=np.int64).tolist()],
@@ -186,6 +224,7 @@ class ScorePass:
             drawn_beside=np.zeros((SIZE, B)),
         )
         D, waiting = Total(1, l_M, l_J), 0
+        dense_D: Any = 0.0
         if plan is not None:
             for scores, z, derivative in in_order(partial(self._chunk, plan), chunks, uses_blas=plan.dense):
                 numbers = self.first[part] + episode_numbers(source, sums.count, len(z))
@@ -193,11 +232,15 @@ class ScorePass:
                 waiting += scores.shape[0]
                 if waiting > n:
                     sums, waiting = sums.cooked(), 0
-                if derivative is not None:
+                if isinstance(derivative, TraceProduct):
                     D.add(derivative)
+                elif derivative is not None:
+                    dense_D = dense_D + derivative
         if sums.meat is not None:
             sums = sums.cooked()
-        return replace(sums, D=D.finish()[0]) if self.direct else sums
+        if not self.direct:
+            return sums
+        return replace(sums, D=D.finish()[0] if np.isscalar(dense_D) else dense_D)
 
     def _with(self, sums: EpisodeScores, scores: Scores, z: Floats, numbers: Ints) -> EpisodeScores:
         """Some episodes' scores (some, n) and z (some, 5) put in, in order; the sums are changed in place."""
@@ -213,32 +256,36 @@ class ScorePass:
             drawn_beside += z.T @ xi
         return replace(sums, count=sums.count + scores.shape[0], waiting=(*sums.waiting, scores))
 
-    def _chunk(self, plan: Plan, data: Trajectories) -> tuple[Scores, Floats, TraceProduct | None]:
+    def _chunk(self, plan: Plan, data: Trajectories) -> tuple[Scores, Floats, TraceProduct | Floats | None]:
         """The scores (episodes, l_J + l_M) of a chunk, z (episodes, 5), and its part of the direct D."""
         chunk = Chunk.of(data)
         blocks = _Blocks(plan, chunk)
         gamma, (kappa_J, kappa_M) = plan.discount, plan.decays
+        kappa = self.variance_lam * gamma
         r = data.rewards
         J, J_next = blocks.values(self.w_mean, 0)
         M, M_next = blocks.values(self.w_second, 1)
         delta = r + gamma * J_next - J
         if self.direct:
-            delta_M = delta**2 + gamma**2 * M_next - M
+            epsilon = plan.to_go(delta, chunk, kappa)[data.visited_rows]
+            delta_M = delta * (2.0 * epsilon - delta) + gamma**2 * M_next - M
         else:
             delta_M = r * r - M + (2.0 * gamma * r * J_next + gamma**2 * M_next)
         to_go = plan.to_go(delta, chunk, kappa_J), plan.to_go(delta_M, chunk, kappa_M)
         scores = [_scores(chunk, blocks, weight, which) for which, weight in enumerate(to_go)]
         z = self._terms(data, J, J_next, M, M_next)
-        derivative = None
-        if self.direct:
+        derivative: TraceProduct | Floats | None = None
+        if self.direct and kappa:
+            derivative = _derivative(chunk, blocks, delta, epsilon, gamma, kappa, kappa_M)
+        elif self.direct:
             # Σ 2 y_t δ_t (γφ_{t+1} − φ_t)ᵀ: φ_s counts with 2γδ_{s−1} as a next state and −2δ_s as a state.
             g, h = chunk.at_arrival(2.0 * gamma * delta)[:, None], np.zeros((len(chunk.ends), 1))
             g[data.visited_rows, 0] -= 2.0 * kappa_M * delta
             h[data.visited_rows, 0] = -2.0 * delta
-            derivative = TraceProduct(g, h, kappa_M, self.w_mean.size, plan.memory)
+            product = derivative = TraceProduct(g, h, kappa_M, self.w_mean.size, plan.memory)
             for at, phi_J, phi_M in blocks:
-                derivative.block(at, phi_M, phi_J)
-            derivative.finish()
+                product.block(at, phi_M, phi_J)
+            product.finish()
         if sp.issparse(scores[0]) and sp.issparse(scores[1]):
             return sp.csr_array(sp.hstack([sp.csr_array(s) for s in scores], format="csr")), z, derivative
         return np.hstack([s.toarray() if sp.issparse(s) else s for s in scores]), z, derivative
@@ -286,15 +333,38 @@ class _Blocks:
         return out[data.visited_rows], after
 
 
-def _squared_errors(plan: Plan, w_mean: Floats, data: Trajectories) -> Floats:
-    """Σ y_t δ_J(t)² over a chunk's episodes, of shape (l_M,)."""
+def _squared_errors(plan: Plan, w_mean: Floats, variance_lam: float, data: Trajectories) -> Floats:
+    """Σ y_t δ_t (2ε_t − δ_t) over a chunk's episodes, of shape (l_M,)."""
     chunk = Chunk.of(data)
     blocks = _Blocks(plan, chunk)
     J, J_next = blocks.values(w_mean, 0)
     delta = data.rewards + plan.discount * J_next - J
-    H = plan.to_go(delta**2, chunk, plan.decays[1])
+    epsilon = plan.to_go(delta, chunk, variance_lam * plan.discount)[data.visited_rows]
+    H = plan.to_go(delta * (2.0 * epsilon - delta), chunk, plan.decays[1])
     total: Floats = np.sum([phi_M.weighted_sum(H[at]) for at, _, phi_M in blocks], axis=0)
     return total
+
+
+def _derivative(
+    chunk: Chunk, blocks: _Blocks, delta: Floats, epsilon: Floats, gamma: float, kappa: float, kappa_M: float
+) -> Floats:
+    """Σ y_t (2(ε_t − δ_t) η_t + 2δ_t Σ_{s≥t} (κγ)^{s−t} η_s)ᵀ with η_t = γφ_{t+1} − φ_t, (l_M, l_J).
+
+    The traces of η fill up with all that is visited later: they are dense whatever the features are.
+    """
+    by = np.zeros((2, len(chunk.ends)))
+    by[:, chunk.data.visited_rows] = 2.0 * (epsilon - delta), 2.0 * delta
+    by[0, chunk.data.final_rows[~chunk.data.terminated]] = 1.0  # where φ_{t+1} counts
+    total: Any = 0
+    carry: Floats | None = None
+    for at, phi_J, phi_M in blocks:
+        phi = phi_J.phi if isinstance(phi_J, DenseRows) else phi_J.matrix.toarray()
+        carry = np.zeros((3, phi.shape[1])) if carry is None else carry
+        out = np.empty((int(np.count_nonzero(~phi_J.ends)), phi.shape[1]))
+        _kernels.error_traces(phi_J.ends, phi, by[:, at], gamma, kappa, kappa_M, carry, out)
+        visited = phi_M.visited
+        total = total + np.asarray(visited.T @ out)
+    return np.asarray(total)
 
 
 def _scores(chunk: Chunk, blocks: _Blocks, weight: Floats, which: int) -> Scores:

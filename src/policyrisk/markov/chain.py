@@ -178,13 +178,21 @@ class MarkovChain:
         """E[ρ | x], of shape (n,)."""
         return readonly(self.branches.expect(self.branches.reward))
 
-    def expected_squared_error(self, J: Floats) -> Floats:
-        """E[δ² | x] with δ = ρ + γ J(y) − J(x) for any function J (n,) of the state, of shape (n,)."""
+    def expected_squared_error(self, J: Floats, lam: float = 0.0) -> Floats:
+        """E[δ² + 2λγ δ ε(y) | x] with δ = ρ + γ J(y) − J(x) for any function J (n,), of shape (n,).
+
+        ε = (I − λγP)⁻¹ E[δ] is by how much the λ-return misses J.
+        """
         branches = self.branches
         after = np.append(J, 0.0)[branches.successor]
         with np.errstate(over="ignore", invalid="ignore"):
             delta = branches.reward + self.discount * after - J[branches.row]
-            return branches.expect(delta**2)
+            square = branches.expect(delta**2)
+            if not lam:
+                return square
+            epsilon = self.resolvent(lam * self.discount).solve(branches.expect(delta))[0]
+            later = np.append(epsilon, 0.0)[branches.successor]
+            return square + 2.0 * lam * self.discount * branches.expect(delta * later)
 
     def resolvent(self, factor: float) -> Resolvent:
         """The factored I − factor·P, made once for each factor."""

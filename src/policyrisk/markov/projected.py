@@ -9,7 +9,7 @@ sec. 4.3 of the paper (and its discounted form) becomes, since I − P_J = (I �
     A = Zᵀ (I − γP) Φ_J      b = Zᵀ E[ρ]        C = Yᵀ (I − γ²P) Φ_M
     D = Yᵀ 2γ E[ρ φ_J(y)ᵀ]   e = Yᵀ E[ρ²]
 
-and the direct variance has the right-hand side Yᵀ E[δ²].
+and the direct variance has the right-hand side Yᵀ E[δ² + 2κγ δ ε(y)] with ε = (I − κγP)⁻¹ E[δ].
 """
 
 from __future__ import annotations
@@ -97,9 +97,11 @@ class ProjectedChain:
             exact=True,
         )
 
-    def direct_right_hand_side(self, w_mean: Floats) -> Floats:
-        """Yᵀ E[δ²] with δ = ρ + γ J̃(y) − J̃(x) and J̃ = Φ_J w_J, of shape (l_M,)."""
-        rhs: Floats = self.Y.T @ self.chain.expected_squared_error(np.asarray(self.phi_J @ w_mean))
+    def direct_right_hand_side(self, w_mean: Floats, variance_lam: float = 0.0) -> Floats:
+        """Yᵀ E[δ² + 2κγ δ ε(y)] with δ = ρ + γ J̃(y) − J̃(x) and J̃ = Φ_J w_J, of shape (l_M,)."""
+        rhs: Floats = self.Y.T @ self.chain.expected_squared_error(
+            np.asarray(self.phi_J @ w_mean), variance_lam
+        )
         return rhs
 
 

@@ -124,6 +124,7 @@ class ReturnForest:
         tail: RiskFunction | None = None,
         mean: Floats | None = None,
         around: RiskFunction | None = None,
+        share: float = 1.0,
         bootstrap: int = 0,
         seed: Seed = None,
     ) -> RiskFunction:
@@ -131,9 +132,10 @@ class ReturnForest:
 
         Where the sample holds as many episodes and transitions as the data, it is taken for all of them, in
         their order, and this is ``fit(sample)``. ``mean`` (transitions of the sample,) and ``around``, for
-        the whole data, are another estimate's J, which residuals are taken from instead of J̃₋.
+        the whole data, are another estimate's J, which residuals are taken from instead of J̃₋; of ``around``
+        it is this share, and the rest of J̃₋.
         """
-        return self._fit_by(fold, sample, tail, bootstrap, keys(seed), mean, around)
+        return self._fit_by(fold, sample, tail, bootstrap, keys(seed), mean, around, share)
 
     def fit_out_of_bag(
         self,
@@ -309,6 +311,7 @@ class ReturnForest:
         key: StreamKey,
         given: Floats | None = None,
         around: RiskFunction | None = None,
+        share: float = 1.0,
     ) -> RiskFunction:
         """The trees of the sample, with values and replicates of all the data, in four passes."""
         grown = self._fit_here(sample, tail, bootstrap, key, given).risk
@@ -323,6 +326,7 @@ class ReturnForest:
             key=key,
             first=np.cumsum([0, *counts.parts]).tolist(),
             around=around,
+            share=share,
         )
         mean = fold(lambda source, _: passes.mean(source))
         second = fold(lambda source, part: passes.second(source, part, mean))
@@ -419,6 +423,7 @@ class ForestPasses:
     key: StreamKey
     first: Sequence[int]  # the number of each part's first episode
     around: RiskFunction | None = None  # whose J residuals are taken from, where it is known
+    share: float = 1.0  # of it, beside the forest's own
 
     @property
     def maps(self) -> tuple[Leaves, Leaves]:
@@ -483,7 +488,7 @@ class ForestPasses:
         J = mean.out_of_bag(self.maps[0], ends.data, B, self._all(ends.data))
         if self.around is not None:
             other = self.around.mean(ends.data.states[ends.data.visited_rows])
-            J = np.where(np.isnan(other), J, other)
+            J = np.where(np.isnan(other), J, self.share * other + (1.0 - self.share) * J)
         residuals = B - J
         return ends.completed(residuals**2, ends.variance.values, 2)
 

@@ -2,7 +2,8 @@
 
 What can be varied, beside the paper's Ṽ = M̃ − J̃² on tiles of (x, y):
 
-    direct variance     C w_V = Σ y_t δ_t²
+    direct variance     C w_V = Σ y_t δ_t²; with bases Σ y_t δ_t (2ε_t − δ_t), ε_t = Σ_{s≥t} λ^{s−t} δ_s, in
+                        which J̃'s error counts about once and not at every step of the way
     the constraint      Ṽ ≥ 0 wherever the ball was seen (sec. 5)
     bases               φ that see the velocity: normalised Gaussians on a grid over (x, y, ẋ, ẏ), truncated
     bases and tiles     φ_J of bases and φ_V of tiles: J̃ decides how good δ_t² is, and a sum of squares over
@@ -66,7 +67,7 @@ def candidates(paper: PinballParameters, given: ExtendedParameters) -> dict[str,
     """The estimators to choose from, by name."""
     tiles, lam, v = paper.features, paper.lam, given.velocities
     fine, coarse = (pinball_features((k, k, v, v), _WIDTH, _CUT) for k in (given.fine, given.coarse))
-    direct: dict[str, Any] = {"lam": lam, "ridge": _RIDGE, "variance": "direct"}
+    direct: dict[str, Any] = {"lam": lam, "ridge": _RIDGE, "variance": "direct", "variance_lam": lam}
     return {
         "tiles": LSTD(tiles, lam=lam),
         "tiles, V ≥ 0": LSTD(tiles, lam=lam, nonnegative_at="visited"),

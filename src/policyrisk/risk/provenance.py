@@ -34,6 +34,7 @@ class Provenance:
     trace_cut: float = 0.0  # share to which traces decayed before they were cut off, where sums are sparse
     residual: float = 0.0  # of equations that were solved by iteration: ‖S(b − A w)‖ / ‖S b‖, the larger one
     skipped: tuple[str, ...] = ()  # shards that could not be read and were left out
+    variance_lam: float = 0.0  # κ of the direct variance
 
     # A dataclass compares its fields, and nan is not equal to itself. (Up to Python 3.12 it compared tuples,
     # to which the same nan object is equal.)
@@ -49,8 +50,9 @@ class Provenance:
     @property
     def settings(self) -> str:
         """The estimator and its settings."""
-        ridge = f", ridge={self.ridge:g}" if self.ridge else ""
-        return f"{self.estimator}, lam={self.lam:g}, discount={self.discount:g}{ridge}"
+        others = (("ridge", self.ridge), ("variance_lam", self.variance_lam))
+        more = "".join(f", {name}={value:g}" for name, value in others if value)
+        return f"{self.estimator}, lam={self.lam:g}, discount={self.discount:g}{more}"
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -77,6 +77,7 @@ class StackedCandidate:
     mse: float = math.nan  # of J
     score: float = math.nan  # of V: the mean of (q − V)² / v²
     reason: str = ""  # why it was left out
+    variance_lam: float = 0.0  # of its direct variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,14 +230,14 @@ def stack(
     if forest is not None:
         means[FOREST], variances[FOREST] = forest(data, tail, None)
     names = list(means)
-    J_i = np.column_stack([np.where(np.isnan(J), completed.mean(), J) for J in means.values()])
+    J_i = _filled(means, float(completed.mean()))
     first = np.median(np.column_stack([np.nan_to_num(V) for V in variances.values()]), axis=1)
     a = _shares(J_i, completed, 1.0 / _floored(first), steps.episode)
     J = J_i @ a
     if forest is not None:
         variances[FOREST] = forest(data, tail, J)[1]
     q = (completed - J) ** 2 + rest
-    V_i = np.column_stack([np.where(np.isnan(V), q.mean(), V) for V in variances.values()])
+    V_i = _filled(variances, float(q.mean()))
     v = _floored(np.median(V_i, axis=1))
     for _ in range(_ROUNDS):
         b = _shares(V_i, q, 1.0 / v**2, steps.episode)
@@ -248,6 +249,10 @@ def stack(
     lines = [
         StackedCandidate(name, float(a[i]), float(b[i]), float(mse[i]), float(score[i]))
         for i, name in enumerate(names)
+    ]
+    lines = [
+        replace(each, variance_lam=said[each.name].fit.provenance.variance_lam) if each.name in said else each
+        for each in lines
     ]
     lines.sort(key=lambda each: (-(each.mean_share + each.variance_share), each.score))
     lines += [StackedCandidate(name, reason=reason) for name, reason in failed.items()]
@@ -276,6 +281,16 @@ def brief(name: str) -> str:
     return name if len(others) < 2 else f"{first}/… ({1 + len(others)} maps)"
 
 
+def _filled(said: Mapping[str, Floats], otherwise: float) -> Floats:
+    """What all say (n, m), where one knows nothing the median of the others, as in a mixture of them."""
+    values = np.column_stack(list(said.values()))
+    rows = np.flatnonzero(np.isnan(values).any(axis=1))
+    for row in rows:
+        known = values[row][~np.isnan(values[row])]
+        values[row, np.isnan(values[row])] = np.median(known) if known.size else otherwise
+    return values
+
+
 def _floored(V: Floats) -> Floats:
     """V with a floor, so that nothing is divided by 0."""
     least = _FLOOR * max(float(np.maximum(V, 0.0).mean()), _NOTHING)
@@ -293,7 +308,8 @@ def _all_said(
         warnings.simplefilter("ignore", PolicyRiskWarning)  # what a candidate lacks is in its score
         for name, lstd in sorted(candidates.items(), key=lambda each: each[1].features.size):
             try:
-                new = _said(fits_without_each(lstd, parts), steps, folds)
+                # δ² holds the error of J̃ where the features miss J: the data tell.
+                new = _said(fits_without_each(lstd, parts, choose=True), steps, folds)
                 alike = next((other for other, each in said.items() if each.same(new)), None)
                 if alike is None:
                     said[name] = new
