@@ -596,8 +596,8 @@ def test_maps_of_a_mixture_have_the_errors_of_its_full_intervals(mixed):
     mean, variance, mean_error, variance_error, _ = measure(mixed.risk, states)
     low, high = mixed.risk.interval(states, of="mean", level=0.6827).T
     np.testing.assert_allclose([mean - mean_error, mean + mean_error], [low, high], rtol=1e-6)
-    low, high = mixed.risk.interval(states, of="variance", level=0.6827).T
-    np.testing.assert_allclose(variance * np.exp(variance_error / variance), high, rtol=1e-6)
+    low, high = mixed.risk.interval(states, of="std", level=0.6827).T
+    np.testing.assert_allclose(variance_error / (2 * np.sqrt(variance)), (high - low) / 2, rtol=1e-6)
     assert (mean_error > mixed.risk.standard_error(states, of="mean")).all()
 
 

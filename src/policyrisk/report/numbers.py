@@ -39,12 +39,11 @@ def measure(risk: RiskFunction, states: Floats) -> Floats:
     errors = np.full((2, len(states)), np.nan)
     visited = episodes > 0
     if risk.misfit is not None and risk.error_bars is not None and visited.any():
-        quantities: tuple[Quantity, ...] = ("mean", "variance")
-        for k, of in enumerate(quantities):
-            low, high = risk.interval(states[visited], of=of, level=ONE_ERROR).T
-            # The variance's is on the scale of its logarithm.
-            half = (high - low) / 2 if of == "mean" else variance[visited] * np.log(high / low) / 2
-            errors[k, visited] = half
+        width, of_std = (
+            np.diff(risk.interval(states[visited], of=of, level=ONE_ERROR)).ravel() for of in ("mean", "std")
+        )
+        # V's such that the std's is half of its own interval.
+        errors[:, visited] = width / 2, of_std * np.sqrt(np.where(variance > 0, variance, np.nan)[visited])
     elif risk.error_bars is not None and visited.any():
         errors[0, visited] = risk.standard_error(states[visited], of="mean")
         errors[1, visited] = risk.standard_error(states[visited], of="variance")

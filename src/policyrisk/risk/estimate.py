@@ -97,7 +97,7 @@ def hall(z: Floats, alpha: Floats) -> Floats:
     """h(z) = (3/α) (1 − ∛max(1 − α (z + α/6), 0)), z where α is 0, of the shape of both.
 
     >>> hall(np.array([-2.0, 2.0]), np.array(0.3)).round(3)
-    array([-1.622,  2.767])
+    array([-1.659,  2.725])
     """
     safe = np.where(alpha == 0.0, 1.0, alpha)
     x = safe * (z + safe / 6)

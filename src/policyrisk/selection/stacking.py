@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -246,13 +246,17 @@ def stack(
         np.square(completed[:, None] - J_i).mean(axis=0),
         np.square((q[:, None] - V_i) / v[:, None]).mean(axis=0),
     )
+    lams = {name: each.fit.provenance.variance_lam for name, each in said.items()}
     lines = [
-        StackedCandidate(name, float(a[i]), float(b[i]), float(mse[i]), float(score[i]))
+        StackedCandidate(
+            name,
+            float(a[i]),
+            float(b[i]),
+            float(mse[i]),
+            float(score[i]),
+            variance_lam=lams.get(name, 0.0),
+        )
         for i, name in enumerate(names)
-    ]
-    lines = [
-        replace(each, variance_lam=said[each.name].fit.provenance.variance_lam) if each.name in said else each
-        for each in lines
     ]
     lines.sort(key=lambda each: (-(each.mean_share + each.variance_share), each.score))
     lines += [StackedCandidate(name, reason=reason) for name, reason in failed.items()]
@@ -284,11 +288,10 @@ def brief(name: str) -> str:
 def _filled(said: Mapping[str, Floats], otherwise: float) -> Floats:
     """What all say (n, m), where one knows nothing the median of the others, as in a mixture of them."""
     values = np.column_stack(list(said.values()))
-    rows = np.flatnonzero(np.isnan(values).any(axis=1))
-    for row in rows:
-        known = values[row][~np.isnan(values[row])]
-        values[row, np.isnan(values[row])] = np.median(known) if known.size else otherwise
-    return values
+    some = np.isnan(values).any(axis=1) & ~np.isnan(values).all(axis=1)
+    middle = np.full(len(values), otherwise)
+    middle[some] = np.nanmedian(values[some], axis=1)
+    return np.where(np.isnan(values), middle[:, None], values)
 
 
 def _floored(V: Floats) -> Floats:
