@@ -39,6 +39,7 @@ if __name__ == "__main__":  # read when they are first imported; processes, not 
     os.environ.update({name: "1" for name in THREADS if name not in os.environ})
 
 import numpy as np  # noqa: E402
+from rich import box  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from truth_methods import METHODS, Answer, sample  # noqa: E402
@@ -139,7 +140,8 @@ def report(rows: list[Row], console: Console) -> None:
     """The one table, and below it what the default is asked for."""
     found = average(rows)
     others = [m for m in ("before", *METHODS) if m != "policyrisk" and any(key[2] == m for key in found)]
-    table = Table(title="rms error of std (of mean), coverage of 95 % intervals", title_justify="left")
+    console.print("rms error of std (of mean), coverage of 95 % intervals")
+    table = Table(box=box.MARKDOWN)
     table.add_column("task, episodes")
     for column in ("policyrisk", *others, "r", "mean", "std", "start mean", "start std", "seconds"):
         table.add_column(column, justify="right")
@@ -255,7 +257,7 @@ def main() -> None:
     parser.add_argument("--compare", type=int, nargs="?", const=200, metavar="N", help="N repetitions")
     parser.add_argument("--worth", action="store_true")
     given = parser.parse_args()
-    console = Console(width=max(Console().width, 150))
+    console = Console(width=max(Console().width, 200))
     if given.worth:
         worth(console)
         return

@@ -279,6 +279,11 @@ def test_residuals_from_another_mean():
     )
     np.testing.assert_allclose(near.variance(STATES[:8]), CHAIN.variance()[:8], rtol=0.3)
     np.testing.assert_allclose(far.variance(STATES) - near.variance(STATES), 900, rtol=0.2)
+    # Of a mean with a share of two thirds, beside the forest's own, what it is off by counts that much.
+    part = ReturnForest().fit_by(
+        here(data), sample, mean=shifted.mean(at), around=shifted, share=2 / 3, seed=1
+    )
+    np.testing.assert_allclose(part.variance(STATES) - near.variance(STATES), 400, rtol=0.2)
 
 
 def test_saved_and_loaded(tmp_path):

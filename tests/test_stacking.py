@@ -10,7 +10,7 @@ import policyrisk as pr
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.lstd.folds import fits_without_each
 from policyrisk.selection.cross_validation import fold_of_episodes
-from policyrisk.selection.stacking import FOLDS, FOREST, LEAST, MEMBERS, _shares, _simplex, stack
+from policyrisk.selection.stacking import FOLDS, FOREST, LEAST, MEMBERS, _filled, _shares, _simplex, stack
 
 CHAIN = pr.domains.walk(n=12, p=0.7)
 DATA = CHAIN.sample(start=0, episodes=400, seed=1)
@@ -331,3 +331,9 @@ def test_fits_without_each_part(variance, ridge, cuts):
         np.testing.assert_allclose(fit.w_second, expected.w_second, rtol=1e-8, atol=1e-6)
         np.testing.assert_array_equal(fit.visited(np.arange(13)), expected.visited(np.arange(13)))
         assert fit.error_bars is None
+
+
+def test_what_a_candidate_does_not_know_is_filled_in_by_the_others():
+    nan = np.nan
+    said = {"a": np.array([1.0, nan, nan]), "b": np.array([2.0, 5.0, nan]), "c": np.array([9.0, 7.0, nan])}
+    np.testing.assert_array_equal(_filled(said, -1.0), [[1, 2, 9], [6, 5, 7], [-1, -1, -1]])

@@ -325,8 +325,10 @@ def _mixture(
         misfit=choice.stack.misfit,
     )
     found = fold(lambda source, _: StartsAndReturns.over(source, risk))
-    # How returns and weights vary together; a member's returns are completed almost as the mixture's.
-    draws = [each.completed.draws for each in fits if each.completed is not None]
+    # How returns and weights vary together; a member's returns are completed almost as the mixture's, most
+    # nearly those of one that gave up no episode as a whole.
+    fullest = sorted(fits, key=lambda each: -each.provenance.episodes)
+    draws = [each.completed.draws for each in fullest if each.completed is not None]
     shared = next((each for each in draws if each is not None), None)
     return replace(risk, starts=found.starts, completed=replace(found.completed, draws=shared))
 
