@@ -293,6 +293,11 @@ def test_a_state_that_tells_all(chosen):
     told = found(with_stack(chosen, explained=0.99, mse=0.01 * constant), "nearly everything")
     assert told.severity == "note"
     assert "99.0% of the squared distances" in told.seen
+    unsure = dataclasses.replace(
+        chosen.risk, misfit=dataclasses.replace(chosen.risk.misfit, randomness=900.0)
+    )
+    rough = with_stack(dataclasses.replace(chosen, risk=unsure), explained=0.99, mse=0.01 * constant)
+    assert (told.severity, found(rough, "nearly everything").severity) == ("note", "warning")
 
 
 def test_how_serious_a_mixtures_disagreement_is(chosen, monkeypatch):

@@ -47,6 +47,7 @@ _BEYOND = 0.05  # of that range
 _MISFIT_SHARE = 0.05, 0.1  # of the steps: warning, and serious where it is large
 _LARGE_MISFIT = 0.5, 2.5  # a mean off by so much of the std, or a variance by such a factor
 _WIDE = (2.0, 3.0, math.inf)  # the std's upper end over its lower end at the middle state
+_ROUGH = 0.2  # of the visited states
 _STATES = 2_000  # visited states that are looked at where each takes long
 
 
@@ -177,7 +178,7 @@ def _explained(evaluation: Evaluation) -> Iterator[Advice]:
     nearly_all, little, nothing = _EXPLAINED
     if share > nearly_all:
         yield Advice(
-            "note",
+            "warning" if _mean_is_rough(evaluation) else "note",
             "The state tells nearly everything about the return",
             f"On episodes that were not fitted, {percent(share)} of the squared distances of the returns "
             "from their average follow from the state. What is left is called variance, but how far "
@@ -250,6 +251,17 @@ def _misfit(evaluation: Evaluation) -> Iterator[Advice]:
 
 def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"= {value:.3f}"
+
+
+def _mean_is_rough(evaluation: Evaluation) -> bool:
+    """Whether the mean's interval reaches farther than half of the std at many visited states."""
+    risk = evaluation.risk
+    if risk.error_bars is None:
+        return False
+    states = _some(evaluation)
+    low, high = risk.interval(states, of="mean", level=evaluation.level).T
+    std = np.sqrt(np.maximum(risk.variance(states), 0.0))
+    return float(np.mean(high - low > std)) > _ROUGH
 
 
 def _wide(evaluation: Evaluation) -> Iterator[Advice]:
