@@ -23,7 +23,7 @@ E[R + γⁿ J(x_T) − J(x_t)] = 0 and E[q + γ²ⁿ V(x_T) − V(x_t)] = 0 hold
 standard errors: an estimate that is scored with its own tails could make them what it likes.
 
 *Misfit.* Features and shares are chosen from the episodes that are fitted, and returns are skewed: the fewer
-episodes, the more the standard errors of randomness leave out. ρ = 1 + 300/(100 + K) and κ = 1 were chosen by
+episodes, the more the standard errors of randomness leave out. ρ = 1 + 300/(100 + K) and κ = 2 were chosen by
 the coverage of nominal 95 % intervals on the tasks of ``benchmarks/truth.py`` at 300 and 3,000 episodes; they
 are no theorem. What held-out regions show of the misfit is too random to be put into intervals.
 """
@@ -59,7 +59,7 @@ _ROUNDS = 4
 _WORSE = 3.0  # times the least loss: candidates above it are left out, however little that tells
 _FLOOR = 0.1  # of the mean: v is not below it
 _NOTHING = 1e-140  # where nothing is random: the sum of many 1/v² is still a number
-CHOSEN, FEW, SPREAD = 300.0, 100.0, 1.0  # ρ = 1 + CHOSEN / (FEW + K), and κ
+CHOSEN, FEW, SPREAD = 300.0, 100.0, 2.0  # ρ = 1 + CHOSEN / (FEW + K), and κ
 FOREST = "forest"
 
 # From episodes, an estimate of what follows cut-off ones, and the J that residuals are taken from (steps,),
