@@ -192,6 +192,7 @@ def walk_fits(seed, episodes=600, ps=(0.7, 0.7), bootstrap=300, states=6):
         yield pr.LSTD(pr.Tabular(states), variance="direct").fit(data, bootstrap=bootstrap, seed=seed)
 
 
+@pytest.mark.slow
 def test_at_many_states_one_policy_differs_nowhere_from_itself():
     """In 5 % of the cases somewhere; with intervals for each state alone it would be in 14 %."""
     R, false, alone = 400, 0, 0
