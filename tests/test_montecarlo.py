@@ -20,7 +20,7 @@ import policyrisk as pr
 from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import CutOffWarning, InvalidInputError
 from policyrisk.montecarlo import MonteCarlo, monte_carlo, sums
-from policyrisk.risk.summary import SampleReturns
+from policyrisk.risk.start_sums import SampleReturns
 from policyrisk.simulation.compiled import Returns
 from policyrisk.simulation.registration import register
 

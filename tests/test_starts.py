@@ -8,7 +8,7 @@ import pytest
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError
 from policyrisk.passes.checkpoint import DurableFold
-from policyrisk.risk.summary import StartSums
+from policyrisk.risk.start_sums import StartSums
 
 N = 12
 MAPS = {

@@ -20,7 +20,7 @@ from policyrisk.lstd.cutoffs import Trim
 from policyrisk.lstd.scores import EpisodeScores, ScorePass
 from policyrisk.risk import RiskFunction, SampleReturns
 from policyrisk.risk.completed import EPISODES, TRANSITIONS, CompletedReturns
-from policyrisk.risk.summary import StartSums
+from policyrisk.risk.start_sums import StartSums
 from policyrisk.trajectories import Source, Trajectories, batches, gathered
 
 

@@ -50,7 +50,7 @@ from policyrisk.montecarlo.leaf_sums import LeafSums, StreamKey
 from policyrisk.passes.fold import Fold, here
 from policyrisk.passes.survey import SurveyPass
 from policyrisk.risk import ErrorBars, Provenance, RiskFunction, SampleReturns
-from policyrisk.risk.summary import StartSums
+from policyrisk.risk.start_sums import StartSums
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
 TRANSITIONS = 150_000  # up to which data are taken as one sample, and which a sample of larger ones holds

@@ -3,8 +3,8 @@
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.function import FEW_EPISODES, RiskFunction
 from policyrisk.risk.provenance import Provenance
+from policyrisk.risk.start_sums import SampleReturns
 from policyrisk.risk.state_estimates import Quantity, VarianceMethod
-from policyrisk.risk.summary import SampleReturns
 
 __all__ = [
     "FEW_EPISODES",

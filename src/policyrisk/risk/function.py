@@ -11,13 +11,13 @@ Error bars rest on Σ, the covariance of the estimated weights (see :mod:`policy
 cover the estimator's own limit, not the features' bias; with cut-off episodes that limit differs from that of
 the exact projected equations.
 
-From here the way goes to :mod:`policyrisk.risk.state_estimates` (what is estimated at some states) and on to
-:mod:`policyrisk.risk.error_bars` (how uncertain it is).
+From here the way goes to :mod:`policyrisk.risk.parts` (states, some at a time), to
+:mod:`policyrisk.risk.state_estimates` (what is estimated at them) and on to :mod:`policyrisk.risk.error_bars`
+(how uncertain it is).
 """
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -26,38 +26,37 @@ from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from policyrisk._core import records
-from policyrisk._core.arrays import Bools, Floats, Seed, as_states, check_choice, check_shape, from_triangle
-from policyrisk._core.records import Arrays, Header, record, unboxed
-from policyrisk._core.text import number, plural
+from policyrisk._core.arrays import Bools, Floats, Seed, as_states, check_choice, check_shape
+from policyrisk._core.records import record
+from policyrisk._core.text import plural
 from policyrisk.errors import (
     CancellationWarning,
     FewEpisodesWarning,
     InvalidInputError,
     NegativeVarianceWarning,
 )
-from policyrisk.features import Features, as_features, from_spec
+from policyrisk.features import Features, as_features
 from policyrisk.risk import mixture
 from policyrisk.risk.bands import Judge, JudgedStates, pointwise_level, riskier, with_replicates
 from policyrisk.risk.check import FeatureCheck, check_features, replicated
 from policyrisk.risk.completed import CompletedReturns
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
+from policyrisk.risk.format_1 import fields_of_format_1
 from policyrisk.risk.mixture import Misfit
+from policyrisk.risk.parts import estimates_in_parts
 from policyrisk.risk.provenance import Provenance
 from policyrisk.risk.scoring import Score, ScoreSums, held_out_steps, scores_of
+from policyrisk.risk.start_sums import SampleReturns, StartSums, start_weights
 from policyrisk.risk.state_estimates import IntervalMethod, Quantity, StateEstimates, VarianceMethod
-from policyrisk.risk.summary import Moments, PolicySummary, SampleReturns, StartSums, start_weights
+from policyrisk.risk.summary import PolicySummary, summarise
 from policyrisk.risk.support import MixedSupport, Support
 from policyrisk.trajectories import Source, Trajectories
 
 CANCELLED = 1e-11  # of J̃²: where M̃ − J̃² is less, rounding has left it fewer than three digits
 FEW_EPISODES = 100  # episodes behind an estimate below which its interval is known to be too narrow
-_CELLS = 2**21  # numbers that are formed at a time
-_FEWEST, _MOST = 128, 2**16  # states at a time
-_SPARSE = 4  # numbers that an entry of a sparse row takes: its value, its column and its row, and a count
 
 
 @record
@@ -119,38 +118,7 @@ class RiskFunction:
         >>> bool(both.variance([3]) == table.variance([3]))
         True
         """
-        if not members:
-            raise InvalidInputError("members must be at least one RiskFunction, got none; pass some")
-        methods = {member.variance_method for member in members}
-        if len(methods) > 1 or (variance_shares is not None and "second-moment" in methods):
-            raise InvalidInputError(
-                "members must all have variance='direct' to be mixed with variance_shares, or all "
-                "'second-moment' without, got others; fit them alike"
-            )
-        m = len(members)
-        a = mixture.as_shares(mean_shares, m, "mean_shares")
-        b = a if variance_shares is None else mixture.as_shares(variance_shares, m, "variance_shares")
-        of_mean, of_second = np.flatnonzero(a).tolist(), np.flatnonzero(b).tolist()
-        bars = [member.error_bars for member in members]
-        sizes = [member.w_mean.size for member in members], [member.w_second.size for member in members]
-        features = mixture.mixed_features([members[i].features for i in of_mean])
-        second = mixture.mixed_features([members[i].second_features for i in of_second])
-        support = mixture.mixed_support([members[i].support for i in of_mean], a[of_mean])
-        second_support = mixture.mixed_support([members[i].second_support for i in of_second], b[of_second])
-        same = second == features and bool(np.array_equal(a, b))
-        return cls(
-            features=features,
-            second_features=features if second == features else second,
-            w_mean=np.concatenate([a[i] * members[i].w_mean for i in of_mean]),
-            w_second=np.concatenate([b[i] * members[i].w_second for i in of_second]),
-            variance_method=members[0].variance_method,
-            support=support,
-            second_support=support if same else second_support,
-            provenance=mixture.mixed_provenance([member.provenance for member in members]),
-            error_bars=mixture.mixed_bars(bars, of_mean, of_second, sizes, (a, b)),
-            returns=members[0].returns,
-            misfit=misfit,
-        )
+        return cls(**mixture.mixed_fields(members, mean_shares, variance_shares), misfit=misfit)
 
     @property
     def facts(self) -> Provenance:
@@ -327,46 +295,7 @@ class RiskFunction:
                 f"from {self.provenance.estimator}, and only LSTD.fit with error bars keeps them; "
                 "pass data.starts()"
             )
-        model, joint = self._model_moments(sums, level), None
-        moments, completed = model, self.completed if starts is None else None
-        if completed is not None and completed.usable:
-            gradients = sums.gradients(self.variance_method) if sums.weight > 0 else None
-            joint = completed.covariance(self.error_bars, gradients)
-            moments = Moments(
-                completed.mean,
-                completed.variance,
-                joint[:2, :2],
-                completed.count,
-                level,
-                completed=completed,
-            )
-        if moments.variance_value < 0:
-            warnings.warn(
-                f"the variance over the start distribution is negative, {number(moments.variance_value)}, so "
-                "that its std is nan; demand V >= 0 with nonnegative_at=, or use variance='direct'",
-                NegativeVarianceWarning,
-                stacklevel=2,
-            )
-        return PolicySummary(
-            **vars(moments),
-            starts=sums.count,
-            unvisited=sums.unvisited,
-            negative=sums.negative,
-            discount=self.provenance.discount,
-            estimator=self.provenance.estimator,
-            returns=self.returns,
-            cut_off=self.provenance.episodes - self.provenance.terminated if self.returns is not None else 0,
-            model=None if joint is None else model,
-            joint=joint,
-        )
-
-    def _model_moments(self, sums: StartSums, level: float) -> Moments:
-        """The estimator's own mean and variance over starts."""
-        covariance = np.full((2, 2), np.nan)
-        if self.error_bars is not None and sums.weight > 0:
-            covariance = self.error_bars.covariance(*sums.gradients(self.variance_method))
-        episodes = sums.episodes / sums.weight if sums.weight > 0 else math.nan
-        return Moments(*sums.moments, covariance, episodes, level)
+        return summarise(self, sums, self.completed if starts is None else None, level)
 
     def start_sums(self, starts: npt.ArrayLike, *, weights: npt.ArrayLike | None = None) -> StartSums:
         """What a summary over ``starts`` (n, dim) is made of; it adds."""
@@ -432,7 +361,7 @@ class RiskFunction:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RiskFunction:
         """Read what :func:`RiskFunction.save` wrote; a damaged or altered file is an error."""
-        return records.load(path, "RiskFunction", cls, _from_format_1)
+        return records.load(path, "RiskFunction", cls, lambda *file: cls(**fields_of_format_1(*file)))
 
     def __repr__(self) -> str:
         maps = repr(self.features)
@@ -491,42 +420,8 @@ class RiskFunction:
         return values
 
     def _parts(self, x: npt.ArrayLike, width: int = 0) -> Iterator[StateEstimates]:
-        """The estimates at x in order, at least one part; a state takes ``width`` more numbers.
-
-        Some states at a time, so that no array becomes large.
-        """
-        states = as_states(x, "x")
-        rows = least = _states_at_a_time(max(self.features.size, self.second_features.size, width))
-        first = 0
-        while first == 0 or first < len(states):
-            part = states[first : first + rows]
-            phi_J = self.features(part)
-            phi_M = phi_J if self.second_features is self.features else self.second_features(part)
-            known_J, episodes = self.support.known(phi_J)
-            known_M = known_J
-            if self.second_support is not self.support:
-                known_M, behind = self.second_support.known(phi_M)
-                episodes = np.minimum(episodes, behind)
-            elif phi_M is not phi_J:
-                known_M = phi_M
-            J, second = np.asarray(known_J @ self.w_mean), np.asarray(known_M @ self.w_second)
-            V = second if self.variance_method == "direct" else second - J**2
-            J, V = (np.where(episodes == 0, np.nan, values) for values in (J, V))
-            model = None
-            if self.misfit is not None:
-                J_i, shares = mixture.members_say(self.support, phi_J, self.w_mean)
-                m_J = mixture.spread(J_i, shares, J)
-                V_i, shares = mixture.members_say(self.second_support, phi_M, self.w_second)
-                if self.variance_method == "second-moment":
-                    V_i -= J_i**2
-                m_V = mixture.spread(V_i, shares, V)
-                model = self.misfit.randomness, self.misfit.spread * m_J, self.misfit.spread * m_V
-            yield StateEstimates(known_J, known_M, J, V, episodes, self.variance_method, model)
-            first += rows
-            if sp.issparse(phi_J) and sp.issparse(phi_M):
-                taken = _SPARSE * max(phi_J.nnz, phi_M.nnz) // rows
-                # No more than twice as many at once: the next rows may be fuller.
-                rows = max(least, min(2 * rows, _states_at_a_time(max(taken, width))))
+        """The estimates at x in order, at least one part; a state takes ``width`` more numbers."""
+        return estimates_in_parts(self, as_states(x, "x"), width)
 
     def _bars(self) -> ErrorBars:
         if self.error_bars is None:
@@ -535,34 +430,3 @@ class RiskFunction:
                 "LSTD.fit(data) gives them"
             )
         return self.error_bars
-
-
-def _states_at_a_time(numbers: int) -> int:
-    """How many states, where each takes ``numbers`` numbers."""
-    return min(max(_CELLS // max(numbers, 1), _FEWEST), _MOST)
-
-
-def _from_format_1(header: Header, arrays: Arrays) -> RiskFunction:
-    """Format 1: maps, facts and returns in the header, ``part.name`` for the arrays and numbers of parts."""
-    parts: dict[str, dict[str, Any]] = {"support": {"gram": None}, "error_bars": {}}
-    for place, array in arrays.items():
-        part, _, name = place.rpartition(".")
-        parts.setdefault(part, {"gram": None})[name] = unboxed(array)
-    bars = parts["error_bars"]
-    for block in ("mean", "second") if bars else ():
-        bars[block] = from_triangle(bars[block], len(bars[f"{block}_kept"]))
-    support = Support(**parts["support"])
-    features, second = from_spec(header["features"]), from_spec(header["second_features"])
-    facts, returns = header["facts"], header["returns"]
-    return RiskFunction(
-        features=features,
-        second_features=features if second == features else second,
-        w_mean=arrays["w_mean"],
-        w_second=arrays["w_second"],
-        variance_method=header["variance_method"],
-        support=support,
-        second_support=Support(**parts["second_support"]) if "second_support" in parts else support,
-        provenance=Provenance(**{**facts, "skipped": tuple(facts.get("skipped", ()))}),
-        error_bars=ErrorBars(**bars) if bars else None,
-        returns=None if returns is None else SampleReturns(**returns),
-    )

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from policyrisk.features import Features, Joint
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.provenance import Provenance
 from policyrisk.risk.support import MixedSupport, Support
+
+if TYPE_CHECKING:
+    from policyrisk.risk.function import RiskFunction
 
 MIXTURE = "mixture"
 
@@ -72,6 +76,45 @@ def spread(said: Floats, shares: Floats, value: Floats) -> Floats:
         return np.zeros(len(value))
     total: Floats = (shares * np.square(said - value[:, None])).sum(axis=1)
     return total / np.where(shares.any(axis=1), shares.sum(axis=1), 1.0)
+
+
+def mixed_fields(
+    members: Sequence[RiskFunction],
+    mean_shares: Sequence[float],
+    variance_shares: Sequence[float] | None,
+) -> dict[str, Any]:
+    """The fields of the mixture; see :meth:`RiskFunction.mixture`."""
+    if not members:
+        raise InvalidInputError("members must be at least one RiskFunction, got none; pass some")
+    methods = {member.variance_method for member in members}
+    if len(methods) > 1 or (variance_shares is not None and "second-moment" in methods):
+        raise InvalidInputError(
+            "members must all have variance='direct' to be mixed with variance_shares, or all "
+            "'second-moment' without, got others; fit them alike"
+        )
+    m = len(members)
+    a = as_shares(mean_shares, m, "mean_shares")
+    b = a if variance_shares is None else as_shares(variance_shares, m, "variance_shares")
+    of_mean, of_second = np.flatnonzero(a).tolist(), np.flatnonzero(b).tolist()
+    bars = [member.error_bars for member in members]
+    sizes = [member.w_mean.size for member in members], [member.w_second.size for member in members]
+    features = mixed_features([members[i].features for i in of_mean])
+    second = mixed_features([members[i].second_features for i in of_second])
+    support = mixed_support([members[i].support for i in of_mean], a[of_mean])
+    second_support = mixed_support([members[i].second_support for i in of_second], b[of_second])
+    same = second == features and bool(np.array_equal(a, b))
+    return {
+        "features": features,
+        "second_features": features if second == features else second,
+        "w_mean": np.concatenate([a[i] * members[i].w_mean for i in of_mean]),
+        "w_second": np.concatenate([b[i] * members[i].w_second for i in of_second]),
+        "variance_method": members[0].variance_method,
+        "support": support,
+        "second_support": support if same else second_support,
+        "provenance": mixed_provenance([member.provenance for member in members]),
+        "error_bars": mixed_bars(bars, of_mean, of_second, sizes, (a, b)),
+        "returns": members[0].returns,
+    }
 
 
 def mixed_features(maps: Sequence[Features]) -> Features:

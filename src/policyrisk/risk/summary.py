@@ -13,8 +13,7 @@ m and v have the gradients in (w_J, w_second)
     v   (2 Σ w (J̃ − m) φ_J / W,  Σ w φ_M / W)      for the direct variance
 
 which give their joint covariance S (2, 2): a function f of the two has standard error √(∇fᵀ S ∇f) (the delta
-method). Every sum over starts adds, those about the mean by Pébay's formulas: data of any length, on any
-number of machines, are summarised over all of their starts. Beside the estimates stand the plain sample mean
+method). The sums add (:mod:`policyrisk.risk.start_sums`). Beside the estimates stand the plain sample mean
 and variance of the data's returns: the first sanity check that anyone makes.
 
 This average takes the starts as given and believes the features. Over the data's own starts there is more to
@@ -31,154 +30,25 @@ its nominal 95% intervals covered the mean in 80 and 84% of the cases (94 and 96
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import KW_ONLY, dataclass, fields
-from functools import reduce
-from operator import add
-from typing import Any, Literal
+import warnings
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, as_floats
-from policyrisk._core.central_sums import add_samples, central_sums, sample_moments
-from policyrisk._core.records import record
+from policyrisk._core.arrays import Floats
 from policyrisk._core.text import number, plural, table
-from policyrisk.errors import InvalidInputError
+from policyrisk.errors import InvalidInputError, NegativeVarianceWarning
 from policyrisk.risk.completed import CompletedReturns
 from policyrisk.risk.estimate import Estimate
-from policyrisk.risk.state_estimates import StateEstimates, VarianceMethod
+from policyrisk.risk.start_sums import SampleReturns, StartSums
+
+if TYPE_CHECKING:
+    from policyrisk.risk.function import RiskFunction
 
 SURE = 0.9973  # the level at which the estimator differs from the completed returns: three standard errors
 ROUNDING = 1e-6  # of the size of a number: a difference below is none
-
-
-@record
-@dataclass(frozen=True)
-class SampleReturns:
-    """The plain sample moments of episodes' returns g_k, as sums about their mean.
-
-    They add (:mod:`policyrisk._core.central_sums`): ``SampleReturns.of(a) + SampleReturns.of(b)`` is
-    ``SampleReturns.of`` of both together, and ``sum()`` works.
-
-    >>> (SampleReturns.of([1.0, 2.0]) + SampleReturns.of([6.0])).variance
-    7.0
-    """
-
-    count: int  # K
-    mean: float  # ḡ, nan where there are none
-    squares: float = 0.0  # Σ (g_k − ḡ)²
-    cubes: float = 0.0  # Σ (g_k − ḡ)³
-    fourths: float = 0.0  # Σ (g_k − ḡ)⁴
-
-    @classmethod
-    def of(cls, returns: npt.ArrayLike) -> SampleReturns:
-        """The moments of an array of returns, of shape (K,)."""
-        return cls._of_sums(central_sums(as_floats(returns, "returns", (None,))))
-
-    @classmethod
-    def _of_sums(cls, sums: Floats) -> SampleReturns:
-        count, *others = sums.tolist()
-        return cls(int(count), *others)
-
-    def _sums(self) -> Floats:
-        return np.array([*vars(self).values()])
-
-    def __add__(self, other: object) -> SampleReturns:
-        if not isinstance(other, SampleReturns):
-            return NotImplemented
-        return self._of_sums(add_samples(self._sums(), other._sums()))
-
-    def __radd__(self, other: object) -> SampleReturns:
-        return self if other == 0 else NotImplemented
-
-    @property
-    def variance(self) -> float:
-        """The unbiased sample variance; nan for fewer than two returns."""
-        return float(sample_moments(self._sums())[0])
-
-    def covariance(self) -> Floats:
-        """The covariance (2, 2) of the sample mean and the sample variance."""
-        return sample_moments(self._sums())[1]
-
-
-@record
-@dataclass(frozen=True, eq=False)
-class StartSums:
-    """Sums over starts at an estimate; they add. All but the first two are of the visited starts."""
-
-    count: int  # starts
-    unvisited: int  # those the data say nothing about: they are in no other sum
-    negative: int  # starts with Ṽ < 0
-    weight: float  # W
-    episodes: float  # Σ w e, e being the episodes behind the estimate at the start
-    mean: float  # m; 0 where W is
-    squares: float  # Σ w (J̃ − m)²
-    variances: float  # Σ w Ṽ
-    phi_mean: Floats  # (l_J,): Σ w φ_J
-    phi_second: Floats  # (l_M,): Σ w φ_M
-    phi_spread: Floats  # (l_J,): Σ w (J̃ − m) φ_J
-
-    @classmethod
-    def empty(cls, l_J: int, l_M: int) -> StartSums:
-        """The sums of no start at all: adding them changes nothing."""
-        return cls(0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, np.zeros(l_J), np.zeros(l_M), np.zeros(l_J))
-
-    @classmethod
-    def of(cls, parts: Iterable[StateEstimates], weights: Floats) -> StartSums:
-        """The sums of the estimates at starts, in one part or more, with the starts' weights (n,)."""
-        sums, first = [], 0
-        for part in parts:
-            sums.append(cls._of_part(part, weights[first : first + len(part.J)]))
-            first += len(part.J)
-        return reduce(add, sums)
-
-    @classmethod
-    def _of_part(cls, at: StateEstimates, weights: Floats) -> StartSums:
-        visited = (at.episodes > 0) & (weights > 0)
-        w = np.where(visited, weights, 0.0)
-        J, V = np.where(visited, at.J, 0.0), np.where(visited, at.V, 0.0)
-        W = float(w.sum())
-        m = float(w @ J) / W if W > 0 else 0.0
-        return cls(
-            count=len(w),
-            unvisited=int(np.count_nonzero(at.episodes == 0)),
-            negative=int(np.count_nonzero(V < 0)),
-            weight=W,
-            episodes=float(w @ at.episodes),
-            mean=m,
-            squares=float(w @ (J - m) ** 2),
-            variances=float(w @ V),
-            phi_mean=np.asarray(at.phi_mean.T @ w),
-            phi_second=np.asarray(at.phi_second.T @ w),
-            phi_spread=np.asarray(at.phi_mean.T @ (w * (J - m))),
-        )
-
-    def __add__(self, other: StartSums) -> StartSums:
-        a, b = self.weight, other.weight
-        delta = other.mean - self.mean
-        share = b / (a + b) if a + b > 0 else 0.0
-        m = self.mean + share * delta
-        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(StartSums)}
-        sums["mean"] = m
-        sums["squares"] += delta**2 * a * share
-        for part in (self, other):
-            sums["phi_spread"] += (part.mean - m) * part.phi_mean
-        return StartSums(**sums)
-
-    @property
-    def moments(self) -> tuple[float, float]:
-        """m and v, nan where no start was visited."""
-        if self.weight == 0:
-            return math.nan, math.nan
-        return self.mean, (self.variances + self.squares) / self.weight
-
-    def gradients(self, method: VarianceMethod) -> tuple[Floats, Floats]:
-        """The gradients of (m, v) by w_J, (2, l_J), and by w_second, (2, l_M)."""
-        by_mean = 2 * self.phi_spread if method == "direct" else -2 * self.mean * self.phi_mean
-        g_J = np.stack([self.phi_mean, by_mean])
-        g_M = np.stack([np.zeros_like(self.phi_second), self.phi_second])
-        return g_J / self.weight, g_M / self.weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -416,16 +286,38 @@ def _plain(moments: Moments) -> dict[str, dict[str, float]]:
     return {name: estimate.to_dict() for name, estimate in moments.quantities().items()}
 
 
-def start_weights(weights: npt.ArrayLike | None, n: int) -> Floats:
-    """Checked weights of n starts, of shape (n,): not negative and not all 0; ones for None."""
-    if n == 0:
-        raise InvalidInputError(
-            "starts must hold at least one state, got none; pass the states that episodes start in"
+def summarise(
+    risk: RiskFunction, sums: StartSums, completed: CompletedReturns | None, level: float
+) -> PolicySummary:
+    """The summary of the estimates at starts, and of the completed returns from the same starts if given."""
+    bars, source, method = risk.error_bars, risk.provenance, risk.variance_method
+    gradients = sums.gradients(method) if sums.weight > 0 else None
+    covariance = np.full((2, 2), np.nan)
+    if bars is not None and gradients is not None:
+        covariance = bars.covariance(*gradients)
+    episodes = sums.episodes / sums.weight if sums.weight > 0 else math.nan
+    moments = model = Moments(*sums.moments, covariance, episodes, level)
+    joint = None
+    if completed is not None and completed.usable:
+        joint = completed.covariance(bars, gradients)
+        m, v, count = completed.mean, completed.variance, completed.count
+        moments = Moments(m, v, joint[:2, :2], count, level, completed=completed)
+    if moments.variance_value < 0:
+        warnings.warn(
+            f"the variance over the start distribution is negative, {number(moments.variance_value)}, so "
+            "that its std is nan; demand V >= 0 with nonnegative_at=, or use variance='direct'",
+            NegativeVarianceWarning,
+            stacklevel=3,
         )
-    w = np.ones(n) if weights is None else as_floats(weights, "weights", (n,))
-    if (w < 0).any() or not (w > 0).any():
-        raise InvalidInputError(
-            f"weights must not be negative and not all be 0, got {number(float(w.min()))} to "
-            f"{number(float(w.max()))}; pass each start's probability"
-        )
-    return w
+    return PolicySummary(
+        **vars(moments),
+        starts=sums.count,
+        unvisited=sums.unvisited,
+        negative=sums.negative,
+        discount=source.discount,
+        estimator=source.estimator,
+        returns=risk.returns,
+        cut_off=source.episodes - source.terminated if risk.returns is not None else 0,
+        model=None if joint is None else model,
+        joint=joint,
+    )

@@ -33,7 +33,7 @@ from policyrisk.errors import GivenUpWarning, ImproperPolicyError, InvalidInputE
 from policyrisk.features import Features, as_features
 from policyrisk.features.protocol import outside
 from policyrisk.risk import Provenance, RiskFunction
-from policyrisk.risk.summary import SampleReturns
+from policyrisk.risk.start_sums import SampleReturns
 from policyrisk.risk.support import LOST_MOST
 from policyrisk.td import _kernels
 from policyrisk.td._kernels import FeatureRows

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from policyrisk._core.arrays import Floats, Ints, readonly
-from policyrisk.risk.summary import SampleReturns
+from policyrisk.risk.start_sums import SampleReturns
 from policyrisk.risk.support import Support
 from policyrisk.td._kernels import FeatureRows, FullRows
 

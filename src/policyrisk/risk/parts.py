@@ -1,0 +1,69 @@
+"""The estimates at many states, some at a time, so that no array becomes large.
+
+How many states that are depends on what each of them takes: its features, of which sparse rows hold but a
+few, and what is asked of it besides, such as bootstrap replicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+
+from policyrisk._core.arrays import Floats, Matrix
+from policyrisk.risk import mixture
+from policyrisk.risk.state_estimates import StateEstimates
+
+if TYPE_CHECKING:
+    from policyrisk.risk.function import RiskFunction
+
+_CELLS = 2**21  # numbers that are formed at a time
+_FEWEST, _MOST = 128, 2**16  # states at a time
+_SPARSE = 4  # numbers that an entry of a sparse row takes: its value, its column and its row, and a count
+
+
+def estimates_in_parts(risk: RiskFunction, states: Floats, width: int = 0) -> Iterator[StateEstimates]:
+    """The estimates at states (n, dim) in order, at least one part; a state takes ``width`` more numbers."""
+    rows = least = _states_at_a_time(max(risk.features.size, risk.second_features.size, width))
+    first = 0
+    while first == 0 or first < len(states):
+        part = states[first : first + rows]
+        phi_J = risk.features(part)
+        phi_M = phi_J if risk.second_features is risk.features else risk.second_features(part)
+        yield estimates(risk, phi_J, phi_M)
+        first += rows
+        if sp.issparse(phi_J) and sp.issparse(phi_M):
+            taken = _SPARSE * max(phi_J.nnz, phi_M.nnz) // rows
+            # No more than twice as many at once: the next rows may be fuller.
+            rows = max(least, min(2 * rows, _states_at_a_time(max(taken, width))))
+
+
+def estimates(risk: RiskFunction, phi_J: Matrix, phi_M: Matrix) -> StateEstimates:
+    """J̃ and Ṽ at the states with features (n, l_J) and (n, l_M), and what is known of their errors."""
+    known_J, episodes = risk.support.known(phi_J)
+    known_M = known_J
+    if risk.second_support is not risk.support:
+        known_M, behind = risk.second_support.known(phi_M)
+        episodes = np.minimum(episodes, behind)
+    elif phi_M is not phi_J:
+        known_M = phi_M
+    J, second = np.asarray(known_J @ risk.w_mean), np.asarray(known_M @ risk.w_second)
+    V = second if risk.variance_method == "direct" else second - J**2
+    J, V = (np.where(episodes == 0, np.nan, values) for values in (J, V))
+    model = None
+    if risk.misfit is not None:
+        J_i, shares = mixture.members_say(risk.support, phi_J, risk.w_mean)
+        m_J = mixture.spread(J_i, shares, J)
+        V_i, shares = mixture.members_say(risk.second_support, phi_M, risk.w_second)
+        if risk.variance_method == "second-moment":
+            V_i -= J_i**2
+        m_V = mixture.spread(V_i, shares, V)
+        model = risk.misfit.randomness, risk.misfit.spread * m_J, risk.misfit.spread * m_V
+    return StateEstimates(known_J, known_M, J, V, episodes, risk.variance_method, model)
+
+
+def _states_at_a_time(numbers: int) -> int:
+    """How many states, where each takes ``numbers`` numbers."""
+    return min(max(_CELLS // max(numbers, 1), _FEWEST), _MOST)
