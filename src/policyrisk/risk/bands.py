@@ -150,7 +150,7 @@ def riskier(parts: Iterable[StateEstimates], level: float, bars: ErrorBars) -> B
 def _deviations(part: StateEstimates, gradient: tuple[Floats, Floats], bars: ErrorBars) -> Floats:
     """D_b(x) of what has the gradient (a_J, a_M), of shape (n, B), nan where that is."""
     a_J, a_M = gradient
-    dJ, d_second = bars.deviations(part.phi_mean, part.phi_second)
+    dJ, d_second = part.deviations(bars)
     D: Floats = a_J[:, None] * dJ + a_M[:, None] * d_second
     return D
 

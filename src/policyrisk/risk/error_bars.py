@@ -82,10 +82,15 @@ class ErrorBars:
             array = _mirrored(array) if name in ("mean", "second") else np.ascontiguousarray(array)
             object.__setattr__(self, name, readonly(array))
 
-    def quadratic(self, phi_J: Matrix, phi_M: Matrix) -> tuple[Floats, Floats, Floats]:
-        """s_JJ, s_JM and s_MM at states with features (n, l_J) and (n, l_M), each of shape (n,)."""
+    def quadratic(
+        self, phi_J: Matrix, phi_M: Matrix, moved: tuple[Floats, Floats] | None = None
+    ) -> tuple[Floats, Floats, Floats]:
+        """s_JJ, s_JM and s_MM at states with features (n, l_J) and (n, l_M), each of shape (n,).
+
+        ``moved`` are the deviations there, where they are known already.
+        """
         if self.mean is None or self.cross is None or self.second is None:
-            dJ, dM = self.deviations(phi_J, phi_M)
+            dJ, dM = moved or self.deviations(phi_J, phi_M)
             s_JJ, s_JM, s_MM = (
                 np.einsum("nb,nb->n", a, b) / dJ.shape[1] for a, b in ((dJ, dJ), (dJ, dM), (dM, dM))
             )

@@ -20,7 +20,7 @@ Below, since squares about J̃ hold J̃'s own squared error beside the variance.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -46,10 +46,19 @@ class StateEstimates:
     episodes: Floats  # (n,): those behind the estimates, 0 where unvisited
     variance_method: VarianceMethod
     model: tuple[float, Floats, Floats] | None = None  # ρ, m_J (n,) and m_V (n,)
+    _moved: list[tuple[ErrorBars, tuple[Floats, Floats]]] = field(
+        default_factory=list, init=False, repr=False
+    )
 
     def value(self, of: Quantity) -> Floats:
         """A quantity at each state, of shape (n,)."""
         return quantity(of, self.J, self.V)
+
+    def deviations(self, bars: ErrorBars) -> tuple[Floats, Floats]:
+        """What each replicate adds to J̃ and to φ_Mᵀ w_second, each of shape (n, B); worked out once."""
+        if not self._moved or self._moved[0][0] is not bars:
+            self._moved[:] = [(bars, bars.deviations(self.phi_mean, self.phi_second))]
+        return self._moved[0][1]
 
     def standard_error(self, of: Quantity, bars: ErrorBars) -> Floats:
         """Its standard error, of shape (n,), nan where unvisited."""
@@ -58,7 +67,8 @@ class StateEstimates:
         if held.any():  # Ṽ has no error there: what is left is J̃'s, as if the two were fitted apart
             a_J = np.where(held, replace(self, variance_method="direct").gradient(of)[0], a_J)
             a_M = np.where(held, 0.0, a_M)
-        s_JJ, s_JM, s_MM = bars.quadratic(self.phi_mean, self.phi_second)
+        moved = self.deviations(bars) if bars.draws else None
+        s_JJ, s_JM, s_MM = bars.quadratic(self.phi_mean, self.phi_second, moved)
         squared = a_J**2 * s_JJ + 2 * a_J * a_M * s_JM + a_M**2 * s_MM
         # Σ is positive semi-definite up to rounding, which may leave a square of −1e-20.
         return np.where(self.episodes > 0, np.sqrt(np.maximum(squared, 0.0)), np.nan)
@@ -67,11 +77,11 @@ class StateEstimates:
         """Its confidence interval, of shape (n, 2)."""
         if method == "bootstrap":
             return self._bootstrap_interval(of, level, bars)
+        if of == "std" and method == "full":
+            return np.sqrt(self.interval("variance", level, method, bars))
         error = self.standard_error(of, bars)
         if method == "student":
             return student_interval(self.value(of), error, self.episodes, level)
-        if of == "std":
-            return np.sqrt(self.interval("variance", level, method, bars))
         full = self._full_error(of, error)
         if of != "variance":
             return student_interval(self.value(of), full, self.episodes, level)
@@ -87,7 +97,7 @@ class StateEstimates:
         """That of Ṽ over the replicates, of shape (n,): 0 where it is negative, or where there are none."""
         if bars.replicates is None:
             return np.zeros(len(self.V))
-        dJ, d_second = bars.deviations(self.phi_mean, self.phi_second)
+        dJ, d_second = self.deviations(bars)
         moved = d_second + self.gradient("variance")[0][:, None] * dJ
         square = np.square(moved).mean(axis=1)
         cube = (moved**3).mean(axis=1)
@@ -127,7 +137,7 @@ class StateEstimates:
         A replicate with V ≤ 0 counts as std 0, and as a Sharpe ratio of ±∞ with the sign of its mean: as V
         falls to 0, that is where they go.
         """
-        dJ, d_second = bars.deviations(self.phi_mean, self.phi_second)  # (n, B)
+        dJ, d_second = self.deviations(bars)  # (n, B)
         B = dJ.shape[1]
         k = int(B * (1.0 - level) / 2.0 + 1e-9)  # 1 − 0.9 is a little less than 0.1
         if k < 1:
