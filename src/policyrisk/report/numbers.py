@@ -17,8 +17,10 @@ from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.output import plain
 from policyrisk._core.progress import ProgressBar
 from policyrisk.report.grid import MapGrid
-from policyrisk.risk import Quantity, RiskFunction
+from policyrisk.risk import ErrorBars, Quantity, RiskFunction
 from policyrisk.risk.bands import with_replicates
+from policyrisk.risk.parts import estimates_in_parts
+from policyrisk.risk.state_estimates import StateEstimates
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
@@ -29,25 +31,30 @@ RISKIEST = 10  # rows of the table
 DIGITS = 7  # of the numbers that the page is given
 APART = 0.1  # of the data's extent: two rows of the table differ by more in some coordinate
 ONE_ERROR = 0.6827  # the level at which an interval reaches one standard error to either side
+_MAPPED: tuple[Quantity, ...] = ("mean", "std")
 _ROWS = 16_384  # states between two steps of the progress bar
 
 
 def measure(risk: RiskFunction, states: Floats) -> Floats:
     """J, V, their errors and the episodes behind them, of shape (5, n); nan where unknown."""
-    mean, variance = risk.mean_and_variance(states)
-    episodes = risk.episodes(states)
-    errors = np.full((2, len(states)), np.nan)
+    parts = estimates_in_parts(replace(risk, misfit=None), states)
+    mean, variance, episodes = np.hstack([[at.J, at.V, at.episodes] for at in parts])
+    errors, bars = np.full((2, len(states)), np.nan), risk.error_bars
     visited = episodes > 0
-    if risk.misfit is not None and risk.error_bars is not None and visited.any():
-        width, of_std = (
-            np.diff(risk.interval(states[visited], of=of, level=ONE_ERROR)).ravel() for of in ("mean", "std")
-        )
-        # V's such that the std's is half of its own interval.
-        errors[:, visited] = width / 2, of_std * np.sqrt(np.where(variance > 0, variance, np.nan)[visited])
-    elif risk.error_bars is not None and visited.any():
-        errors[0, visited] = risk.standard_error(states[visited], of="mean")
-        errors[1, visited] = risk.standard_error(states[visited], of="variance")
+    if bars is not None and visited.any():
+        width = bars.draws if risk.misfit is None or bars.replicates is None else len(bars.replicates)
+        parts = estimates_in_parts(risk, states[visited], width)
+        errors[:, visited] = np.hstack([_errors(at, bars) for at in parts])
     return np.stack([mean, variance, *errors, episodes])
+
+
+def _errors(at: StateEstimates, bars: ErrorBars) -> Floats:
+    """Those of J and V, of shape (2, n)."""
+    if at.model is None:
+        return np.stack([at.standard_error("mean", bars), at.standard_error("variance", bars)])
+    of_mean, of_std = (np.diff(at.interval(of, ONE_ERROR, "full", bars)).ravel() for of in _MAPPED)
+    # V's such that the std's is half of its own interval.
+    return np.stack([of_mean / 2, of_std * np.sqrt(np.where(at.V > 0, at.V, np.nan))])
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,11 +65,16 @@ class Support:
 
     def _episodes_behind(self, phi: Matrix) -> Floats:
         if self.gram is None or sp.issparse(phi):
-            rows = sp.csr_array(phi)
-            behind = np.where(rows.data != 0, self.feature_episodes[rows.indices], np.inf)
-            counts, filled = np.full(rows.shape[0], np.inf), np.diff(rows.indptr) > 0
-            if filled.any():
-                counts[filled] = np.minimum.reduceat(behind, rows.indptr[:-1][filled])
+            if sp.issparse(phi):
+                rows = sp.csr_array(phi)
+                behind = np.where(rows.data != 0, self.feature_episodes[rows.indices], np.inf)
+                counts, filled = np.full(rows.shape[0], np.inf), np.diff(rows.indptr) > 0
+                if filled.any():
+                    counts[filled] = np.minimum.reduceat(behind, rows.indptr[:-1][filled])
+            else:
+                counts = np.where(np.asarray(phi) != 0, self.feature_episodes, np.inf).min(
+                    axis=1, initial=np.inf
+                )
             return np.where(np.isinf(counts), 0.0, np.minimum(counts, float(self.episodes)))
         scale, whitener, null = self._factors
         scaled = np.asarray(phi) * scale
