@@ -104,8 +104,8 @@ def expected(*coordinates):
     at = [np.concatenate([[0], np.cumsum(plan)]) for plan in PLANS]
     states = np.concatenate(at)[:, None] * np.array(coordinates)
     states[states == 0] = 0  # never −0
-    rewards = -np.concatenate(PLANS).astype(float)
-    return pr.Trajectories(states, rewards, [len(plan) for plan in PLANS], ENDS)
+    actions = np.concatenate(PLANS)
+    return pr.Trajectories(states, -actions, [len(plan) for plan in PLANS], ENDS, actions)
 
 
 def test_box_observations_by_object_id_path_and_door(datasets):
