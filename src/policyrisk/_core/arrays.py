@@ -56,8 +56,9 @@ def as_floats(value: object, name: str, shape: tuple[int | None, ...]) -> Floats
 def as_distributions(value: object, name: str, shape: tuple[int | None, int | None]) -> Floats:
     """Rows of probabilities that sum to 1, up to the rounding of single precision, or an error."""
     table = as_floats(value, name, shape)
-    wrong = np.flatnonzero((table < 0).any(axis=1) | (np.abs(table.sum(axis=1) - 1.0) > _ROUNDING))
-    if wrong.size:
+    off = np.abs(table @ np.ones(table.shape[1]) - 1.0) > _ROUNDING
+    if off.any() or table.min(initial=0.0) < 0:
+        wrong = np.flatnonzero(off | (table < 0).any(axis=1))
         raise InvalidInputError(
             f"{name} must have rows of probabilities, got {table[wrong[0]].tolist()} in row "
             f"{name_some(wrong)}; make every entry at least 0 and every row sum to 1"

@@ -55,13 +55,18 @@ class Layout:
     @property
     def actions(self) -> tuple[str, ...]:
         """The action's columns."""
-        return (self.action,) if isinstance(self.action, str) else self.action or ()
+        return _each(self.action)
 
     def used(self) -> list[str]:
         """All columns that are read, once each."""
         usual = (getattr(self, argument) for argument in USUAL)
         names = (*(self.state or ()), *usual, *self.actions, self.propensity)
         return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def _each(names: Any) -> tuple[Any, ...]:
+    """The names in a tuple, or the one that is none."""
+    return names if isinstance(names, tuple) else () if names is None else (names,)
 
 
 def as_layout(
@@ -81,8 +86,8 @@ def as_layout(
     for argument, name in zip(USUAL, columns, strict=True):
         if not (isinstance(name, str) or (name is None and argument in _OPTIONAL)):
             raise InvalidInputError(f"{argument} must be a column's name, got {name!r}; pass a string")
-    coordinates = action if action is None or isinstance(action, str) else tuple(action)
-    if coordinates == () or not all(isinstance(name, str) for name in coordinates or ()):
+    coordinates: Any = tuple(action) if isinstance(action, list | tuple) else action
+    if coordinates == () or not all(isinstance(name, str) for name in _each(coordinates)):
         raise InvalidInputError(
             f"action must be a column's name, or a list of names for a continuous action, got {action!r}; "
             "pass for example 'action' or ['force_x', 'force_y']"
