@@ -34,8 +34,11 @@ def scaled(x: list[float], low: list[float], high: list[float]) -> list[float]:
 
 def assert_same(a: Any, b: Any) -> None:
     """Two Trajectories agree to the bit, shapes and types included."""
-    for name in ("states", "rewards", "lengths", "terminated"):
+    assert a.action_kind == b.action_kind
+    for name in ("states", "rewards", "lengths", "terminated", "actions", "propensities"):
         x, y = getattr(a, name), getattr(b, name)
+        if x is None:
+            continue
         np.testing.assert_array_equal(x, y, err_msg=name, strict=True)
         assert x.tobytes() == y.tobytes(), name
 

@@ -327,7 +327,7 @@ def test_rollouts_are_the_local_ones_bit_for_bit(monkeypatch):
         found = distributed.rollout("CartPole-v1", lean, episodes=30, seed=5, max_steps=60, num_envs=envs)
         assert len(found.shards) == parts
         together = found.load()
-        for name in ("states", "rewards", "lengths", "terminated"):
+        for name in ("states", "rewards", "lengths", "terminated", "actions"):
             np.testing.assert_array_equal(getattr(together, name), getattr(local, name))
     lstd = pr.LSTD(pr.TileCoding([-3] * 4, [3] * 4, bins=[3] * 4))
     assert_same(distributed.equations(lstd, found), lstd.equations(local))
@@ -341,10 +341,23 @@ def test_random_actions_are_the_local_ones_bit_for_bit(monkeypatch):
         pr.rollout("CartPole-v1", acting, episodes=12, seed=5, num_envs=5),
         distributed.rollout("CartPole-v1", acting, episodes=12, seed=5).load(),
     ):
-        for name in ("states", "rewards", "lengths", "terminated"):
+        for name in ("states", "rewards", "lengths", "terminated", "actions", "propensities"):
             np.testing.assert_array_equal(getattr(found, name), getattr(local, name))
+    assert set(local.propensities) == {0.5}
     first = [episode.states[: 1 + int(local.lengths.min())] for episode in local]
     assert not np.allclose(np.diff(first[0], axis=0), np.diff(first[1], axis=0), atol=0.05)
+
+
+def test_drawn_actions_are_the_local_ones_bit_for_bit(monkeypatch):
+    def soft(x):
+        right = 1.0 / (1.0 + np.exp(-5.0 * x[:, 2]))
+        return np.column_stack([1.0 - right, right])
+
+    local = pr.rollout("CartPole-v1", soft, episodes=12, seed=5)
+    monkeypatch.setattr("policyrisk.distributed.simulation.SHARDS", 4)
+    found = distributed.rollout("CartPole-v1", soft, episodes=12, seed=5).load()
+    for name in ("states", "actions", "propensities"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(local, name))
 
 
 def test_rollouts_say_what_is_wrong():

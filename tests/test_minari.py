@@ -104,8 +104,8 @@ def expected(*coordinates):
     at = [np.concatenate([[0], np.cumsum(plan)]) for plan in PLANS]
     states = np.concatenate(at)[:, None] * np.array(coordinates)
     states[states == 0] = 0  # never −0
-    rewards = -np.concatenate(PLANS).astype(float)
-    return pr.Trajectories(states, rewards, [len(plan) for plan in PLANS], ENDS)
+    actions = np.concatenate(PLANS)
+    return pr.Trajectories(states, -actions, [len(plan) for plan in PLANS], ENDS, actions)
 
 
 def test_box_observations_by_object_id_path_and_door(datasets):
@@ -176,14 +176,14 @@ def episode(**changes):
     return minari.data_collector.EpisodeBuffer(**values)
 
 
-def dataset_of(name, *episodes):
+def dataset_of(name, *episodes, actions=None):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return minari.create_dataset_from_buffers(
             name,
             list(episodes),
             observation_space=Walk().observation_space,
-            action_space=Walk().action_space,
+            action_space=actions or Walk().action_space,
             algorithm_name="none",
             author="me",
             author_email="me@example.org",
@@ -208,6 +208,22 @@ def test_bad_episodes_are_named(name, changes, message):
     stream = pr.read_minari(dataset_of(f"bad/{name}-v0", episode(), episode(**changes)))
     with pytest.raises(InvalidInputError, match=message):
         stream.load()
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "actions", "recorded"),
+    [
+        ("box", gym.spaces.Box(-1, 1, (2,)), [[0.5, 1.0], [0.25, -1.0]], [[0.5, 1.0], [0.25, -1.0]]),
+        ("scalar", gym.spaces.Box(-1, 1, ()), [0.5, 0.25], [[0.5], [0.25]]),
+        ("multi", gym.spaces.MultiDiscrete([3, 4]), [[2, 3], [0, 1]], [[2.0, 3.0], [0.0, 1.0]]),
+        ("dict", gym.spaces.Dict(push=gym.spaces.Discrete(2)), {"push": [0, 1]}, None),
+    ],
+)
+def test_kinds_of_actions(name, space, actions, recorded):
+    if not isinstance(actions, dict):
+        actions = np.array(actions, space.dtype)
+    found = pr.read_minari(dataset_of(f"acts/{name}-v0", episode(actions=actions), actions=space)).load()
+    assert (None if found.actions is None else found.actions.tolist()) == recorded
 
 
 def test_datasets_that_are_none(tmp_path, monkeypatch):

@@ -34,7 +34,15 @@ def trajectories(draw):
     cells = draw(st.lists(kind, min_size=rows * dim, max_size=rows * dim))
     rewards = draw(st.lists(FINITE, min_size=sum(lengths), max_size=sum(lengths)))
     ends = draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths)))
-    return pr.Trajectories(np.array(cells, dtype).reshape(rows, dim), rewards, lengths, np.array(ends))
+    columns = (np.array(cells, dtype).reshape(rows, dim), rewards, lengths, np.array(ends))
+    width = draw(st.sampled_from([None, 0, 1, 2]))  # of continuous actions; 0: whole ones; None: none
+    if width is None:
+        return pr.Trajectories(*columns)
+    kind, count = (FINITE, sum(lengths) * width) if width else (WHOLE, sum(lengths))
+    taken = np.array(draw(st.lists(kind, min_size=count, max_size=count)))
+    chances = st.lists(st.floats(0, 1, exclude_min=True), min_size=sum(lengths), max_size=sum(lengths))
+    propensities = draw(st.none() | chances)
+    return pr.Trajectories(*columns, taken.reshape(-1, width) if width else taken, propensities)
 
 
 @settings(deadline=None, max_examples=60)

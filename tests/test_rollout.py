@@ -48,19 +48,20 @@ def choose(observations):
 
 def by_hand(env, policy, seeds, limit=None):
     """One environment, one episode after the other; the seed None keeps its random state."""
-    states, rewards, lengths, ends = [], [], [], []
+    states, rewards, lengths, ends, actions = [], [], [], [], []
     for seed in seeds:
         observation, _ = env.reset(seed=seed)
         states.append(observation)
         ended = cut = False
         lengths.append(0)
         while not (ended or cut or lengths[-1] == limit):
-            observation, reward, ended, cut, _ = env.step(policy(np.array([observation]))[0])
+            actions.append(policy(np.array([observation]))[0])
+            observation, reward, ended, cut, _ = env.step(actions[-1])
             states.append(observation)
             rewards.append(reward)
             lengths[-1] += 1
         ends.append(bool(ended))
-    return pr.Trajectories(np.array(states), rewards, lengths, ends)
+    return pr.Trajectories(np.array(states), rewards, lengths, ends, actions)
 
 
 def seeds(seed, episodes):
@@ -148,7 +149,7 @@ def zeros(observations):
 def test_terminated_and_truncated_are_kept_apart(make, max_steps, length, terminated, num_envs):
     data = pr.rollout(make, zeros, episodes=5, seed=0, num_envs=num_envs, max_steps=max_steps)
     one = pr.Trajectories(
-        np.arange(length + 1.0)[:, None], np.arange(1.0, length + 1), [length], [terminated]
+        np.arange(length + 1.0)[:, None], np.arange(1.0, length + 1), [length], [terminated], [0] * length
     )
     assert_same(data, pr.Trajectories.concatenate([one] * 5))
 
@@ -220,7 +221,7 @@ def test_a_vector_environment_with_autoreset(mode, n, episodes):
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_final_observations_of_vector_environments(mode):
     data = pr.rollout(vector(mode, 3, lambda: Count(limit=4, copy=True)), zeros, episodes=7)
-    one = pr.Trajectories(np.arange(5.0)[:, None], np.arange(1.0, 5), [4], [False])
+    one = pr.Trajectories(np.arange(5.0)[:, None], np.arange(1.0, 5), [4], [False], [0] * 4)
     assert_same(data, pr.Trajectories.concatenate([one] * 7))
 
 
@@ -369,18 +370,22 @@ def test_a_projection_that_changes_its_mind():
 def test_actions_reach_their_environments(space, answer, taken):
     envs = [Shaped("discrete", space) for _ in range(2)]
     waiting = iter(envs)
-    pr.rollout(lambda: next(waiting), lambda batch: answer, episodes=2)
+    data = pr.rollout(lambda: next(waiting), lambda batch: answer, episodes=2)
     assert [np.asarray(env.actions[0]).tolist() for env in envs] == taken
+    assert data.actions.tolist() == [taken[0], taken[0], taken[1], taken[1]]
+    assert data.actions.dtype == (np.int64 if isinstance(space, spaces.Discrete) else np.float64)
+    assert data.propensities is None
 
 
 def test_actions_that_are_no_arrays():
     space = spaces.Dict(push=spaces.Box(-1, 1, (1,), np.float32), turn=spaces.Discrete(3))
     env = Shaped("discrete", space)
-    pr.rollout(
+    data = pr.rollout(
         env, lambda batch: {"push": np.full((1, 1), 0.5, np.float32), "turn": np.array([2])}, episodes=1
     )
     assert [float(action["push"][0]) for action in env.actions] == [0.5, 0.5]
     assert [int(action["turn"]) for action in env.actions] == [2, 2]
+    assert data.actions is None
 
 
 @pytest.mark.parametrize(

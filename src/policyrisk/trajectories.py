@@ -2,7 +2,9 @@
 
 An episode of length T visits states x_0, …, x_T and earns rewards r_0, …, r_{T−1}. It either
 *terminated* (x_T is the end: nothing follows, φ(x_T) = 0) or was *cut off* (a time limit: the process
-would have gone on from x_T). The two are kept apart everywhere.
+would have gone on from x_T). The two are kept apart everywhere. The actions a_0, …, a_{T−1} that were taken,
+and the probabilities with which the policy that was recorded took them, its *propensities*, may be there too:
+they serve to judge another policy from the same episodes, and nothing else looks at them.
 
 A *source* of episodes is one :class:`Trajectories` or any re-iterable of them (a stream): a list, or an
 object whose ``__iter__`` starts anew each time.
@@ -19,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, as_number, name_some, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, as_array, as_floats, as_number, name_some, readonly
 from policyrisk.errors import InvalidInputError, MismatchError
 
 COLUMNS = ("states", "rewards", "lengths", "terminated")
+ACTION_COLUMNS = ("actions", "propensities")  # which a record may lack
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +43,16 @@ class Trajectories:
     [2.0, 1.0]
     >>> data[1].states.tolist()
     [[0], [1]]
+    >>> Trajectories([[0], [1], [2]], [1.0, 1.0], [2], [True], actions=[3, 0], propensities=[0.25, 1.0])[0]
+    Trajectories(1 episodes, 1 terminated, 2 transitions, dim 1, actions, propensities)
     """
 
     states: npt.NDArray[Any]  # (transitions + episodes, dim), float64 or int64, each episode's x_T included
     rewards: Floats  # (transitions,)
     lengths: Ints  # (episodes,)
     terminated: Bools  # (episodes,), False where the episode was cut off
+    actions: npt.NDArray[Any] | None = None  # (transitions,) int64, or (transitions, k) float64: continuous
+    propensities: Floats | None = None  # (transitions,) in (0, 1], of the actions
 
     def __post_init__(self) -> None:
         rewards = as_floats(self.rewards, "rewards", (None,))
@@ -67,20 +74,40 @@ class Trajectories:
                 f"states must have sum(lengths) + episodes = {rewards.size + lengths.size} rows, got "
                 f"{len(states)}; include the state that each episode ended in"
             )
-        self._set(states.copy(), rewards.copy(), lengths.copy(), terminated.copy())
+        actions = None if self.actions is None else _as_actions(self.actions, rewards.size)
+        propensities = None
+        if self.propensities is not None:
+            propensities = _as_propensities(self.propensities, rewards.size)
+            if actions is None:
+                raise InvalidInputError(
+                    "propensities must come with the actions that they belong to, got no actions; pass both"
+                )
+        columns = (states, rewards, lengths, terminated, actions, propensities)
+        self._set(*(None if column is None else column.copy() for column in columns))
 
-    def _set(self, *columns: npt.NDArray[Any]) -> None:
-        for name, array in zip(COLUMNS, columns, strict=True):
-            object.__setattr__(self, name, readonly(array))
+    def _set(self, *columns: npt.NDArray[Any] | None) -> None:
+        for name, array in zip(COLUMNS + ACTION_COLUMNS, columns, strict=True):
+            object.__setattr__(self, name, None if array is None else readonly(array))
 
     @classmethod
     def _view(
-        cls, states: npt.NDArray[Any], rewards: Floats, lengths: Ints, terminated: Bools
+        cls,
+        states: npt.NDArray[Any],
+        rewards: Floats,
+        lengths: Ints,
+        terminated: Bools,
+        actions: npt.NDArray[Any] | None = None,
+        propensities: Floats | None = None,
     ) -> Trajectories:
         """A record over parts of arrays that were validated already."""
         record = object.__new__(cls)
-        record._set(states, rewards, lengths, terminated)
+        record._set(states, rewards, lengths, terminated, actions, propensities)
         return record
+
+    def _part(self, states: _Rows, steps: _Rows, lengths: Ints, terminated: Bools) -> Trajectories:
+        """A record of some rows of the states and of what there is for each transition."""
+        taken = (None if column is None else column[steps] for column in (self.actions, self.propensities))
+        return self._view(self.states[states], self.rewards[steps], lengths, terminated, *taken)
 
     @classmethod
     def concatenate(cls, parts: Iterable[Trajectories]) -> Trajectories:
@@ -98,7 +125,14 @@ class Trajectories:
                     f"parts must agree on the states' dimension, got {records[0].dim} and {part.dim}; "
                     "keep different tasks apart"
                 )
-        return cls._view(*(np.concatenate([getattr(part, name) for part in records]) for name in COLUMNS))
+            if part.action_kind != records[0].action_kind:
+                raise MismatchError(
+                    f"parts must agree on their actions, got {records[0].action_kind} and "
+                    f"{part.action_kind}; give them to all parts, or to none"
+                )
+        names = [name for name in COLUMNS + ACTION_COLUMNS if getattr(records[0], name) is not None]
+        joined = {name: np.concatenate([getattr(part, name) for part in records]) for name in names}
+        return cls._view(**joined)
 
     def __len__(self) -> int:
         return self.lengths.size
@@ -119,9 +153,9 @@ class Trajectories:
         if np.array_equal(chosen, np.arange(len(self))):
             return self
         begin, lengths = self.offsets[chosen], self.lengths[chosen]
-        return self._view(
-            self.states[_ranges(begin + chosen, lengths + 1)],
-            self.rewards[_ranges(begin, lengths)],
+        return self._part(
+            _ranges(begin + chosen, lengths + 1),
+            _ranges(begin, lengths),
             lengths,
             self.terminated[chosen],
         )
@@ -132,22 +166,29 @@ class Trajectories:
             return self
         left = np.flatnonzero(lengths)
         begin, some = self.offsets[left], lengths[left]
-        return self._view(
-            self.states[_ranges(begin + left, some + 1)],
-            self.rewards[_ranges(begin, some)],
-            some,
-            self.terminated[left],
-        )
+        return self._part(_ranges(begin + left, some + 1), _ranges(begin, some), some, self.terminated[left])
 
     def _span(self, first: int, last: int) -> Trajectories:
         """Episodes first, …, last − 1, sharing memory."""
         t0, t1 = int(self.offsets[first]), int(self.offsets[last])
-        return self._view(
-            self.states[t0 + first : t1 + last],
-            self.rewards[t0:t1],
+        return self._part(
+            slice(t0 + first, t1 + last),
+            slice(t0, t1),
             self.lengths[first:last],
             self.terminated[first:last],
         )
+
+    @property
+    def action_kind(self) -> str:
+        """What is known of the actions, in words.
+
+        >>> Trajectories([[0], [1]], [1.0], [1], [True], actions=[[0.5, -0.5]]).action_kind
+        'actions of dim 2'
+        """
+        if self.actions is None:
+            return "no actions"
+        kind = "actions" if self.actions.ndim == 1 else f"actions of dim {self.actions.shape[1]}"
+        return kind if self.propensities is None else f"{kind}, propensities"
 
     @property
     def dim(self) -> int:
@@ -196,11 +237,13 @@ class Trajectories:
     def __repr__(self) -> str:
         return (
             f"Trajectories({len(self)} episodes, {int(self.terminated.sum())} terminated, "
-            f"{self.transitions} transitions, dim {self.dim})"
+            f"{self.transitions} transitions, dim {self.dim}"
+            + (")" if self.actions is None else f", {self.action_kind})")
         )
 
 
 Source: TypeAlias = "Trajectories | Iterable[Trajectories]"
+_Rows: TypeAlias = "slice | Ints"
 
 
 def batches(source: Source) -> Iterator[Trajectories]:
@@ -351,3 +394,35 @@ def _as_state_rows(value: Sequence[object] | npt.ArrayLike) -> npt.NDArray[Any]:
     if np.issubdtype(array.dtype, np.integer) and array.ndim == 2:
         return array.astype(np.int64)
     return as_floats(array, "states", (None, None))
+
+
+def _as_actions(value: object, transitions: int) -> npt.NDArray[Any]:
+    """Whole numbers (transitions,), or coordinates (transitions, k)."""
+    array = as_array(value, "actions", f"numbers of shape ({transitions},) or ({transitions}, k)")
+    if array.ndim not in (1, 2) or len(array) != transitions or 0 in array.shape[1:]:
+        raise InvalidInputError(
+            f"actions must have shape ({transitions},), or ({transitions}, k) for continuous ones, got "
+            f"{array.shape}; give one for each reward, and none for the states that episodes ended in"
+        )
+    if array.ndim == 2:
+        return as_floats(array, "actions", (None, None))
+    if array.dtype.kind == "f":
+        whole = array == np.rint(array)  # nan is not, inf is
+        broken = np.flatnonzero(~(whole & (np.abs(array) < 2.0**53)))
+        if broken.size:
+            raise InvalidInputError(
+                f"actions of shape ({transitions},) must be whole numbers, got {array[broken[0]]} at index "
+                f"{broken[0]}; pass continuous actions in the shape ({transitions}, k)"
+            )
+    return array.astype(np.int64)
+
+
+def _as_propensities(value: object, transitions: int) -> Floats:
+    propensities = as_floats(value, "propensities", (transitions,))
+    outside = np.flatnonzero(~((propensities > 0) & (propensities <= 1)))
+    if outside.size:
+        raise InvalidInputError(
+            f"propensities must be in (0, 1], got {propensities[outside[0]]} at index {outside[0]}; give the "
+            "probability with which the recorded policy took the action that it took"
+        )
+    return propensities

@@ -8,6 +8,7 @@ import numpy.typing as npt
 class EpisodeData:
     id: int
     observations: Any
+    actions: Any
     rewards: npt.NDArray[Any]
     terminations: npt.NDArray[Any]
     truncations: npt.NDArray[Any]

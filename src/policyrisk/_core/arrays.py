@@ -19,6 +19,7 @@ Matrix: TypeAlias = "Floats | sp.csr_array[Any, tuple[int, int]]"
 
 Seed: TypeAlias = "int | np.random.SeedSequence | np.random.Generator | None"
 
+_ROUNDING = 1e-6  # of a sum of probabilities in single precision
 _STRIP = 64  # rows whose transposes are read together: a page of memory holds few entries of a column
 
 
@@ -50,6 +51,19 @@ def as_floats(value: object, name: str, shape: tuple[int | None, ...]) -> Floats
             f"{name} must be finite, got {array[where]} at index {where}; remove or repair that entry"
         )
     return array
+
+
+def as_distributions(value: object, name: str, shape: tuple[int | None, int | None]) -> Floats:
+    """Rows of probabilities that sum to 1, up to the rounding of single precision, or an error."""
+    table = as_floats(value, name, shape)
+    off = np.abs(table @ np.ones(table.shape[1]) - 1.0) > _ROUNDING
+    if off.any() or table.min(initial=0.0) < 0:
+        wrong = np.flatnonzero(off | (table < 0).any(axis=1))
+        raise InvalidInputError(
+            f"{name} must have rows of probabilities, got {table[wrong[0]].tolist()} in row "
+            f"{name_some(wrong)}; make every entry at least 0 and every row sum to 1"
+        )
+    return table
 
 
 def check_shape(array: npt.NDArray[Any], name: str, shape: tuple[int | None, ...]) -> None:

@@ -86,6 +86,13 @@ def evaluate(
     terminated: Annotated[str | None, _column(help="Column that says where an episode ended.")] = None,
     truncated: Annotated[str | None, _column(help="Column that says where one was cut off.")] = None,
     step: Annotated[str | None, _column(help="The step's column.")] = None,
+    action: Annotated[
+        str | None,
+        _column(help="The action's column, or those of a continuous one, as in fx,fy (of one: force,)."),
+    ] = None,
+    propensity: Annotated[
+        str | None, _column(help="Column of the probability with which the action was taken.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The policy's name, else that of --out.")] = None,
     level: LevelOption = 0.95,
     seed: SeedOption = None,
@@ -118,6 +125,8 @@ def evaluate(
         "terminated": terminated,
         "truncated": truncated,
         "step": step,
+        "action": _names(action, "--action") if action is not None and "," in action else action,
+        "propensity": propensity,
     }
     check_folder(out)
     clock = Clock()
@@ -158,12 +167,14 @@ def evaluate(
     typer.echo(as_json_text(numbers) if as_json else _text(evaluation, seconds, written))
 
 
-def _names(text: str | None) -> list[str] | None:
+def _names(text: str | None, option: str = "--state") -> list[str] | None:
     """Names with commas between."""
     found = None if text is None else [name.strip() for name in text.split(",")]
+    if option == "--action" and found is not None and found[-1] == "":
+        found.pop()
     if found is not None and (not all(found) or len(set(found)) < len(found)):
         raise typer.BadParameter(
-            f"{text!r} must be names with commas between, each once, as in x,y", param_hint="--state"
+            f"{text!r} must be names with commas between, each once, as in x,y", param_hint=option
         )
     return found
 

@@ -22,8 +22,9 @@ def rollout(
     policy: Annotated[
         str,
         typer.Option(
-            help="module:name of a function on observations, or of an object or class with predict; the "
-            "current folder is looked in too. random for random actions."
+            help="module:name of a function from observations to actions, or to the probabilities of "
+            "Discrete ones, or of an object or class with predict; the current folder is looked in too. "
+            "random for random actions."
         ),
     ],
     episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")],
@@ -49,7 +50,9 @@ def rollout(
     ray_address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Record episodes of a policy in a Gymnasium environment.
+    """Record episodes of a policy in a Gymnasium environment: states, rewards and actions.
+
+    The probabilities of the actions are recorded with them where the policy tells them.
 
     Example: policyrisk rollout CartPole-v1 --policy random --episodes 1000 --seed 0 --out random.parquet
     """
@@ -159,11 +162,20 @@ class RandomActions:
 
     def __call__(self, observations: Any) -> Any:
         """An action for each of the observations."""
-        while isinstance(observations, dict | tuple):
-            observations = next(
-                iter(observations.values() if isinstance(observations, dict) else observations)
-            )
-        return [self.space.sample() for _ in range(len(observations))]
+        return [self.space.sample() for _ in range(_count(observations))]
+
+    def probabilities(self, observations: Any) -> Any:
+        """Those of Discrete actions, (n, actions)."""
+        import numpy as np
+
+        return np.full((_count(observations), self.space.n), 1.0 / self.space.n)
+
+
+def _count(observations: Any) -> int:
+    """The number of observations in a batch."""
+    while isinstance(observations, dict | tuple):
+        observations = next(iter(observations.values() if isinstance(observations, dict) else observations))
+    return len(observations)
 
 
 def _policy(text: str) -> Any:

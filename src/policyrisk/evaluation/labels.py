@@ -113,7 +113,8 @@ def stated_labels(given: Sequence[str], names: Sequence[str], data: Any) -> Mapp
                 f"{len(columns)} columns for {len(names)} coordinates; write a list's numbers "
                 "into columns of their own"
             )
-        found |= {columns.index(column): texts for column, texts in data.labels.items()}
+        texts = {column: names for column, names in data.labels.items() if column in columns}
+        found |= {columns.index(column): names for column, names in texts.items()}
     return dict(sorted(found.items()))
 
 

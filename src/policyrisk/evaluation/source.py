@@ -13,13 +13,14 @@ from policyrisk.distributed.shards import as_shards
 from policyrisk.errors import InvalidInputError
 from policyrisk.passes.survey import Survey
 from policyrisk.readers import Stream, read
+from policyrisk.readers.any_source import has_columns
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
 
 def opened(source: Any, columns: Mapping[str, Any]) -> Source:
     """The episodes: a stream where they are in files, whose reader's options are ``columns``."""
     if _paths(source):
-        return read(source, **columns)
+        return read(source, **_asked_for(source, columns))
     # A data frame can be iterated over too: it gives its columns' names.
     if not isinstance(source, Iterable) or hasattr(source, "columns"):
         raise InvalidInputError(
@@ -38,7 +39,12 @@ def opened(source: Any, columns: Mapping[str, Any]) -> Source:
 
 def shards_of(source: Any, columns: Mapping[str, Any]) -> list[distributed.Shard]:
     """The same in pieces, for the workers of a cluster."""
-    return distributed.shards(source, **columns) if _paths(source) else as_shards(source)
+    return distributed.shards(source, **_asked_for(source, columns)) if _paths(source) else as_shards(source)
+
+
+def _asked_for(source: Any, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The reader's options. The recorded policy's own risk needs no actions: unless named, none are read."""
+    return {"action": None, "propensity": None, **columns} if has_columns(source) else columns
 
 
 def described(source: Any) -> str:

@@ -136,8 +136,7 @@ class SampledEpisodes:
     def taking(self, batch: Trajectories, keys: Floats) -> SampledEpisodes:
         """With the episodes of a batch, of which copies are kept, so that the batch can go."""
         chosen, limit = _fitting(keys, batch.lengths, self.limit, self.bounds)
-        parts = (batch[k] for k in chosen.tolist())
-        kept = tuple(Trajectories(part.states, part.rewards, part.lengths, part.terminated) for part in parts)
+        kept = tuple(replace(batch[k]) for k in chosen.tolist())
         return self + SampledEpisodes(self.bounds, keys[chosen], kept, limit)
 
     def __add__(self, other: SampledEpisodes) -> SampledEpisodes:

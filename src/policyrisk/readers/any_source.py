@@ -49,6 +49,11 @@ def read(path: PathOrPaths, **options: Any) -> Stream:
     return reader(target, **options)
 
 
+def has_columns(path: PathOrPaths) -> bool:
+    """Whether what is there is read by columns that have names."""
+    return _reader(path)[0] in (read_parquet, read_csv)
+
+
 def _reader(path: PathOrPaths) -> tuple[Callable[..., Stream], Any]:
     if isinstance(path, str) and path.startswith(_MINARI):
         return read_minari, path.removeprefix(_MINARI)

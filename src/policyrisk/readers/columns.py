@@ -3,14 +3,15 @@
 Which columns hold what is a :class:`Layout`; a table's own columns are matched with it once for each file,
 and each batch is then converted and checked row by row: types, nulls, finite numbers, ids that come back.
 
-A column of text in the state is a label, and its names are numbered 0, 1, … in the order of the alphabet, so
-that the numbers depend on the set of names alone: not on the order of rows, on batches, or on who reads what.
+A column of text in the state, or of the action, is a label, and its names are numbered 0, 1, … in the order
+of the alphabet, so that the numbers depend on the set of names alone: not on the order of rows, on batches,
+or on who reads what.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _OPTIONAL = ("terminated", "truncated", "step")  # a table without a column of that name may have none
 USUAL = ("episode", "reward", *_OPTIONAL)
+# Found on their own, where nothing else is read from them; of actions also action_0, action_1, …
+ACTIONS, PROPENSITIES = ("action", "actions"), ("propensity", "action_probability")
 LabelNames: TypeAlias = Mapping[str, tuple[str, ...]]  # of each column of text, in the order of their numbers
 
 
@@ -39,22 +42,40 @@ class Layout:
     terminated: str | None = "terminated"
     truncated: str | None = "truncated"
     step: str | None = "step"
-    text: frozenset[str] = frozenset()  # columns of the state that hold names
+    action: str | tuple[str, ...] | None = None  # a tuple: the coordinates of a continuous one
+    propensity: str | None = None
+    text: frozenset[str] = frozenset()  # columns of the state, and of the action, that hold names
 
     @classmethod
     def of_text(cls, columns: Iterable[str]) -> Layout:
         """These columns alone, to find out their names."""
         first, *_ = names = tuple(columns)
-        return cls(names, first, first, None, None, None, frozenset(names))
+        return cls(names, first, first, None, None, None, text=frozenset(names))
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """The action's columns."""
+        return _each(self.action)
 
     def used(self) -> list[str]:
         """All columns that are read, once each."""
-        names = (*(self.state or ()), *(getattr(self, argument) for argument in USUAL))
+        usual = (getattr(self, argument) for argument in USUAL)
+        names = (*(self.state or ()), *usual, *self.actions, self.propensity)
         return list(dict.fromkeys(name for name in names if name is not None))
 
 
-def as_layout(state: str | Sequence[str] | None, *columns: str | None) -> Layout:
-    """A layout of a caller's arguments: the state's columns, and the others in the order of USUAL."""
+def _each(names: Any) -> tuple[Any, ...]:
+    """The names in a tuple, or the one that is none."""
+    return names if isinstance(names, tuple) else () if names is None else (names,)
+
+
+def as_layout(
+    state: str | Sequence[str] | None,
+    *columns: str | None,
+    action: str | Sequence[str] | None = None,
+    propensity: str | None = None,
+) -> Layout:
+    """A layout of a caller's arguments: the state's columns, those in the order of USUAL, the action's."""
     names = (state,) if isinstance(state, str) else None if state is None else tuple(state)
     if names is not None and (not names or not all(isinstance(name, str) for name in names)):
         raise InvalidInputError(
@@ -65,7 +86,16 @@ def as_layout(state: str | Sequence[str] | None, *columns: str | None) -> Layout
     for argument, name in zip(USUAL, columns, strict=True):
         if not (isinstance(name, str) or (name is None and argument in _OPTIONAL)):
             raise InvalidInputError(f"{argument} must be a column's name, got {name!r}; pass a string")
-    return Layout(names, *columns)  # type: ignore[arg-type]  # checked above
+    coordinates: Any = tuple(action) if isinstance(action, list | tuple) else action
+    if coordinates == () or not all(isinstance(name, str) for name in _each(coordinates)):
+        raise InvalidInputError(
+            f"action must be a column's name, or a list of names for a continuous action, got {action!r}; "
+            "pass for example 'action' or ['force_x', 'force_y']"
+        )
+    if not isinstance(propensity, str | None):
+        raise InvalidInputError(f"propensity must be a column's name, got {propensity!r}; pass a string")
+    found = Layout(names, *columns)  # type: ignore[arg-type]  # checked above
+    return replace(found, action=coordinates, propensity=propensity)
 
 
 def match(layout: Layout, names: Sequence[str], file: str) -> Layout:
@@ -95,20 +125,46 @@ def match(layout: Layout, names: Sequence[str], file: str) -> Layout:
             f"terminated or truncated must name a column of booleans, {there}; add one that says in each "
             "episode's last row whether it ended there or was cut off"
         )
-    return Layout(state, **found, text=layout.text)
+    free = [name for name in names if name not in {*state, *found.values()}]
+    action, propensity = layout.action, layout.propensity
+    if action == ACTIONS[0]:
+        action = _first(ACTIONS, free) or _numbered(action, free) or None
+    elif action is not None:
+        for name in layout.actions:
+            has(name, "action")
+    if propensity == PROPENSITIES[0]:
+        propensity = _first(PROPENSITIES, free) if action is not None else None
+    elif propensity is not None:
+        has(propensity, "propensity")
+        if action is None:
+            raise InvalidInputError(
+                f"propensity must come with a column of the action that it belongs to, {there}; pass "
+                "action=... with it"
+            )
+    return Layout(state, **found, action=action, propensity=propensity, text=layout.text)
+
+
+def _first(usual: Sequence[str], names: Sequence[str]) -> str | None:
+    return next((name for name in usual if name in names), None)
+
+
+def _numbered(stem: str, names: Sequence[str]) -> tuple[str, ...]:
+    """stem_0, stem_1, … as far as there are columns of these names."""
+    numbered: list[str] = []
+    while f"{stem}_{len(numbered)}" in names:
+        numbered.append(f"{stem}_{len(numbered)}")
+    return tuple(numbered)
 
 
 def _usual_state(names: Sequence[str], there: str) -> tuple[str, ...]:
     if "state" in names:
         return ("state",)
-    numbered: list[str] = []
-    while f"state_{len(numbered)}" in names:
-        numbered.append(f"state_{len(numbered)}")
+    numbered = _numbered("state", names)
     if not numbered:
         raise InvalidInputError(
             f"state must name the columns of the state, {there}; pass for example state=['x', 'y']"
         )
-    return tuple(numbered)
+    return numbered
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -143,6 +199,7 @@ class Converter:
         self._ids = EpisodeIds()
         self._last: Any = None  # the id of the row before
         self._widths: dict[str, int] = {}  # of list columns
+        self._places: Ints | None = None  # in the batch, of the rows that are converted, where not all are
 
     def rows(self, batch: pa.RecordBatch) -> CheckedRows:
         """The rows of the next batch."""
@@ -160,6 +217,8 @@ class Converter:
             truncated=self._flags(batch, layout.truncated, ended),
             steps=None if layout.step is None else self._numbers(batch.column(layout.step), layout.step),
         )
+        if layout.action is not None:
+            rows = rows._replace(**self._taken(batch, ended))
         self._row += batch.num_rows
         return rows
 
@@ -239,6 +298,47 @@ class Converter:
             )
         return flags.astype(np.bool_, copy=False)
 
+    def _taken(self, batch: pa.RecordBatch, ended: Bools) -> dict[str, npt.NDArray[Any]]:
+        """The actions and the propensities, which end rows have none of."""
+        self._places = np.flatnonzero(~ended)
+        some = batch.take(self._places) if ended.any() else batch
+        found = {"actions": self._actions(some)}
+        if self.layout.propensity is not None:
+            found["propensities"] = self._propensities(some.column(self.layout.propensity))
+        for name, values in found.items() if ended.any() else ():
+            found[name] = np.zeros((len(ended), *values.shape[1:]), dtype=values.dtype)
+            found[name][self._places] = values
+        self._places = None
+        return found
+
+    def _actions(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
+        """Whole numbers (n,) of one column of numbers or text; (n, k) of several, or of lists, continuous."""
+        name = self.layout.action
+        parts = [self._coordinates(batch.column(each), each) for each in self.layout.actions]
+        if not isinstance(name, str) or _is_list(batch.column(name).type):
+            return np.concatenate(parts, axis=1).astype(np.float64, copy=False)
+        values = parts[0][:, 0]
+        if values.dtype == np.float64:
+            self._refuse(
+                (values != np.rint(values)) | (np.abs(values) >= 2.0**53),
+                f"{name} must hold whole numbers or names",
+                lambda at: values[at],
+                f"pass action=[{name!r}] where the actions are continuous, or action=None to leave them out",
+            )
+        return values.astype(np.int64, copy=False)
+
+    def _propensities(self, column: pa.Array[Any]) -> Floats:
+        name = self.layout.propensity or ""
+        values: Floats = self._numbers(column, name).astype(np.float64, copy=False)
+        self._refuse(
+            ~((values > 0.0) & (values <= 1.0)),
+            f"{name} must be in (0, 1]",
+            lambda at: values[at],
+            "give the probability with which the recorded policy took the action that it took, or pass "
+            "propensity=None to leave it out",
+        )
+        return values
+
     def _coordinates(self, column: Any, name: str) -> npt.NDArray[Any]:
         """One column as an array (n, width): a number, or a list of them, in each row."""
         import pyarrow.compute as pc
@@ -247,12 +347,13 @@ class Converter:
         column = _decoded(column)
         if name in self.layout.text:
             return self._codes(column, name)[:, None]
-        fixed = types.is_fixed_size_list(column.type)
-        if not (fixed or types.is_list(column.type) or types.is_large_list(column.type)):
+        if not _is_list(column.type):
             return self._numbers(column, name)[:, None]
         self._check_no_nulls(column, name, "fill it in or leave its episode out")
-        if fixed:
+        if types.is_fixed_size_list(column.type):
             width = column.type.list_size
+        elif not len(column):
+            width = self._widths.get(name, 1)
         else:
             widths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
             width = self._widths.setdefault(name, int(widths[0]))
@@ -260,13 +361,13 @@ class Converter:
                 widths != width,
                 f"{name} must have as many numbers in every row",
                 lambda at: f"{widths[at]} after {width}",
-                "give every state the same coordinates",
+                "give it the same coordinates in all of them",
             )
         self._refuse(
             np.array([width == 0]),
             f"{name} must hold at least one number",
             "an empty list",
-            "pass the columns of the state",
+            "name another column",
         )
         return self._numbers(column.flatten(), name, width=width).reshape(-1, width)
 
@@ -315,8 +416,8 @@ class Converter:
         from pyarrow import types
 
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-            state = self.layout.state or ()
-            self._refuse_type(name, "numbers, or of text in all files" if name in state else "numbers", kind)
+            named = (*(self.layout.state or ()), self.layout.action)
+            self._refuse_type(name, "numbers, or of text in all files" if name in named else "numbers", kind)
 
     def _check_no_nulls(self, column: pa.Array[Any], name: str, remedy: str, width: int = 1) -> None:
         if column.null_count:
@@ -324,12 +425,22 @@ class Converter:
 
     def _refuse(self, wrong: Bools, rule: str, got: Got, remedy: str, width: int = 1) -> None:
         """Raise for the first wrong entry of the batch; ``width`` of them make a row."""
-        refuse_first(self.file, self._row, wrong, rule, got, remedy, width)
+        row = self._row
+        if self._places is not None and wrong.any():
+            at = int(wrong.argmax()) // width
+            row += int(self._places[at]) - at
+        refuse_first(self.file, row, wrong, rule, got, remedy, width)
 
     def _refuse_type(self, name: str, rule: str, kind: pa.DataType) -> None:
         raise InvalidInputError(
             f"{name} must be a column of {rule}, got {kind} in {self.file}; convert it or name another column"
         )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
 
 
 def _decoded(column: Any) -> Any:

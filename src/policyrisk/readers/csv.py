@@ -28,6 +28,8 @@ def read_csv(
     terminated: str | None = "terminated",
     truncated: str | None = "truncated",
     step: str | None = "step",
+    action: str | Sequence[str] | None = "action",
+    propensity: str | None = "propensity",
     codes: Mapping[str, Sequence[str]] | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Stream:
@@ -36,7 +38,7 @@ def read_csv(
     The layout, the arguments and the checks are those of :func:`~policyrisk.readers.parquet.read_parquet`. An
     empty reward stands for null: the row of the end state. Text has no types, so that states are float64, but
     for columns of names, or of ``true`` and ``false``, at the beginning of the first file; ids are strings,
-    and flags are ``true`` or ``false``, or 1 or 0.
+    flags are ``true`` or ``false``, or 1 or 0, and a column of numbers that holds actions holds whole ones.
 
     >>> import tempfile, pathlib; folder = tempfile.TemporaryDirectory()
     >>> path = pathlib.Path(folder.name, "log.csv")
@@ -45,7 +47,9 @@ def read_csv(
     [[0.5], [0.7], [0.9]]
     >>> folder.cleanup()
     """
-    layout = as_layout(state, episode, reward, terminated, truncated, step)
+    layout = as_layout(
+        state, episode, reward, terminated, truncated, step, action=action, propensity=propensity
+    )
     return table_stream(path, "a CSV file with a header", ".csv", _open, layout, batch_rows, codes)
 
 
@@ -66,7 +70,7 @@ def _batches(path: str, booleans: set[str], layout: Layout, rows: int) -> Iterat
     from pyarrow import csv
 
     texts = {layout.episode, *layout.text}
-    flags = {layout.terminated, layout.truncated, *(booleans & set(layout.state or ()))}
+    flags = {layout.terminated, layout.truncated, *(booleans & {*(layout.state or ()), *layout.actions})}
     types = {
         name: pa.string() if name in texts else pa.bool_() if name in flags else pa.float64()
         for name in layout.used()

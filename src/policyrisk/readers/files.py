@@ -87,16 +87,18 @@ def table_stream(
 ) -> Stream:
     """A stream over the episodes of some files of one kind; the first file's columns are checked at once.
 
-    That file also says which columns of the state hold text. Their names are found out when they are first
-    needed, in a pass over these columns of all files, each of them whole (``open_whole``).
+    That file also says which columns of the state, or of the action, hold text. Their names are found out
+    when they are first needed, in a pass over these columns of all files, each of them whole
+    (``open_whole``).
     """
     check_installed("pyarrow", f"reading {kind}")
     rows = as_count(batch_rows, "batch_rows", 1)
     files = find_files(path, suffix)
     with damage_named(files[0], kind), open_table(files[0]) as table:
         kinds = dict(zip(table.names, table.types, strict=True))
-        state = match(layout, table.names, str(files[0])).state or ()
-        layout = replace(layout, text=frozenset(name for name in state if is_text(kinds[name])))
+        first = match(layout, table.names, str(files[0]))
+        labels_in = (*(first.state or ()), *((first.action,) if isinstance(first.action, str) else ()))
+        layout = replace(layout, text=frozenset(name for name in labels_in if is_text(kinds[name])))
     given = _checked_codes(codes, layout.text)
 
     once: list[LabelNames] = []  # found out already
@@ -128,7 +130,7 @@ def table_stream(
     name = str(path if isinstance(path, str | os.PathLike) else files[0])
     if not isinstance(path, str | os.PathLike) and len(files) > 1:
         name += f" and {len(files) - 1} more"
-    return Stream(name, parts, rows, labels, tuple(state))
+    return Stream(name, parts, rows, labels, first.state or ())
 
 
 def is_number(text: str) -> bool:
@@ -160,7 +162,7 @@ def _checked_codes(codes: Mapping[str, Sequence[str]] | None, text: frozenset[st
             or not all(isinstance(each, str) for each in names)
         ):
             raise InvalidInputError(
-                f"codes must give different names for columns of text in the state, which are "
+                f"codes must give different names for columns of text that are read, which are "
                 f"{', '.join(sorted(text)) or 'none'}, got {name}={list(names)!r}; leave it out"
             )
     return found
@@ -180,7 +182,8 @@ def damage_named(file: Path, kind: str) -> Iterator[None]:
         if "CSV conversion error" in reason:
             raise InvalidInputError(
                 f"columns of {file} must hold what they hold at their beginning (numbers, true and false, or "
-                f"text in the state), got something else ({reason}); repair it, or leave its episode out"
+                f"text in the state or the action), got something else ({reason}); repair it, or leave its "
+                "episode out"
             ) from error
         raise InvalidInputError(
             f"path must be {kind}, got {file}, which is none, or is damaged or half-written ({reason}); "

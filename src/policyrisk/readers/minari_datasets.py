@@ -13,7 +13,7 @@ from policyrisk._core.arrays import as_count
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.stream import BATCH_ROWS, Piece, Stream
-from policyrisk.simulation.spaces import Project, as_project, as_rows
+from policyrisk.simulation.spaces import Project, action_rows, as_project, as_rows
 from policyrisk.trajectories import Trajectories
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def read_minari(
     episode terminated if the last of its ``terminations`` is true, else it was cut off; a flag before the
     last step is an error. ``project`` is a function of a batch of observations, (T + 1, …) for each episode,
     that returns the states' coordinates, of shape (T + 1, dim): needed for Dict and Tuple observations.
+    Discrete actions are recorded as whole numbers (T,), those of other arrays as coordinates (T, k); those
+    of Dict and Tuple spaces are left out.
 
     An id is looked up among the datasets on this computer (`minari download ID` brings one there).
 
@@ -101,6 +103,7 @@ def _as_part(episode: minari.EpisodeData, dataset: str, project: Project) -> Pie
         states = as_rows(episode.observations, project, T + 1)
         if T == 0:
             return Piece(Trajectories(states[:0], rewards, np.empty(0, np.int64), ends), where, vanished=1)
-        return Piece(Trajectories(states, rewards, np.array([T]), ends[-1:]), where)
+        actions = action_rows(episode.actions)
+        return Piece(Trajectories(states, rewards, np.array([T]), ends[-1:], actions), where)
     except InvalidInputError as error:
         raise InvalidInputError(f"{where}: {error}") from error

@@ -1,8 +1,8 @@
-"""Episodes in NumPy's npz: the four arrays of :class:`~policyrisk.trajectories.Trajectories` by name.
+"""Episodes in NumPy's npz: the arrays of :class:`~policyrisk.trajectories.Trajectories` by name.
 
-States may be text (an array of type U or S). A column of it is a label, numbered as in
+States, and actions (n,), may be text (an array of type U or S). A column of it is a label, numbered as in
 :mod:`policyrisk.readers.columns`, unless all of its texts are numbers. The columns are called ``state``, or
-``state_0``, ``state_1``, … where there are several.
+``state_0``, ``state_1``, … where there are several, and ``action``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.readers.columns import LabelNames
 from policyrisk.readers.files import check_no_numbers, check_target, is_number
 from policyrisk.readers.stream import Piece, Stream
-from policyrisk.trajectories import COLUMNS, Source, Trajectories, batches
+from policyrisk.trajectories import ACTION_COLUMNS, COLUMNS, Source, Trajectories, batches
+
+_COLUMN = {"states": "state", "actions": "action"}  # what a column of an array that may be text is called
 
 
 def read_npz(path: str | os.PathLike[str], *, codes: Mapping[str, Sequence[str]] | None = None) -> Stream:
     """A stream of one batch: an npz file with the arrays states, rewards, lengths and terminated.
 
-    Their shapes are those of :class:`~policyrisk.trajectories.Trajectories`; other arrays are left alone, and
-    nothing is unpickled. States that are text are labels; ``codes`` gives their names in the order of their
-    numbers, by column, where these are not to be the file's own in the order of the alphabet.
+    Their shapes are those of :class:`~policyrisk.trajectories.Trajectories`, as are those of actions and
+    propensities, which it may have; other arrays are left alone, and nothing is unpickled. States and actions
+    that are text are labels; ``codes`` gives their names in the order of their numbers, by column, where
+    these are not to be the file's own in the order of the alphabet.
 
     >>> import tempfile; folder = tempfile.TemporaryDirectory()
     >>> write_npz(Trajectories([[0], [1]], [1.0], [1], [True]), f"{folder.name}/log.npz")
@@ -56,8 +59,8 @@ def npz_labels(files: Iterable[Path]) -> LabelNames:
     """The names in each column of text of some files, in the order of the numbers that stand for them."""
     found: dict[str, set[str]] = {}
     for file in files:
-        if _has_text(file):
-            for column, texts in _columns(_arrays(file)["states"], file).items():
+        if any(_has_text(file, name) for name in _COLUMN):
+            for column, texts in _columns(_arrays(file), file).items():
                 found.setdefault(column, set()).update(np.unique(texts).tolist())
     labels = {column: names for column, names in found.items() if not all(map(is_number, names))}
     for column, names in labels.items():
@@ -65,10 +68,10 @@ def npz_labels(files: Iterable[Path]) -> LabelNames:
     return {column: tuple(sorted(names)) for column, names in labels.items()}
 
 
-def _has_text(file: Path) -> bool:
-    """Whether a file's states are text, by the header of the array; not where there is none."""
+def _has_text(file: Path, name: str) -> bool:
+    """Whether an array of a file is text, by its header; not where there is none."""
     try:
-        with zipfile.ZipFile(file) as archive, archive.open("states.npy") as array:
+        with zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as array:
             first = np.lib.format.read_magic(array) == (1, 0)
             header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
             return header(array)[2].kind in "US"
@@ -76,18 +79,24 @@ def _has_text(file: Path) -> bool:
         return False  # whoever reads it says what is wrong
 
 
-def _columns(states: npt.NDArray[Any], file: Path) -> dict[str, npt.NDArray[Any]]:
-    """The columns of states that are text, by their names."""
-    try:
-        texts = np.char.decode(states, "utf-8") if states.dtype.kind == "S" else states
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(
-            f"states must be text in UTF-8, got other bytes in {file} ({error}); write text of type U"
-        ) from error
-    if texts.ndim < 2:
-        texts = texts.reshape(-1, 1)
-    dim = texts.shape[-1]
-    return {"state" if dim == 1 else f"state_{d}": texts[..., d] for d in range(dim)}
+def _columns(arrays: dict[str, npt.NDArray[Any]], file: Path) -> dict[str, npt.NDArray[Any]]:
+    """The columns of states and actions that are text, by their names."""
+    found: dict[str, npt.NDArray[Any]] = {}
+    for name, column in _COLUMN.items():
+        texts = arrays.get(name, np.empty(0))
+        if texts.dtype.kind not in "US":
+            continue
+        try:
+            texts = np.char.decode(texts, "utf-8") if texts.dtype.kind == "S" else texts
+        except UnicodeDecodeError as error:
+            raise InvalidInputError(
+                f"{name} must be text in UTF-8, got other bytes in {file} ({error}); write text of type U"
+            ) from error
+        if texts.ndim < 2:
+            texts = texts.reshape(-1, 1)
+        dim = texts.shape[-1]
+        found |= {column if dim == 1 else f"{column}_{d}": texts[..., d] for d in range(dim)}
+    return found
 
 
 def _numbered(texts: npt.NDArray[Any], column: str, names: Sequence[str] | None) -> npt.NDArray[Any]:
@@ -115,7 +124,7 @@ def _arrays(file: Path) -> dict[str, npt.NDArray[Any]]:
             pass
         with np.load(file, allow_pickle=False) as archive:
             there = archive.files
-            arrays = {name: archive[name] for name in COLUMNS if name in there}
+            arrays = {name: archive[name] for name in COLUMNS + ACTION_COLUMNS if name in there}
     except DAMAGE as error:
         raise InvalidInputError(
             f"path must be an npz file of plain arrays, got {file}, which is none or is damaged ({error}); "
@@ -133,17 +142,17 @@ def _arrays(file: Path) -> dict[str, npt.NDArray[Any]]:
 def _load(file: Path, labels: LabelNames) -> Trajectories:
     arrays = _arrays(file)
     try:
-        text = arrays["states"].dtype.kind in "US"
-        columns = _columns(arrays["states"], file) if text else {}
+        columns = _columns(arrays, file)
         if not labels.keys() <= columns.keys():
             raise InvalidInputError(
-                f"codes must give names for columns of text in the states, which are "
+                f"codes must give names for columns of text in the states or actions, which are "
                 f"{', '.join(columns) or 'none'}, got {', '.join(labels)}; leave it out"
             )
-        if columns:
-            arrays["states"] = np.stack(
-                [_numbered(texts, name, labels.get(name)) for name, texts in columns.items()], axis=-1
-            )
+        numbers = {name: _numbered(texts, name, labels.get(name)) for name, texts in columns.items()}
+        for name, column in _COLUMN.items():
+            parts = [values for each, values in numbers.items() if each.startswith(column)]
+            if parts:
+                arrays[name] = parts[0] if arrays[name].ndim == 1 else np.stack(parts, axis=-1)
         return Trajectories(**arrays)
     except InvalidInputError as error:
         raise InvalidInputError(f"{file}: {error}") from error
@@ -153,5 +162,6 @@ def write_npz(data: Source, path: str | os.PathLike[str]) -> None:
     """Write Trajectories, or a stream of them, as an npz file that :func:`read_npz` reads back exactly."""
     check_target(path, "data.npz")
     all_of_it = Trajectories.concatenate(batches(data))
-    columns = {name: getattr(all_of_it, name) for name in COLUMNS}
+    names = [name for name in COLUMNS + ACTION_COLUMNS if getattr(all_of_it, name) is not None]
+    columns = {name: getattr(all_of_it, name) for name in names}
     write_atomically(path, lambda file: np.savez_compressed(file, allow_pickle=False, **columns))

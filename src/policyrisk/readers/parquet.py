@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _GROUP_ROWS = 1 << 17
 # Pages are read as they are decoded: a row group may be larger than memory.
 _BUFFER = 1 << 20
+_RULES = ("states of one dimension and type", "actions of one kind")
 
 
 def read_parquet(
@@ -38,6 +39,8 @@ def read_parquet(
     terminated: str | None = "terminated",
     truncated: str | None = "truncated",
     step: str | None = "step",
+    action: str | Sequence[str] | None = "action",
+    propensity: str | None = "propensity",
     codes: Mapping[str, Sequence[str]] | None = None,
     batch_rows: int = BATCH_ROWS,
     row_groups: tuple[int, int] | None = None,
@@ -71,6 +74,12 @@ def read_parquet(
 
     ``step`` rises within an episode; None does not check it.
 
+    ``action`` the action that was taken on leaving the state: a column of whole numbers or of text, whose
+    names are numbered as the state's, or, for continuous actions, a list of columns or a column of lists.
+    ``propensity`` the probability in (0, 1] with which it was taken. End rows have neither. By default they
+    are read where there is a column ``action`` or ``actions``, or columns ``action_0``, ``action_1``, …, and
+    ``propensity`` or ``action_probability``, unless it is among the others; None leaves them out.
+
     Rows that break these rules are errors that name file and row. The files are read in record batches
     of about ``batch_rows`` rows, only the columns needed; memory holds a few of them and the longest episode.
 
@@ -87,7 +96,9 @@ def read_parquet(
     0
     >>> folder.cleanup()
     """
-    layout = as_layout(state, episode, reward, terminated, truncated, step)
+    layout = as_layout(
+        state, episode, reward, terminated, truncated, step, action=action, propensity=propensity
+    )
     return table_stream(
         path,
         "a Parquet file",
@@ -157,8 +168,9 @@ def write_parquet(data: Source, path: str | os.PathLike[str], *, state: Sequence
 
     The columns are ``episode`` (from 0), ``step``, ``state_0``, ``state_1``, … (float64 or int64), ``reward``
     (null in each episode's last row, its end state), ``terminated`` and ``truncated`` (true in the row of the
-    last reward). ``state`` names the state's columns otherwise. The file is written under a temporary name
-    and renamed when it is complete.
+    last reward); of actions ``action`` (int64), or ``action_0``, ``action_1``, … for continuous ones, and
+    ``propensity``, as far as the data have them, null like the reward. ``state`` names the state's columns
+    otherwise. The file is written under a temporary name and renamed when it is complete.
 
     >>> import tempfile; folder = tempfile.TemporaryDirectory()
     >>> write_parquet(Trajectories([[3], [1]], [1.0], [1], [False]), f"{folder.name}/log.parquet")
@@ -207,23 +219,29 @@ def _tables(data: Source, names: Sequence[str] | None) -> Iterator[pa.Table]:
     import pyarrow as pa
 
     written = 0
-    kind: tuple[Any, ...] | None = None
+    kind: tuple[str, str] | None = None
     for batch in batches(data):
         if not len(batch):
             continue
-        this = (batch.dim, batch.states.dtype)
-        if kind is not None and this != kind:
-            raise MismatchError(
-                f"data must have states of one dimension and type throughout, got {kind[0]} of {kind[1]} and "
-                f"then {this[0]} of {this[1]}; write them to different files"
-            )
+        this = (f"{batch.dim} of {batch.states.dtype}", batch.action_kind)
+        for before, now, rule in zip(kind or this, this, _RULES, strict=True):
+            if before != now:
+                raise MismatchError(
+                    f"data must have {rule} throughout, got {before} and then {now}; write them to different "
+                    "files"
+                )
         kind = this
         if names is not None and len(names) != batch.dim:
             raise InvalidInputError(
                 f"state must name {batch.dim} columns, one for each coordinate, got {len(names)}: "
                 f"{', '.join(names)}; name each once"
             )
-        yield pa.table(_columns(batch, written, names))
+        taken = _taken_columns(batch)
+        for name in set(names or ()) & taken.keys():
+            raise InvalidInputError(
+                f"state must not name a column {name!r}, which the actions have; choose another name"
+            )
+        yield pa.table({**_columns(batch, written, names), **taken})
         written += len(batch)
 
 
@@ -243,3 +261,23 @@ def _columns(data: Trajectories, first: int, names: Sequence[str] | None) -> dic
         "terminated": np.isin(rows, finals[data.terminated] - 1),
         "truncated": np.isin(rows, finals[~data.terminated] - 1),
     }
+
+
+def _taken_columns(data: Trajectories) -> dict[str, Any]:
+    """The columns of the actions and of their propensities, if there are any; null in the end rows."""
+    import pyarrow as pa
+
+    found: dict[str, Any] = {}
+    if data.actions is not None:
+        found = {"action": data.actions} if data.actions.ndim == 1 else {}
+        if data.actions.ndim == 2:
+            found = {f"action_{i}": column for i, column in enumerate(data.actions.T)}
+    if data.propensities is not None:
+        found["propensity"] = data.propensities
+    ends = np.ones(len(data.states), dtype=np.bool_)
+    ends[data.visited_rows] = False
+    for name, values in found.items():
+        column = np.zeros(ends.size, dtype=values.dtype)
+        column[data.visited_rows] = values
+        found[name] = pa.array(column, mask=ends)
+    return found

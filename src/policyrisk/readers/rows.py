@@ -9,7 +9,8 @@ The layout is a row for each visited state, in order, an episode's rows together
 
 Row t holds x_t and the reward r_t that was earned on leaving it. A last row with a null reward is the state
 x_T that the episode ended in. A flag stands in the row of the last reward, or in the end row; one anywhere
-else is an error. Without an end row,
+else is an error. Columns of the action and of its propensity belong to the reward: an end row has none, and
+what stands there is not looked at. Without an end row,
 
     a terminated episode   repeats its last state as x_T: nothing follows, φ(x_T) = 0, it is never looked at
     a cut-off episode      gives up its last transition, for x_T matters there and is unknown
@@ -53,6 +54,8 @@ class CheckedRows(NamedTuple):
     terminated: Bools | None  # (n,) or None without that column
     truncated: Bools | None  # (n,)
     steps: Floats | Ints | None  # (n,)
+    actions: npt.NDArray[Any] | None = None  # (n,) int64 or (n, k) float64, 0 in end rows
+    propensities: Floats | None = None  # (n,) in (0, 1], 0 in end rows
 
     def some(self, rows: slice) -> CheckedRows:
         """Some of the rows."""
@@ -118,6 +121,7 @@ def _assemble(rows: CheckedRows, file: str, row: int) -> Piece:
         rows.rewards[rewarded],
         counted[kept],
         terminated[kept],
+        *(None if column is None else column[rewarded] for column in (rows.actions, rows.propensities)),
     )
     given_up = int((~has_end & ~terminated).sum())
     return Piece(data, file, given_up, int((~kept).sum()))

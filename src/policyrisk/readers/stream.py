@@ -150,11 +150,17 @@ def _merge(parts: list[Trajectories]) -> Trajectories:
 
 
 def _check_alike(first: Piece, part: Piece) -> None:
-    """Raise where the states' dimension or type changes on the way."""
+    """Raise where the states' dimension or type, or what is known of the actions, changes on the way."""
     a, b = first.data.states, part.data.states
     if a.shape[1] != b.shape[1] or a.dtype != b.dtype:
         raise MismatchError(
             f"states must have one dimension and type throughout, got {a.shape[1]} of {a.dtype} in "
             f"{first.where} and {b.shape[1]} of {b.dtype} in {part.where}; convert one of them, or read "
             "them apart"
+        )
+    if first.data.action_kind != part.data.action_kind:
+        raise MismatchError(
+            f"actions must be alike throughout, got {first.data.action_kind} in {first.where} and "
+            f"{part.data.action_kind} in {part.where}; convert one of them, read them apart, or leave the "
+            "actions out of tables with action=None"
         )

@@ -34,6 +34,7 @@ from policyrisk.errors import InvalidInputError
 _PACKAGE = __name__.partition(".")[0]
 
 Words = npt.NDArray[np.uint64]
+Actions = npt.NDArray[np.int32]  # as they are recorded on the way
 
 _BATCH = 1 << 14  # episodes in flight at once
 _BLOCK = 1 << 20  # steps recorded in a round, over all episodes in flight
@@ -60,6 +61,7 @@ class Episodes(NamedTuple):
     rewards: Floats  # (sum(lengths),)
     lengths: Ints  # (episodes,)
     terminated: Bools  # (episodes,)
+    actions: Ints  # (sum(lengths),)
 
 
 class Returns(NamedTuple):
@@ -158,6 +160,7 @@ def _play(
     discount: float,
     states: Floats,  # (m, most, dim) out: the states after each step; (0, 0, dim) if they are not recorded
     rewards: Floats,  # (m, most) out; (0, 0) likewise
+    actions: Actions,  # (m, most) out; (0, 0) likewise
     returns: Floats,  # (m,) out: Σ γ^t r_t over the steps made here
     taken: Ints,  # (m,) out: steps made
     ended: Bools,  # (n,) out
@@ -179,6 +182,7 @@ def _play(
                 for d in range(len(state)):
                     states[a, t, d] = state[d]
                 rewards[a, t] = reward
+                actions[a, t] = action
             total += weight * reward
             weight *= discount
             t += 1
@@ -203,8 +207,10 @@ def _gather(
     offsets: Ints,  # (n,) each episode's first reward
     states: Floats,
     rewards: Floats,
+    actions: Actions,
     all_states: Floats,
     all_rewards: Floats,
+    all_actions: Ints,
 ) -> None:
     # Entry by entry: the error that goes with assigning a slice takes seconds to compile.
     for a in prange(live.shape[0]):
@@ -212,6 +218,7 @@ def _gather(
         at = offsets[i] + before[i]
         for t in range(taken[a]):
             all_rewards[at + t] = rewards[a, t]
+            all_actions[at + t] = actions[a, t]
         at += i + 1  # i final states of earlier episodes, and this one's start
         for t in range(taken[a]):
             for d in range(states.shape[2]):
@@ -252,18 +259,22 @@ def _run_batch(
         most = min(max(_BLOCK // live.size, _SHORTEST), max_steps - steps)
         states = np.empty((live.size, most, dim))
         rewards = np.empty((live.size, most))
-        _, taken = _advance(domain, policy, live, now, words, most, 1.0, states, rewards, ended)
-        rounds.append((live, taken, lengths.copy(), states, rewards))
+        actions = np.empty((live.size, most), np.int32)
+        recorded = states, rewards, actions
+        _, taken = _advance(domain, policy, live, now, words, most, 1.0, *recorded, ended)
+        rounds.append((live, taken, lengths.copy(), *recorded))
         lengths[live] += taken
         live = live[~ended[live]]
         steps += most
     offsets = np.cumsum(lengths) - lengths
     all_states = np.empty((int(lengths.sum()) + n, dim))
     all_rewards = np.empty(int(lengths.sum()))
+    all_actions = np.empty(int(lengths.sum()), np.int64)
     all_states[offsets + np.arange(n)] = starts
-    for live, taken, before, states, rewards in rounds:
-        _gather(live, taken, before, offsets, states, rewards, all_states, all_rewards)
-    return Episodes(all_states, all_rewards, lengths, ended)
+    for live, taken, before, states, rewards, actions in rounds:
+        out = all_states, all_rewards, all_actions
+        _gather(live, taken, before, offsets, states, rewards, actions, *out)
+    return Episodes(all_states, all_rewards, lengths, ended, all_actions)
 
 
 def run_returns(
@@ -281,7 +292,7 @@ def run_returns(
     words = np.empty((n, 2), np.uint64)
     start_streams(*key, 0, words)
     ended = np.empty(n, np.bool_)
-    nothing = np.empty((0, 0, dim)), np.empty((0, 0))
+    nothing = np.empty((0, 0, dim)), np.empty((0, 0)), np.empty((0, 0), np.int32)
     sums = _advance(domain, policy, np.arange(n), now, words, max_steps, discount, *nothing, ended)
     return Returns(*sums, ended)
 
@@ -296,11 +307,14 @@ def _advance(
     discount: float,
     states: Floats,
     rewards: Floats,
+    actions: Actions,
     ended: Bools,
 ) -> tuple[Floats, Ints]:
     """:func:`_play` for the live episodes: their returns (m,) and steps (m,)."""
     play = _PLAY[any(type(table).__module__.partition(".")[0] != _PACKAGE for table in (domain, policy))]
     returns, taken = np.empty(live.size), np.empty(live.size, np.int64)
     with parallel_chunksize(_CHUNK):
-        play(domain, policy, live, now, words, most, discount, states, rewards, returns, taken, ended)
+        play(
+            domain, policy, live, now, words, most, discount, states, rewards, actions, returns, taken, ended
+        )
     return returns, taken

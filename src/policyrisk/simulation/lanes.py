@@ -26,8 +26,17 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.recorder import EpisodeRecorder, ReturnRecorder
-from policyrisk.simulation.spaces import Choose, Project, as_actions, as_rows, stack
+from policyrisk.simulation.probabilities import Words
+from policyrisk.simulation.recorder import EpisodeRecorder, ReturnRecorder, Taken, all_or_none
+from policyrisk.simulation.spaces import (
+    Choose,
+    Project,
+    action_rows,
+    as_rows,
+    decide,
+    single_actions,
+    stack,
+)
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -64,7 +73,7 @@ def run_lanes(
         if not live.size:
             return
         moved, rewards, ended, over = lanes.step(live)
-        record.earn(numbers if moved is live else number[moved], rewards)
+        record.earn(numbers if moved is live else number[moved], rewards, partial(lanes.taken, moved))
         record.visit(numbers, partial(lanes.states, live))
         if max_steps is not None:
             over = over | (begun[moved] + max_steps <= turn + 1)
@@ -79,7 +88,8 @@ class SingleLanes:
     """Single environments, stepped one after the other; ``reset(env, k)`` begins episode k.
 
     The policy ``choose`` gets the observations of all live lanes as one batch. Where there is ``spawn``,
-    episode k is played by spawn(k) instead, apart from the others.
+    episode k is played by spawn(k) instead, apart from the others. Where the policy answers with
+    probabilities, the actions of episode k are drawn from the stream that begins in stream_of(k).
     """
 
     def __init__(
@@ -89,8 +99,11 @@ class SingleLanes:
         choose: Choose,
         spawn: Callable[[int], Choose] | None,
         project: Project,
+        stream_of: Callable[[int], tuple[int, int]],
     ) -> None:
         self.size, self.shared = len(envs), True
+        self._stream_of, self._words = stream_of, np.zeros((self.size, 2), dtype=np.uint64)
+        self._taken: Taken = None, None
         self._envs, self._reset, self._choose, self._spawn = envs, reset, choose, spawn
         self._project = project
         self._observations: list[Any] = [None] * self.size
@@ -101,6 +114,7 @@ class SingleLanes:
         """Begin an episode in each of these lanes; True: its first state is known."""
         for lane, k in zip(lanes.tolist(), episodes.tolist(), strict=True):
             self._observations[lane] = self._reset(self._envs[lane], k)
+            self._words[lane] = self._stream_of(k)
             if self._spawn:
                 self._spawned[lane] = self._spawn(k)
         self._batched = None, None
@@ -108,12 +122,7 @@ class SingleLanes:
 
     def step(self, lanes: Ints) -> tuple[Ints, Floats, Bools, Bools]:
         """Act in these lanes: those that made a step, their rewards, whether they terminated, or are over."""
-        at, space = lanes.tolist(), self._envs[0].action_space
-        if self._spawn:
-            answers = [self._spawned[lane](self._batch([self._observations[lane]])) for lane in at]
-            actions = [as_actions(answer, space, 1)[0] for answer in answers]
-        else:
-            actions = as_actions(self._choose(self._observed(lanes)), space, len(at))
+        at, actions = lanes.tolist(), self._act(lanes)
         rewards, ended, over = [], [], []
         for lane, action in zip(at, actions, strict=True):
             self._observations[lane], reward, terminated, truncated, _ = self._envs[lane].step(action)
@@ -122,6 +131,27 @@ class SingleLanes:
             over.append(bool(terminated or truncated))
         self._batched = None, None
         return lanes, np.array(rewards), np.array(ended), np.array(over)
+
+    def _act(self, lanes: Ints) -> list[Any]:
+        """An action for each of these lanes."""
+        space, words = self._envs[0].action_space, self._words[lanes]
+        if not self._spawn:
+            batch, told = decide(self._choose, self._observed(lanes), space, words)
+            self._words[lanes] = words
+            self._taken = action_rows(batch), told
+            return single_actions(batch, space, lanes.size)
+        alone = [
+            decide(self._spawned[lane], self._batch([self._observations[lane]]), space, words[i : i + 1])
+            for i, lane in enumerate(lanes.tolist())
+        ]
+        self._words[lanes] = words
+        rows = [(action_rows(batch), told) for batch, told in alone]
+        self._taken = all_or_none([actions for actions, _ in rows]), all_or_none([told for _, told in rows])
+        return [single_actions(batch, space, 1)[0] for batch, _ in alone]
+
+    def taken(self, lanes: Ints) -> Taken:
+        """The actions of these lanes' last step, as they are recorded, and their probabilities."""
+        return self._taken
 
     def states(self, lanes: Ints) -> npt.NDArray[Any]:
         """The states (n, dim) that these lanes are in."""
@@ -142,28 +172,36 @@ class VectorLanes:
     """The parts of a vector environment, all of which are stepped together.
 
     ``first`` are the arguments of the first reset, ``seed_of(k)`` the seed of episode k for resets under
-    DISABLED, and ``choose`` a function from all observations to all actions.
+    DISABLED, and ``act`` a function from all observations, and the states of the parts' streams (n, 2), to
+    all actions and their probabilities, if these are known. A part's stream begins, with each episode k that
+    it runs, in stream_of(k).
     """
 
     def __init__(
         self,
         env: Any,
-        choose: Choose,
+        act: Callable[[Any, Words], tuple[Any, Floats | None]],
         mode: AutoresetMode | None,
         first: dict[str, Any],
         seed_of: Callable[[int], int | None] = lambda k: None,
         project: Project = None,
+        stream_of: Callable[[int], tuple[int, int]] = lambda k: (0, 0),
     ) -> None:
-        self._env, self._choose, self._first = env, choose, first
+        self._env, self._act, self._first = env, act, first
         self._seed_of, self._project = seed_of, project
         self._mode = getattr(mode, "name", "")
         self.size, self.shared = int(env.num_envs), self._mode == "DISABLED"
+        self._stream_of, self._words = stream_of, np.ones((self.size, 2), dtype=np.uint64)
+        self._actions: Any = None  # of the last step, and their probabilities
+        self._told: Floats | None = None
         self._observations: Any = None
         self._over = np.zeros(self.size, dtype=np.bool_)  # parts whose last step ended an episode
         self._finals: Any = None  # the observations that these episodes ended in, under SAME_STEP
 
     def begin(self, lanes: Ints, episodes: Ints) -> bool:
         """The same; False where the next step will bring the first state."""
+        for lane, k in zip(lanes.tolist(), episodes.tolist(), strict=True):
+            self._words[lane] = self._stream_of(k)
         if self._observations is None:
             self._observations, _ = self._env.reset(**self._first)
         elif self._mode == "DISABLED":
@@ -183,11 +221,17 @@ class VectorLanes:
         if self._mode == "DISABLED" and self._over.any():
             self._reset_over({})
         moved = lanes[~self._over[lanes]] if self._mode == "NEXT_STEP" else lanes
-        self._observations, rewards, ended, cut, info = self._env.step(self._choose(self._observations))
+        self._actions, self._told = self._act(self._observations, self._words)
+        self._observations, rewards, ended, cut, info = self._env.step(self._actions)
         ended = np.asarray(ended, dtype=np.bool_)
         self._over = ended | np.asarray(cut, dtype=np.bool_)
         self._finals = info.get("final_obs", ()) if self._mode == "SAME_STEP" else None
         return moved, np.asarray(rewards, dtype=np.float64)[moved], ended[moved], self._over[moved]
+
+    def taken(self, lanes: Ints) -> Taken:
+        """The same."""
+        rows = action_rows(self._actions)
+        return None if rows is None else rows[lanes], None if self._told is None else self._told[lanes]
 
     def states(self, lanes: Ints) -> npt.NDArray[Any]:
         """The same; under SAME_STEP, until the next begins, the states that episodes ended in."""

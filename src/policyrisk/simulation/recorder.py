@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.errors import InvalidInputError
 from policyrisk.trajectories import Trajectories
 
+# The episodes' numbers (n,), and what goes with them: arrays of n rows, or None.
+Columns: TypeAlias = "tuple[Any, ...]"
+Taken: TypeAlias = "tuple[npt.NDArray[Any] | None, Floats | None]"  # actions and propensities
 _PIECES = 1 << 12  # arrays that are kept before they are put together
 
 
@@ -20,24 +23,25 @@ class EpisodeRecorder:
 
     def __init__(self, episodes: int) -> None:
         self.terminated: Bools = np.zeros(episodes, dtype=np.bool_)
-        self._visits: list[tuple[Ints, npt.NDArray[Any]]] = []
-        self._gains: list[tuple[Ints, Floats]] = [(np.empty(0, dtype=np.int64), np.empty(0))]
+        self._visits: list[Columns] = []
+        self._gains: list[Columns] = []  # rewards, actions and propensities
 
     def visit(self, episodes: Ints, states: Callable[[], npt.NDArray[Any]]) -> None:
         """Episodes (n,) are in states() (n, dim): the first ones, or those after a step."""
         rows = states()
-        if self._visits and self._visits[0][1].shape[1] != rows.shape[1]:
+        before = rows if not self._visits else self._visits[0][1]
+        if before is not None and before.shape[1] != rows.shape[1]:
             raise InvalidInputError(
-                f"states must keep their dimension, got {self._visits[0][1].shape[1]} and then "
+                f"states must keep their dimension, got {before.shape[1]} and then "
                 f"{rows.shape[1]}; let project return as many coordinates every time"
             )
         self._visits.append((episodes, rows))
         if len(self._visits) == _PIECES:
             self._visits = [_join(self._visits)]
 
-    def earn(self, episodes: Ints, rewards: Floats) -> None:
-        """Episodes (n,) earned rewards (n,) by their next step."""
-        self._gains.append((episodes, rewards))
+    def earn(self, episodes: Ints, rewards: Floats, taken: Callable[[], Taken]) -> None:
+        """Episodes (n,) earned rewards (n,) by their next step, in which the actions taken() were taken."""
+        self._gains.append((episodes, rewards, *taken()))
         if len(self._gains) == _PIECES:
             self._gains = [_join(self._gains)]
 
@@ -45,10 +49,11 @@ class EpisodeRecorder:
         """The episodes in the order of their numbers."""
         whose, states = _sorted(self._visits)
         _check_finite(whose, states, "observations must be finite", 0)
-        earner, rewards = _sorted(self._gains)
+        nothing = np.empty(0, dtype=np.int64), np.empty(0), None, None
+        earner, rewards, actions, propensities = _sorted(self._gains or [nothing])
         _check_finite(earner, rewards, "rewards must be finite", 1)
         lengths = np.bincount(earner, minlength=self.terminated.size)
-        return Trajectories._view(states, rewards, lengths, self.terminated)
+        return Trajectories._view(states, rewards, lengths, self.terminated, actions, propensities)
 
 
 class ReturnRecorder:
@@ -64,21 +69,28 @@ class ReturnRecorder:
     def visit(self, episodes: Ints, states: Callable[[], npt.NDArray[Any]]) -> None:
         """Nothing is kept of the states, nor need there be any."""
 
-    def earn(self, episodes: Ints, rewards: Floats) -> None:
-        """Episodes (n,) earned rewards (n,) by their next step."""
+    def earn(self, episodes: Ints, rewards: Floats, taken: Callable[[], Taken]) -> None:
+        """Episodes (n,) earned rewards (n,) by their next step; nothing is kept of the actions."""
         self.returns[episodes] += self._weights[episodes] * rewards
         self._weights[episodes] *= self._discount
         self.lengths[episodes] += 1
 
 
-def _join(pieces: list[Any]) -> tuple[Ints, npt.NDArray[Any]]:
-    return np.concatenate([numbers for numbers, _ in pieces]), np.concatenate([rows for _, rows in pieces])
+def _join(pieces: list[Columns]) -> Columns:
+    """The rows of all pieces; of a column that one of them lacks, none."""
+    columns: Any = zip(*pieces, strict=True)
+    return tuple(all_or_none(parts) for parts in columns)
 
 
-def _sorted(pieces: list[Any]) -> tuple[Ints, npt.NDArray[Any]]:
-    numbers, rows = _join(pieces)
-    order = np.argsort(numbers, kind="stable")
-    return numbers[order], rows[order]
+def all_or_none(parts: Sequence[Any]) -> npt.NDArray[Any] | None:
+    """All rows of some arrays; None where one of them is."""
+    return None if any(part is None for part in parts) else np.concatenate(parts)
+
+
+def _sorted(pieces: list[Columns]) -> Any:
+    columns = _join(pieces)
+    order = np.argsort(columns[0], kind="stable")
+    return tuple(None if column is None else column[order] for column in columns)
 
 
 def _check_finite(whose: Ints, values: npt.NDArray[Any], rule: str, first: int) -> None:

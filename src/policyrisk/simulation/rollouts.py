@@ -20,12 +20,12 @@ import numpy as np
 from policyrisk._core.arrays import Seed, as_count
 from policyrisk._core.imports import check_installed
 from policyrisk._core.progress import ProgressBar
-from policyrisk._core.random import keys
+from policyrisk._core.random import keys, stream
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.lanes import SingleLanes, VectorLanes, run_lanes
 from policyrisk.simulation.recorder import EpisodeRecorder
 from policyrisk.simulation.registration import register
-from policyrisk.simulation.spaces import Choose, Project, as_action_batch, as_policy, as_project
+from policyrisk.simulation.spaces import Choose, Project, as_policy, as_project, decide
 from policyrisk.trajectories import Trajectories
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ def rollout(
     randomness of its own may have a method ``spawn(k)``: episode k is then played by what that returns,
     alone, and does not depend on ``num_envs``.
 
+    The actions are recorded, those of Dict and Tuple spaces excepted: Discrete ones as whole numbers, others
+    as coordinates (transitions, k). For Discrete actions the policy may answer with probabilities, an array
+    (n, actions): then the actions are drawn here, each episode from a stream of its own, and recorded with
+    their propensities. So they are where a policy that draws its actions itself has a method
+    ``probabilities(observations)``, (n, actions), that tells what it draws them from.
+
     ``project`` a function from a batch of observations to the states that are recorded, of shape (n, dim) or
     (n,): needed for Dict and Tuple observations, and free to pick coordinates of others. By default arrays
     are flattened, and Discrete observations stay whole numbers.
@@ -74,7 +80,7 @@ def rollout(
     >>> import numpy as np
     >>> data = rollout("CartPole-v1", lambda x: x[:, 2] + 0.3 * x[:, 3] > 0, episodes=20, seed=1)
     >>> data
-    Trajectories(20 episodes, ... terminated, ... transitions, dim 4)
+    Trajectories(20 episodes, ... terminated, ... transitions, dim 4, actions)
     >>> one = rollout("CartPole-v1", lambda x: x[:, 2] + 0.3 * x[:, 3] > 0, episodes=20, seed=1, num_envs=1)
     >>> np.array_equal(data.states, one.states)
     True
@@ -109,6 +115,12 @@ def episode_seed(key: tuple[int, int], k: int) -> int:
     return int(np.random.SeedSequence(key, spawn_key=(k,)).generate_state(1, np.uint32)[0])
 
 
+def _stream(key: tuple[int, int], k: int) -> tuple[int, int]:
+    """Where the stream begins that the actions of episode k are drawn from."""
+    first, second = stream(np.uint64(key[0]), np.uint64(key[1]), k)
+    return int(first), int(second)
+
+
 def run_episodes(
     envs: Sequence[gym.Env[Any, Any]],
     choose: Choose,
@@ -130,6 +142,7 @@ def run_episodes(
         choose,
         None if spawn is None else lambda place: spawn(numbers[place]),
         project,
+        lambda place: _stream(key, numbers[place]),
     )
     record = EpisodeRecorder(len(numbers))
     run_lanes(lanes, len(numbers), record, max_steps, done)
@@ -159,11 +172,12 @@ def _run_vector(
         seeds = [episode_seed(key, k) if k < episodes else None for k in range(env.num_envs)]
     lanes = VectorLanes(
         env,
-        lambda observations: as_action_batch(choose(observations), env.single_action_space, env.num_envs),
+        lambda observations, words: decide(choose, observations, env.single_action_space, words),
         mode,
         first={"seed": seeds},
         seed_of=lambda k: episode_seed(key, k),
         project=project,
+        stream_of=lambda k: _stream(key, k),
     )
     record = EpisodeRecorder(episodes)
     run_lanes(lanes, episodes, record, max_steps, done)

@@ -118,7 +118,7 @@ def _stepped_together(
     env, word = runner.simulator, int(seed.generate_state(1, np.uint32)[0])
     first = {"seed": word, "options": {"state": runner.states[rows.start].copy()}}
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
-    lanes = VectorLanes(env, runner.policy, mode, first)
+    lanes = VectorLanes(env, lambda observations, _: (runner.policy(observations), None), mode, first)
     record = ReturnRecorder(episodes, runner.discount)
     run_lanes(lanes, episodes, record, runner.max_steps)
     return record

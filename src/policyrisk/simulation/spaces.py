@@ -7,18 +7,22 @@ of such arrays for a Dict or Tuple space. A batch of n actions is the same. Of o
     policy    is a function of a batch that answers with a batch of actions. An object with
               ``predict(observations, deterministic=True)``, which returns (actions, state), is one too: that
               is Stable-Baselines3's. Its state must be None; a policy with a memory of its own is none of
-              the observation alone.
+              the observation alone. For Discrete actions it may answer with their probabilities instead
+              (:mod:`policyrisk.simulation.probabilities`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from policyrisk._core.arrays import Floats
 from policyrisk.errors import InvalidInputError
+from policyrisk.simulation.probabilities import Words, drawn_actions, told_propensities
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -104,11 +108,31 @@ def _predicted(answer: object) -> Any:
     return actions
 
 
-def as_actions(answer: Any, space: gym.Space[Any], count: int) -> list[Any]:
-    """The actions of a batch one by one, checked against the space of a single one."""
+def decide(
+    choose: Choose, observations: Any, space: gym.Space[Any], words: Words
+) -> tuple[Any, Floats | None]:
+    """A policy's actions for a batch of n, checked, and the probabilities that it took them with, if told.
+
+    ``words`` (n, 2) are the states of the streams that actions are drawn from where it answers with
+    probabilities; they move on.
+    """
+    from gymnasium import spaces
+
+    answer = choose(observations)
+    if not isinstance(space, spaces.Discrete):
+        return as_action_batch(answer, space, len(words)), None
+    first, count = int(space.start), int(space.n)
+    found = drawn_actions(answer, count, words)
+    if found is not None:
+        return (found[0] + first).astype(space.dtype), found[1]
+    actions = as_action_batch(answer, space, len(words))
+    return actions, told_propensities(choose, observations, actions - first, count)
+
+
+def single_actions(batch: Any, space: gym.Space[Any], count: int) -> list[Any]:
+    """The actions of a batch one by one."""
     from gymnasium.vector.utils import batch_space, iterate
 
-    batch = as_action_batch(answer, space, count)
     return list(batch if _has_array_actions(space) else iterate(batch_space(space, count), batch))
 
 
@@ -145,6 +169,19 @@ def as_action_batch(answer: Any, space: gym.Space[Any], count: int) -> Any:
                 f"policy must return actions from {low} to {high}, got {actions[wrong[0]]}; correct it"
             )
     return actions.astype(space.dtype)
+
+
+def action_rows(actions: Any) -> npt.NDArray[Any] | None:
+    """A batch of actions as it is recorded: whole numbers (n,), or coordinates (n, k); None of no array.
+
+    >>> action_rows(np.array([[[0.5], [1.5]]], dtype=np.float32))
+    array([[0.5, 1.5]])
+    """
+    if not isinstance(actions, np.ndarray):
+        return None
+    if actions.ndim == 1 and actions.dtype.kind != "f":
+        return actions.astype(np.int64)
+    return actions.reshape(len(actions), math.prod(actions.shape[1:])).astype(np.float64)
 
 
 def _has_array_actions(space: gym.Space[Any]) -> bool:

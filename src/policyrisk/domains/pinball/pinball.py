@@ -26,6 +26,7 @@ from policyrisk.domains.pinball._geometry import grid_points, inside_any, near_l
 from policyrisk.domains.pinball.maze import Maze
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.simulation.compiled import CompiledPolicy, Returns, Words, run, run_returns, start_streams
+from policyrisk.simulation.probabilities import drawn_actions, told_propensities, with_propensities
 from policyrisk.simulation.recorder import EpisodeRecorder
 from policyrisk.simulation.registration import register_if_loaded
 from policyrisk.trajectories import Trajectories
@@ -132,8 +133,10 @@ class Pinball:
 
         ``starts`` are states (n, 4), or positions (n, 2) at rest. ``policy`` is one of ours, run
         compiled and in parallel, or any function from states (m, 4) to actions (m,), called once a
-        step with all episodes that still go on. Episode i draws from stream i of the seed, so that
-        the same seed gives the same episodes on any number of threads.
+        step with all episodes that still go on; it may answer with probabilities (m, actions), from
+        which its actions are drawn. Episode i draws from stream i of the seed, so that the same seed
+        gives the same episodes on any number of threads. The actions are recorded, and so are their
+        probabilities where the policy tells them (:mod:`policyrisk.simulation.probabilities`).
 
         >>> from policyrisk.domains.pinball import UniformPolicy
         >>> pinball = Pinball("empty")
@@ -144,7 +147,8 @@ class Pinball:
         now = self.as_starts(starts, "starts")
         most = as_count(max_steps, "max_steps", 1)
         if isinstance(policy, CompiledPolicy):
-            return Trajectories(*run(self._table, self._as_table(policy), now, keys(seed), most))
+            data = Trajectories(*run(self._table, self._as_table(policy), now, keys(seed), most))
+            return with_propensities(data, policy, policy.actions)
         if not callable(policy):
             raise InvalidInputError(
                 "policy must be one of ours or a function from states (n, 4) to actions (n,), "
@@ -220,13 +224,24 @@ class Pinball:
         for _ in range(most):
             if not live.size:
                 break
-            chosen = self.as_actions(policy(now.copy()), live.size, "policy(states)")
-            rewards, reached = self.act(now, chosen, streams)
-            recorder.earn(live, rewards)
+            taken = self._decide(policy, now.copy(), streams)
+            rewards, reached = self.act(now, taken[0], streams)
+            recorder.earn(live, rewards, lambda taken=taken: taken)  # type: ignore[misc]
             recorder.visit(live, now.copy)
             recorder.terminated[live] = reached
             live, now, streams = live[~reached], now[~reached], streams[~reached]
         return recorder.trajectories()
+
+    def _decide(
+        self, policy: Callable[[Floats], Any], states: Floats, streams: Words
+    ) -> tuple[Ints, Floats | None]:
+        """The actions in the given states, and their probabilities if the policy tells them."""
+        answer = policy(states)
+        drawn = drawn_actions(answer, self.actions, streams)
+        if drawn is not None:
+            return drawn
+        chosen = self.as_actions(answer, len(states), "policy(states)")
+        return chosen, told_propensities(policy, states, chosen, self.actions)
 
     def _as_table(self, policy: CompiledPolicy) -> Any:
         if policy.actions > self.actions:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
-from policyrisk._core.arrays import as_count
+from policyrisk._core.arrays import Floats, as_count
 from policyrisk._core.random import below
 from policyrisk.simulation.compiled import register_policy
 
@@ -41,6 +42,10 @@ class UniformPolicy:
 
     def __post_init__(self) -> None:
         as_count(self.actions, "actions", 1)
+
+    def probabilities(self, states: npt.ArrayLike) -> Floats:
+        """π(a|x) = 1/actions, of shape (n, actions)."""
+        return np.full((len(np.asarray(states)), self.actions), 1.0 / self.actions)
 
     def compiled(self) -> UniformTable:
         """The table that compiled code follows."""
