@@ -114,7 +114,7 @@ def test_rewards_that_are_random_given_the_transition(discount, matrices):
     if not matrices:  # one variance a state and action, the ending step included
         variances, end_spread = spread[:, :, 0].T, (policy * spread[:, :, 0].T)
         spread = np.repeat(spread[:, :, :1], 3, axis=2)
-    chain = pr.MarkovChain.from_mdp(P, r, policy, discount, terminal_rewards=ends, reward_variances=variances)
+    chain = pr.MarkovChain.from_mdp(P, r, policy, discount, terminal_rewards=ends, reward_variance=variances)
     weights = policy.T[:, :, None] * P  # (a, x, y)
     stop = 1 - P.sum(axis=2)  # (a, x)
     J = chain.mean()
@@ -137,14 +137,14 @@ def test_rewards_that_are_random_given_the_transition(discount, matrices):
 
 
 def test_a_chain_with_noise_is_checked_and_without_is_what_it_was():
-    plain, none = (pr.MarkovChain(np.eye(2) / 2, [1.0, 2.0], reward_variances=v) for v in (None, [0.0, 0.0]))
+    plain, none = (pr.MarkovChain(np.eye(2) / 2, [1.0, 2.0], reward_variance=v) for v in (None, [0.0, 0.0]))
     np.testing.assert_array_equal(plain.branches.reward, none.branches.reward)
-    with pytest.raises(InvalidInputError, match=r"reward_variances must be at least 0, got -1"):
-        pr.MarkovChain([[0.5]], [1.0], reward_variances=[-1.0])
-    with pytest.raises(InvalidInputError, match=r"reward_variances must have shape"):
-        pr.MarkovChain([[0.5]], [1.0], reward_variances=[1.0, 2.0])
-    with pytest.raises(InvalidInputError, match=r"reward_variances must have shape"):
-        pr.MarkovChain.from_mdp([[[0.5]]], [1.0], [0], reward_variances=[1.0, 2.0])
+    with pytest.raises(InvalidInputError, match=r"reward_variance must be at least 0, got -1"):
+        pr.MarkovChain([[0.5]], [1.0], reward_variance=[-1.0])
+    with pytest.raises(InvalidInputError, match=r"reward_variance must have shape"):
+        pr.MarkovChain([[0.5]], [1.0], reward_variance=[1.0, 2.0])
+    with pytest.raises(InvalidInputError, match=r"reward_variance must have shape"):
+        pr.MarkovChain.from_mdp([[[0.5]]], [1.0], [0], reward_variance=[1.0, 2.0])
 
 
 @pytest.mark.parametrize("kind", ["state", "action", "transition", "shared transition"])

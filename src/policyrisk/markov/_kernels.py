@@ -1,12 +1,17 @@
-"""Compiled sampling of a chain's branches."""
+"""Compiled sums over a chain's branches: sampling, and the distribution of the return."""
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import numpy as np
+import numpy.typing as npt
 from numba import njit, prange
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.random import stream, uniform
+
+AnyInts: TypeAlias = npt.NDArray[np.signedinteger[Any]]
 
 
 @njit(cache=True)
@@ -75,3 +80,76 @@ def sample_episodes(
             rewards[t] = reward[branch]
             x = successor[branch]
         states[offsets[k + 1] + k] = x
+
+
+@njit(cache=True)
+def lattice_points(
+    indptr: AnyInts, column: AnyInts, probability: Floats, history: Floats, at: int, count: int
+) -> None:
+    """The next ``count`` rows above row ``at`` of the history (rows, n + 1); columns count from that row.
+
+    One thread: a step is so short that two would wait for each other most of the time.
+    """
+    n = indptr.size - 1
+    flat = history.ravel()
+    for i in range(count):
+        base = (at - i) * (n + 1)
+        for x in range(n):
+            p = 0.0
+            for b in range(indptr[x], indptr[x + 1]):
+                p += probability[b] * flat[base + column[b]]
+            flat[base - n - 1 + x] = p
+
+
+@njit(cache=True)
+def lattice_sums(p: Floats, k: int, level: float, total: Floats, area: Floats, first: Ints) -> None:
+    """Add p_k, … (m, n) to each state's total; until that exceeds the level, the totals to its area."""
+    m, n = p.shape
+    for i in range(m):
+        for x in range(n):
+            if first[x] < 0:
+                total[x] += p[i, x]
+                if total[x] > level:
+                    first[x] = k + i
+                else:
+                    area[x] += total[x]
+
+
+@njit(cache=True)
+def transform_products(
+    indptr: Ints,
+    successor: Ints,
+    probability: Floats,
+    rewards: Floats,
+    which: Ints,
+    gamma: float,
+    s: complex,
+    first: int,
+    T: int,
+    psi: npt.NDArray[np.complex128],
+) -> None:
+    """E[e^{ksB}] (n, m) for k = first, …, from those for γ^T s: ψ ← E[e^{k γ^t s ρ} ψ(y)], t < T.
+
+    ``rewards`` are the different ones, of which branch b has number ``which[b]``.
+    """
+    n, m = psi.shape
+    new = np.empty_like(psi)
+    powers = np.empty((rewards.size, m), dtype=np.complex128)
+    for t in range(T - 1, -1, -1):
+        scaled = s * gamma**t
+        for u in range(rewards.size):
+            turn, power = np.exp(scaled * rewards[u]), np.exp(scaled * rewards[u] * first)
+            for k in range(m):
+                powers[u, k] = power
+                power *= turn
+        for x in range(n):
+            new[x] = 0.0
+            for b in range(indptr[x], indptr[x + 1]):
+                y, p, u = successor[b], probability[b], which[b]
+                if y == n:
+                    for k in range(m):
+                        new[x, k] += p * powers[u, k]
+                else:
+                    for k in range(m):
+                        new[x, k] += p * (powers[u, k] * psi[y, k])
+        psi[:] = new

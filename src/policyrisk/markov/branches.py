@@ -8,7 +8,7 @@ step is then a sum over a row's branches:
     E[f(ρ, y) | x] = Σ_branches p f(ρ, y)
 
 A reward that is random even then, with mean ρ and variance σ², is two branches of half the probability that
-earn ρ − σ and ρ + σ: all that mean and variance of the return depend on.
+earn ρ − σ and ρ + σ: all that mean and variance of the return depend on. ``noisy`` says that there are such.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Branches:
     successor: Ints  # (branches,): y, n for the end
     probability: Floats  # (branches,)
     reward: Floats  # (branches,)
+    noisy: bool = False  # whether some of them stand for a reward of which only mean and variance are known
 
     @property
     def n(self) -> int:
@@ -72,7 +73,9 @@ class Branches:
         return sp.csr_array(sp.coo_array(entries, shape=(self.n, self.n)))
 
 
-def from_matrix(P: Sparse, rewards: Floats | Sparse, terminal_rewards: object) -> Branches:
+def from_matrix(
+    P: Sparse, rewards: Floats | Sparse, terminal_rewards: object, at_end: str = "terminal_rewards"
+) -> Branches:
     """Branches of checked P (n, n) with rewards r(x) (n,) or r(x, y) (n, n); rows' rests terminate."""
     n = P.shape[0]
     ends = 1.0 - np.asarray(P.sum(axis=1)).ravel()
@@ -82,13 +85,13 @@ def from_matrix(P: Sparse, rewards: Floats | Sparse, terminal_rewards: object) -
         earned, default = np.asarray(rewards)[rows], np.asarray(rewards)
     else:
         earned, default = np.asarray(rewards[rows, P.indices]).ravel(), np.zeros(n)
-    at_end = default if terminal_rewards is None else as_floats(terminal_rewards, "terminal_rewards", (n,))
+    last = default if terminal_rewards is None else as_floats(terminal_rewards, at_end, (n,))
     return _sorted(
         n,
         np.concatenate([rows, leaving]),
         np.concatenate([P.indices.astype(np.int64), np.full(leaving.size, n)]),
         np.concatenate([P.data, ends[leaving]]),
-        np.concatenate([earned, at_end[leaving]]),
+        np.concatenate([earned, last[leaving]]),
     )
 
 
@@ -113,7 +116,7 @@ def with_noise(branches: Branches, variances: Floats) -> Branches:
     spread = np.asarray(variances, dtype=np.float64)
     if (spread < 0).any():
         raise InvalidInputError(
-            f"reward_variances must be at least 0, got {spread.min():g}; pass variances, not deviations"
+            f"reward_variance must be at least 0, got {spread.min():g}; pass variances, not deviations"
         )
     copies = np.where(spread > 0, 2, 1)
     of = np.repeat(np.arange(spread.size), copies)
@@ -124,6 +127,7 @@ def with_noise(branches: Branches, variances: Floats) -> Branches:
         branches.successor[of],
         branches.probability[of] / copies[of],
         branches.reward[of] + sign * np.sqrt(spread)[of],
+        bool((spread > 0).any()),
     )
 
 

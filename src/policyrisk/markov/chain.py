@@ -14,6 +14,7 @@ both solves share one factorisation of I − P.
 from __future__ import annotations
 
 from functools import cached_property
+from math import comb
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from policyrisk.trajectories import Trajectories
 
 if TYPE_CHECKING:
     from policyrisk.markov.diagnosis import Diagnosis
+    from policyrisk.markov.distribution import ChainDistribution
 
 
 class MarkovChain:
@@ -57,9 +59,11 @@ class MarkovChain:
     reward of leaving a state, or (n, n), the reward of each transition. ``terminal_rewards`` (n,) is what
     the step that ends the episode earns; by default r(x) where r is (n,), and 0 where r is (n, n).
 
-    ``reward_variances``, (n,) or (n, n), are those of rewards that are random even when x and y are known: r
-    are then their means, and the exact moments count them. Samples earn r ± √variance, each half of the time.
-    The step that ends an episode has the variance of (n,), and none where they are (n, n).
+    ``reward_variance``, (n,) or (n, n), is that of rewards that are random even when x and y are known: r
+    are then their means, and V counts it. ``terminal_variance`` (n,) is that of the step that ends the
+    episode; by default the same where ``reward_variance`` is (n,), and 0 where it is (n, n). Samples earn
+    r ± √variance, each half of the time; what depends on more than the variance (the distribution of the
+    return, its third moment) is refused.
 
     Two states a, b that lead to each other and to the end:
 
@@ -68,7 +72,7 @@ class MarkovChain:
     array([6.25, 6.75])
     >>> chain.variance()
     array([29.0625, 26.8125])
-    >>> MarkovChain([[0.0]], [1.0], reward_variances=[4.0]).variance()
+    >>> MarkovChain([[0.0]], [1.0], reward_variance=[4.0]).variance()
     array([4.])
     """
 
@@ -79,13 +83,18 @@ class MarkovChain:
         discount: float = 1.0,
         *,
         terminal_rewards: npt.ArrayLike | None = None,
-        reward_variances: object = None,
+        reward_variance: object = None,
+        terminal_variance: npt.ArrayLike | None = None,
     ) -> None:
         matrix = as_transition_matrix(P, "P")
-        branches = from_matrix(matrix, as_rewards(r, matrix.shape[0]), terminal_rewards)
-        if reward_variances is not None:
-            spread = as_rewards(reward_variances, matrix.shape[0], "reward_variances")
-            branches = with_noise(branches, from_matrix(matrix, spread, None).reward)
+        n = matrix.shape[0]
+        branches = from_matrix(matrix, as_rewards(r, n), terminal_rewards)
+        if reward_variance is not None or terminal_variance is not None:
+            spread = as_rewards(
+                np.zeros(n) if reward_variance is None else reward_variance, n, "reward_variance"
+            )
+            noise = from_matrix(matrix, spread, terminal_variance, at_end="terminal_variance")
+            branches = with_noise(branches, noise.reward)
         self._set(branches, discount)
 
     @classmethod
@@ -97,15 +106,18 @@ class MarkovChain:
         discount: float = 1.0,
         *,
         terminal_rewards: npt.ArrayLike | None = None,
-        reward_variances: object = None,
+        reward_variance: object = None,
+        terminal_variance: npt.ArrayLike | None = None,
     ) -> MarkovChain:
         """The chain of a policy in a decision process.
 
         P is (actions, n, n) or a sequence of sparse matrices, one per action. ``policy`` is (n, actions),
         the probability of each action, or (n,) ints, the action taken. r is (n,), (n, actions),
         (actions, n, n) or (n, n); ``terminal_rewards`` is (n,). Rewards that depend on the action keep
-        their randomness under a stochastic policy: V counts it. ``reward_variances``, of a shape that r may
-        have, are those of rewards that are random given state, action and successor.
+        their randomness under a stochastic policy: V counts it. ``reward_variance``, of a shape that r may
+        have, is that of rewards that are random given state, action and successor; ``terminal_variance`` (n,)
+        that of the step that ends the episode. A reward with a few known values is best written as so many
+        actions, of which the policy takes each with the probability of its value.
 
         >>> stay, leave = [[0.9]], [[0.0]]
         >>> MarkovChain.from_mdp([stay, leave], [1.0], policy=[[0.5, 0.5]]).mean()
@@ -113,9 +125,10 @@ class MarkovChain:
         """
         chain = object.__new__(cls)
         branches = under_policy(P, r, policy, terminal_rewards)
-        if reward_variances is not None:
-            spread = under_policy(P, reward_variances, policy, None, name="reward_variances")
-            branches = with_noise(branches, spread.reward)
+        if reward_variance is not None or terminal_variance is not None:
+            spread = np.zeros(branches.n) if reward_variance is None else reward_variance
+            noise = under_policy(P, spread, policy, terminal_variance, "reward_variance", "terminal_variance")
+            branches = with_noise(branches, noise.reward)
         chain._set(branches, discount)
         return chain
 
@@ -152,6 +165,79 @@ class MarkovChain:
     def std(self) -> Floats:
         """√V, of shape (n,)."""
         return readonly(np.sqrt(self._variance))
+
+    def moments(self, order: int = 4) -> Floats:
+        """Central moments of the reward to go, of shape (order + 1, n): row k is E[(B − J)^k].
+
+        They solve μ_k = E[Σ_{j<k} binom(k, j) δ^{k−j} γ^j μ_j(y)] + γ^k P μ_k with μ_0 = 1, μ_1 = 0.
+
+        >>> MarkovChain([[0.5]], [1.0]).moments(4)[:, 0]
+        array([ 1.,  0.,  2.,  6., 38.])
+        """
+        order = as_count(order, "order", 2)
+        if order > 2:
+            self.refuse_noise(f"moments({order})")
+        branches, gamma = self.branches, self.discount
+        J = np.append(self._mean, 0.0)
+        delta = branches.reward + gamma * J[branches.successor] - J[branches.row]
+        mu = np.zeros((order + 1, self.n + 1))  # the last column is the end's
+        mu[0] = 1.0
+        mu[2, : self.n] = self._variance
+        for k in range(3, order + 1):
+            with np.errstate(over="ignore", invalid="ignore"):
+                terms = (
+                    comb(k, j) * delta ** (k - j) * gamma**j * mu[j, branches.successor] for j in range(k)
+                )
+                b = branches.expect(np.asarray(sum(terms)))
+            mu[k, : self.n] = self._solve(f"moment {k}", gamma**k, b)
+        return readonly(mu[:, : self.n])
+
+    def distribution(self, start: npt.ArrayLike = 0, tolerance: float | None = None) -> ChainDistribution:
+        """The distribution of the reward to go from a state or a distribution over states.
+
+        With γ = 1 and rewards that are multiples of one number it is exact. Otherwise two distributions
+        enclose it whose means are no more than ``tolerance`` apart, by default a fiftieth of the std.
+
+        >>> ends = MarkovChain([[0.0]], [[0.0]], terminal_rewards=[2.5]).distribution(0)
+        >>> ends.quantile([0.05, 0.95]), ends.error
+        (array([2.5, 2.5]), 0.0)
+        """
+        from policyrisk.markov.distribution import distribution
+
+        return distribution(self, start, tolerance)
+
+    def quantile(self, q: float, tolerance: float | None = None) -> Floats:
+        """From every state the smallest z with P(B ≤ z) ≥ q, of shape (n,).
+
+        Exact where :func:`MarkovChain.distribution` is; elsewhere halfway between its two bounds.
+
+        >>> MarkovChain([[0.5]], [-1.0]).quantile(0.05)
+        array([-5.])
+        """
+        from policyrisk.markov.distribution import tails
+
+        return tails(self, q, tolerance)[0]
+
+    def cvar(self, q: float, tolerance: float | None = None) -> Floats:
+        """From every state the mean of the worst (smallest) q of the returns, of shape (n,).
+
+        Of the worst quarter of geometric waits half last 3 steps, the others 4 and longer:
+
+        >>> MarkovChain([[0.5]], [-1.0]).cvar(0.25)
+        array([-4.])
+        """
+        from policyrisk.markov.distribution import tails
+
+        return tails(self, q, tolerance)[1]
+
+    def refuse_noise(self, what: str) -> None:
+        """Raise where a reward is known by its mean and variance alone, which ``what`` needs more than."""
+        if self.branches.noisy:
+            raise InvalidInputError(
+                f"{what} needs the whole distribution of every reward, got a chain with reward_variance, "
+                "which says no more than its spread; write a reward with k values as k actions of "
+                "MarkovChain.from_mdp, taken with the values' probabilities"
+            )
 
     @cached_property
     def _mean(self) -> Floats:

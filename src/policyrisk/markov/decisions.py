@@ -13,7 +13,14 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.markov.branches import Branches, Sparse, as_rewards, as_transition_matrix, from_matrix, mix
 
 
-def under_policy(P: object, r: object, policy: object, terminal_rewards: object, name: str = "r") -> Branches:
+def under_policy(
+    P: object,
+    r: object,
+    policy: object,
+    terminal_rewards: object,
+    name: str = "r",
+    at_end: str = "terminal_rewards",
+) -> Branches:
     """The branches of a policy's chain; the arguments are those of :func:`MarkovChain.from_mdp`."""
     matrices = [as_transition_matrix(Pa, f"P[{a}]") for a, Pa in enumerate(_as_sequence(P))]
     n, actions = matrices[0].shape[0], len(matrices)
@@ -25,7 +32,7 @@ def under_policy(P: object, r: object, policy: object, terminal_rewards: object,
             )
     chosen = _as_policy(policy, n, actions)
     parts = [
-        from_matrix(matrix, rewards, terminal_rewards)
+        from_matrix(matrix, rewards, terminal_rewards, at_end)
         for matrix, rewards in zip(matrices, _rewards_by_action(r, n, actions, name), strict=True)
     ]
     return mix(parts, chosen)

@@ -1,0 +1,150 @@
+"""The distribution of the reward to go in a known chain: exact on a lattice, enclosed otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk._core.arrays import Floats, as_number
+from policyrisk._core.text import number, percent
+from policyrisk.markov.characteristic import Transform, brackets, on_lattice
+from policyrisk.markov.reward_lattice import (
+    MAX_POINTS,
+    TAIL,
+    RewardLattice,
+    by_recursion,
+    find_lattice,
+    tails_by_recursion,
+)
+from policyrisk.markov.steps import Steps, as_levels
+
+if TYPE_CHECKING:
+    from policyrisk.markov.chain import MarkovChain
+
+_FINE = 0.02  # the default width of a bracket, in std
+_REACH = 40.0  # std beyond the mean up to which a lattice is thought to be needed
+
+
+@dataclass(frozen=True, eq=False)
+class ChainDistribution:
+    """The return's distribution from one start.
+
+    ``lower`` and ``upper`` enclose it: lower.cdf(z) ≥ P(B ≤ z) ≥ upper.cdf(z), and the true quantile and CVaR
+    lie between theirs. What is asked of the record itself is halfway between; on a lattice both are the same.
+
+    >>> import policyrisk as pr
+    >>> print(pr.domains.walk(30).distribution(0))
+    return: mean -73.125, std 18.955, skewness -0.89095, kurtosis 4.2952
+    worst 5.0%: quantile -108, mean -121.19; median -70; known exactly
+    """
+
+    lower: Steps
+    upper: Steps
+    mean: float
+    variance: float
+    skewness: float  # E[(B − mean)³] / std³
+    kurtosis: float  # E[(B − mean)⁴] / variance², 3 for a normal distribution
+    error: float  # the mean of `upper` less that of `lower`: the area between the two CDFs
+
+    @property
+    def std(self) -> float:
+        """√variance."""
+        return float(np.sqrt(self.variance))
+
+    def cdf(self, z: npt.ArrayLike) -> Floats:
+        """P(B ≤ z), of z's shape."""
+        return 0.5 * (self.lower.cdf(z) + self.upper.cdf(z))
+
+    def quantile(self, q: npt.ArrayLike) -> Floats:
+        """The smallest z with P(B ≤ z) ≥ q, of q's shape."""
+        return 0.5 * (self.lower.quantile(q) + self.upper.quantile(q))
+
+    def cvar(self, q: npt.ArrayLike) -> Floats:
+        """The mean of the worst (smallest) q of the returns, of q's shape."""
+        return 0.5 * (self.lower.cvar(q) + self.upper.cvar(q))
+
+    def __str__(self) -> str:
+        known = f"within {number(self.error, 2)} on average" if self.lower is not self.upper else "exactly"
+        return (
+            f"return: mean {number(self.mean)}, std {number(self.std)}, skewness {number(self.skewness)}, "
+            f"kurtosis {number(self.kurtosis)}\n"
+            f"worst {percent(0.05)}: quantile {number(float(self.quantile(0.05)))}, mean "
+            f"{number(float(self.cvar(0.05)))}; median {number(float(self.quantile(0.5)))}; known {known}"
+        )
+
+
+def distribution(chain: MarkovChain, start: npt.ArrayLike, tolerance: float | None) -> ChainDistribution:
+    """See :func:`MarkovChain.distribution`."""
+    _check(chain, tolerance)
+    zeta = chain.start_distribution(start)
+    zeta = zeta / zeta.sum()
+    mean, variance, third, fourth = _mixed_moments(chain, zeta)
+    std = np.sqrt(variance)
+    shape = (third / std**3, fourth / variance**2) if variance > 0.0 else (np.nan, np.nan)
+    lattice = _lattice(chain, abs(mean) + _REACH * std)
+    if lattice is not None and lattice.sign:
+        steps, left = by_recursion(chain, lattice, zeta)
+        found, error = (steps, steps), left * std
+    else:
+        found = _enclosed(chain, sp.csr_array(zeta[None]), lattice, float(std), tolerance)[0]
+        error = found[1].mean - found[0].mean if found[0] is not found[1] else TAIL * std
+    return ChainDistribution(*found, mean, variance, float(shape[0]), float(shape[1]), float(error))
+
+
+def tails(chain: MarkovChain, q: float, tolerance: float | None) -> tuple[Floats, Floats]:
+    """Quantile and CVaR from every state, each (n,); see :func:`MarkovChain.quantile`."""
+    _check(chain, tolerance)
+    level = float(as_levels(as_number(q, "q")))
+    std = chain.std()
+    lattice = _lattice(chain, float((np.abs(chain.mean()) + _REACH * std).max()))
+    if lattice is not None and lattice.sign:
+        return tails_by_recursion(chain, lattice, level)
+    found = _enclosed(chain, sp.eye_array(chain.n, format="csr"), lattice, float(std.max()), tolerance)
+    pairs = [
+        (0.5 * (low.quantile(level) + high.quantile(level)), 0.5 * (low.cvar(level) + high.cvar(level)))
+        for low, high in found
+    ]
+    quantiles, cvars = np.array(pairs).T
+    return quantiles, cvars
+
+
+def _check(chain: MarkovChain, tolerance: float | None) -> None:
+    chain.refuse_noise("the distribution of the return")
+    if tolerance is not None:
+        as_number(tolerance, "tolerance", 0.0, open_low=True)
+
+
+def _lattice(chain: MarkovChain, reach: float) -> RewardLattice | None:
+    """The lattice of the rewards, where the return stays on it and few enough points are within reach."""
+    lattice = find_lattice(chain.branches.reward) if chain.discount == 1.0 else None
+    return lattice if lattice is not None and reach <= MAX_POINTS * lattice.h else None
+
+
+def _enclosed(
+    chain: MarkovChain, Z: sp.csr_array, lattice: RewardLattice | None, std: float, tolerance: float | None
+) -> list[tuple[Steps, Steps]]:
+    """For each row of Z two distributions that enclose the return's; the same one twice where it is exact."""
+    transform = Transform(chain, Z)
+    certain = std <= 1e-12 * float(np.abs(transform.means).max())  # all but rounding
+    if certain:
+        single = [Steps(np.array([mean]), np.ones(1)) for mean in transform.means]
+        return [(steps, steps) for steps in single]
+    low, high = transform.window(std)
+    if lattice is not None and high - low <= 2 * (transform.most - 2) * lattice.h:
+        return [(steps, steps) for steps in on_lattice(transform, lattice, low, high)]
+    return brackets(transform, low, high, _FINE * std if tolerance is None else tolerance)
+
+
+def _mixed_moments(chain: MarkovChain, zeta: Floats) -> tuple[float, float, float, float]:
+    """Mean and central moments 2, 3 and 4 over the starts: E[(J(x) − mean + B − J(x))^k]."""
+    mu, J = chain.moments(4), chain.mean()
+    mean = float(zeta @ J)
+    second, third, fourth = (
+        float(zeta @ sum(comb(k, j) * (J - mean) ** (k - j) * mu[j] for j in range(k + 1))) for k in (2, 3, 4)
+    )
+    return mean, second, third, fourth

@@ -1,0 +1,176 @@
+"""The distribution of the return where all rewards are multiples of one number h, of one sign, and γ = 1.
+
+With costs c = |ρ|/h ∈ {0, 1, 2, …} the return is ±hK, and
+
+    p_k(x) = P(K = k | x) = Σ_branches p · p_{k−c}(y),      p_k(end) = 1{k = 0}
+
+which the steps with c > 0 give from smaller k. Steps that cost nothing leave p_k on both sides: with P_0
+their matrix, (I − P_0) p_k = b_k is solved for each k. All states go together; the last max(c) p are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd, lcm
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+
+from policyrisk._core.arrays import Floats, Ints
+from policyrisk.errors import SolverError
+from policyrisk.markov import _kernels
+from policyrisk.markov.branches import Branches
+from policyrisk.markov.linear import Resolvent
+from policyrisk.markov.steps import SLACK, Steps
+
+if TYPE_CHECKING:
+    from policyrisk.markov.chain import MarkovChain
+
+MAX_POINTS = 10_000_000  # of a lattice; a finer one is treated as none
+TAIL = 1e-13  # probability that may be left out
+_DENOMINATOR = 10**6
+_ROUNDING = 2.0**-51  # by which a reward may miss its fraction
+_BLOCK = 1 << 20  # probabilities found between two looks at what is left
+
+
+@dataclass(frozen=True)
+class RewardLattice:
+    """Rewards that are whole numbers of h = numerator · unit / denominator."""
+
+    multiples: Ints  # (branches,): ρ / h
+    numerator: int
+    denominator: int
+    unit: float
+
+    @property
+    def h(self) -> float:
+        """The distance of two points."""
+        return float(self.values(1))
+
+    @property
+    def sign(self) -> int:
+        """1 where no reward is negative, −1 where none is positive, 0 where there are both."""
+        if self.multiples.min() >= 0:
+            return 1
+        return -1 if self.multiples.max() <= 0 else 0
+
+    def values(self, multiples: Ints | int) -> Floats:
+        """Multiples of h as numbers, rounded once where the unit is 1: 3 · 0.1 is 0.3."""
+        return np.asarray(multiples) * float(self.numerator) / self.denominator * self.unit
+
+
+def find_lattice(rewards: Floats) -> RewardLattice | None:
+    """The coarsest lattice that holds 0 and all rewards (branches,); None where there is none that is usable.
+
+    Sought are fractions with denominators up to a million, of the rewards and then of their ratios.
+
+    >>> lattice = find_lattice(np.array([0.1, -0.3, 0.25]))
+    >>> lattice.multiples.tolist(), float(lattice.h)
+    ([2, -6, 5], 0.05)
+    >>> find_lattice(np.array([1.0, np.pi])) is None
+    True
+    """
+    values, of = np.unique(rewards, return_inverse=True)
+    nonzero = values[values != 0.0]
+    if not nonzero.size:
+        return RewardLattice(np.zeros(rewards.size, dtype=np.int64), 1, 1, 1.0)
+    for unit in (1.0, float(np.abs(nonzero).min())):
+        numerator, denominator = 0, 1
+        for value in (values / unit).tolist():
+            fraction = Fraction(value).limit_denominator(_DENOMINATOR)
+            if abs(float(fraction) - value) > _ROUNDING * abs(value):
+                break
+            common = lcm(denominator, fraction.denominator)
+            numerator = gcd(
+                numerator * (common // denominator),
+                fraction.numerator * (common // fraction.denominator),
+            )
+            denominator = common
+        else:
+            multiples = np.rint(values / unit * denominator / numerator)
+            if np.abs(multiples).max() > MAX_POINTS:
+                return None
+            return RewardLattice(multiples.astype(np.int64)[of], numerator, denominator, unit)
+    return None
+
+
+def _points(branches: Branches, costs: Ints) -> Iterator[tuple[int, Floats]]:
+    """Blocks (k, p) of p_k, p_{k+1}, … (m, n), from k = 0 on; each is overwritten by the next.
+
+    The history holds the latest p above the earlier ones, each with p(end) as its last entry, so that
+    p_{k−c}(y) stands (c − 1)(n + 1) + y entries behind the beginning of p_{k−1} and all sums are one product.
+    """
+    n, row = branches.n, branches.row
+    # Rows are made to sum to 1: what they lack or have too much by rounding would be a tail that never ends.
+    probability = branches.probability / branches.expect(np.ones(row.size))[row]
+    free, depth = costs == 0, max(int(costs.max()), 1)
+    block = min(max(_BLOCK // n, 1), 256)
+    history = np.zeros((depth + block, n + 1))
+    at = block
+    history[at, n] = 1.0  # p_0(end)
+    resolvent = None
+    if free.any():
+        part = Branches(branches.indptr, branches.successor, probability * free, branches.reward)
+        resolvent, block = Resolvent(part.matrix(), 1.0), 1
+        history[at, :n] = resolvent.solve(part.expect((branches.successor == n).astype(np.float64)))[0]
+    entries = probability[~free], (row[~free], ((costs - 1) * (n + 1) + branches.successor)[~free])
+    W = sp.csr_array(sp.coo_array(entries, shape=(n, depth * (n + 1))))
+    yield 0, history[at : at + 1, :n]
+    k = 1
+    while k <= 2 * MAX_POINTS:
+        if at < block:
+            history[-depth:] = history[at : at + depth].copy()
+            at = len(history) - depth
+        _kernels.lattice_points(W.indptr, W.indices, W.data, history, at, block)
+        at -= block
+        if resolvent is not None:
+            history[at, :n] = resolvent.solve(history[at, :n])[0]
+        history[at : at + block, n] = 0.0
+        yield k, history[at : at + block, :n][::-1]
+        k += block
+    raise SolverError(
+        f"the probabilities of {k} points of the rewards' lattice do not sum to 1; check that every state "
+        "reaches the end within a number of steps that can be counted, or use a discount below 1"
+    )
+
+
+def by_recursion(chain: MarkovChain, lattice: RewardLattice, zeta: Floats) -> tuple[Steps, float]:
+    """The return's distribution from the start ζ0 (n,), and the probability that was left out."""
+    costs, sign = np.abs(lattice.multiples), lattice.sign
+    starts = np.flatnonzero(zeta)
+    parts, left = [], 1.0
+    for k, p in _points(chain.branches, costs):
+        parts.append(p[:, starts] @ zeta[starts])
+        left -= float(parts[-1].sum())
+        if left <= max(TAIL, 2.0**-50 * k):
+            break
+    mass = np.concatenate(parts)
+    held = np.flatnonzero(mass > 0.0)
+    values, mass = lattice.values(sign * held), mass[held]
+    if sign < 0:
+        values, mass = values[::-1], mass[::-1]
+    # What is left out is beyond the last k: at the low end for costs, at the high end for gains.
+    cumulative = np.cumsum(mass) + (max(left, 0.0) if sign < 0 else 0.0)
+    cumulative[-1] = 1.0
+    return Steps(values, np.minimum(cumulative, 1.0)), max(left, 0.0)
+
+
+def tails_by_recursion(chain: MarkovChain, lattice: RewardLattice, q: float) -> tuple[Floats, Floats]:
+    """Quantile and CVaR of every state, each (n,).
+
+    With S_k = P(K ≤ k): of gains hK the quantile is hk* with k* the first k with S_k ≥ q, and
+    E[(k* − K)⁺] = Σ_{j<k*} S_j. Of costs −hK the worst are the largest K: k* is the first k with S_k > 1 − q,
+    and E[(K − k*)⁺] = E[K] − k* + Σ_{j<k*} S_j.
+    """
+    sign = lattice.sign
+    level = q - SLACK if sign > 0 else 1.0 - q + SLACK
+    total, area, first = np.zeros(chain.n), np.zeros(chain.n), np.full(chain.n, -1, dtype=np.int64)
+    for k, p in _points(chain.branches, np.abs(lattice.multiples)):
+        _kernels.lattice_sums(p, k, level, total, area, first)
+        if (first >= 0).all():
+            break
+    excess = area if sign > 0 else -chain.mean() / lattice.h - first + area
+    return lattice.values(sign * first), lattice.values(sign * first) - lattice.h * excess / q
