@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from policyrisk.features import Tabular as Tabular
     from policyrisk.features import TileCoding as TileCoding
     from policyrisk.lstd import LSTD as LSTD
+    from policyrisk.markov import MDP as MDP
     from policyrisk.markov import MarkovChain as MarkovChain
     from policyrisk.montecarlo import MonteCarlo as MonteCarlo
     from policyrisk.montecarlo import ReturnForest as ReturnForest
@@ -60,6 +61,7 @@ _HOMES = {
     "LSTD": "policyrisk.lstd",
     "Labels": "policyrisk.features",
     "Leaves": "policyrisk.features",
+    "MDP": "policyrisk.markov",
     "MarkovChain": "policyrisk.markov",
     "MomentEquations": "policyrisk.equations",
     "MonteCarlo": "policyrisk.montecarlo",

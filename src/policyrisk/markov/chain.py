@@ -111,11 +111,16 @@ class MarkovChain:
         >>> MarkovChain.from_mdp([stay, leave], [1.0], policy=[[0.5, 0.5]]).mean()
         array([1.81818182])
         """
-        chain = object.__new__(cls)
         branches = under_policy(P, r, policy, terminal_rewards)
         if reward_variances is not None:
             spread = under_policy(P, reward_variances, policy, None, name="reward_variances")
             branches = with_noise(branches, spread.reward)
+        return cls.from_branches(branches, discount)
+
+    @classmethod
+    def from_branches(cls, branches: Branches, discount: float = 1.0) -> MarkovChain:
+        """The chain of a table of branches, checked already."""
+        chain = object.__new__(cls)
         chain._set(branches, discount)
         return chain
 
