@@ -211,6 +211,17 @@ def chain_of_matrices(given: Given) -> Any:
     return [*found, by_transition.mean(), by_transition.variance(), dense.mean(), dense.variance()]
 
 
+@use("MDP", "MDP.chain", "MDP.gradient", "MDP.improve")
+def decision_process(given: Given) -> Any:
+    P, r = P_and_r()
+    policy, start = given.array(np.full((STATES, 2), 0.5)), given.array(np.full(STATES, 1 / STATES))
+    mdp = pr.MDP([given.matrix(P), given.matrix(0.5 * P)], given.array(r), terminal_rewards=given.array(r))
+    better = mdp.improve(
+        pr.criteria.MeanMinusStd(1.0), start, policy, features=given.matrix(np.eye(STATES)), restarts=0
+    )
+    return [mdp.chain(policy).mean(), mdp.gradient(policy, start).by_variance, better.policy]
+
+
 @use("MarkovChain.from_mdp")
 def chain_of_a_policy(given: Given) -> Any:
     P, r = P_and_r()
@@ -451,6 +462,7 @@ def simulated(given: Given) -> Any:
     "compare",
     "criteria.Criterion.assess",
     "criteria.MeanMinusStd.assess",
+    "criteria.MeanMinusVariance.assess",
     "criteria.MeanVarianceAtMost.assess",
     "criteria.Sharpe.assess",
     "criteria.VarianceMeanAtLeast.assess",
@@ -472,7 +484,8 @@ def answers(given: Given) -> Any:
         summary = risk.summary(x, weights=weights)
         found += [float(summary.mean), float(summary.variance), float(risk.score(data(given)).mse)]
         bounded = (pr.criteria.MeanVarianceAtMost(1.0), pr.criteria.VarianceMeanAtLeast(1.0))
-        for criterion in (pr.criteria.MeanMinusStd(1.0), pr.criteria.Sharpe(), *bounded):
+        free = (pr.criteria.MeanMinusStd(1.0), pr.criteria.MeanMinusVariance(1.0), pr.criteria.Sharpe())
+        for criterion in (*free, *bounded):
             found += [float(criterion.assess(summary).value)]
         found.append(str(pr.compare({"a": risk, "b": risk}, x, at=x)))
         found.append(risk.completed_sums(data(given)).powers)
@@ -575,6 +588,24 @@ def pinball(given: Given) -> Any:
     return [*found, trained.returns, result.returns]
 
 
+@use(
+    "domains.Portfolio.as_actions",
+    "domains.Portfolio.as_starts",
+    "domains.Portfolio.returns",
+    "domains.Portfolio.rollout",
+    "domains.Portfolio.step",
+)
+def portfolio(given: Given) -> Any:
+    game, policy = pr.domains.Portfolio(), pr.domains.UniformPolicy(2)
+    states = given.array([[0.0, 2.0, 0.0, 1.0, 0.0, 1.0], [30.0, 1.1, 1.0, 1.0, 0.0, 0.0]])
+    actions = given.array([1, 0], np.int64)
+    found: list[Any] = [*game.step(states, actions, seed=1)]
+    found += [game.as_starts(states, "starts"), game.as_actions(actions, 2, "actions")]
+    found.append(game.rollout(policy, states, seed=1).states)
+    found.append(game.rollout(lambda x: given.array(np.zeros(2), np.int64)[: len(x)], states, 1, 5).states)
+    return [*found, game.returns(policy, states, seed=1).returns]
+
+
 @use("plotting.plot_check", "plotting.plot_line", "plotting.plot_map", "plotting.plot_mean_std")
 def plotted(given: Given) -> Any:
     box = {"low": [0.0, 0.0], "high": [1.0, 1.0]}
@@ -599,6 +630,9 @@ def plotted(given: Given) -> Any:
 
 # Why some functions that take numbers have no use above.
 NOT_USED = {
+    "MDP.from_branches": "keeps the tables that it is given",
+    "MarkovChain.from_branches": "keeps the table that it is given",
+    "domains.Portfolio.act": "works in place, and says so: the step of callers that keep their own states",
     "domains.Pinball.act": "works in place, and says so: the step of callers that keep their own states",
     "features.BinaryFeatures.__call__": "a protocol",
     "features.BinaryFeatures.active": "a protocol",
@@ -617,6 +651,7 @@ NOT_USED = {
     "readers.read_npz": "takes a path and options in plain values",
     "readers.read_csv": "takes a path and options in plain values",
     "criteria.Assessment": "a record of plain numbers",
+    "criteria.Slopes": "a record of plain numbers",
 }
 
 MODULES = ("", "control", "criteria", "distributed", "domains", "equations.constraint", "features")
