@@ -211,7 +211,7 @@ def chain_of_matrices(given: Given) -> Any:
     return [*found, by_transition.mean(), by_transition.variance(), dense.mean(), dense.variance()]
 
 
-@use("MDP", "MDP.chain", "MDP.gradient", "MDP.improve")
+@use("MDP", "MDP.chain", "MDP.gradient", "MDP.improve", "frontier")
 def decision_process(given: Given) -> Any:
     P, r = P_and_r()
     policy, start = given.array(np.full((STATES, 2), 0.5)), given.array(np.full(STATES, 1 / STATES))
@@ -219,7 +219,9 @@ def decision_process(given: Given) -> Any:
     better = mdp.improve(
         pr.criteria.MeanMinusStd(1.0), start, policy, features=given.matrix(np.eye(STATES)), restarts=0
     )
-    return [mdp.chain(policy).mean(), mdp.gradient(policy, start).by_variance, better.policy]
+    some = pr.frontier(mdp, start, given.array([0.0, 1.0]), policy, restarts=0)
+    chain, gradient = mdp.chain(policy), mdp.gradient(policy, start)
+    return [chain.mean(), gradient.by_variance, better.policy, some.points[0].policy]
 
 
 @use("MarkovChain.from_mdp")
@@ -630,6 +632,7 @@ def plotted(given: Given) -> Any:
 
 # Why some functions that take numbers have no use above.
 NOT_USED = {
+    "plotting.plot_frontier": "reads a record of plain numbers",
     "MDP.from_branches": "keeps the tables that it is given",
     "MarkovChain.from_branches": "keeps the table that it is given",
     "domains.Portfolio.act": "works in place, and says so: the step of callers that keep their own states",

@@ -238,6 +238,29 @@ def test_the_given_policy_is_never_made_worse():
     assert "1 iterations were made" in again.reason or "vanished" in again.reason
 
 
+def test_frontier():
+    mdp = random_process(np.random.default_rng(9), n=6, actions=3)
+    prices = [2.0, 0.0, 0.5, 1.0]
+    uniform = np.full((6, 3), 1 / 3)
+    found = pr.frontier(mdp, 0, prices, uniform, restarts=0)
+    assert [point.c for point in found.points] == sorted(prices)
+    means, stds = (np.array([getattr(point, name) for point in found.points]) for name in ("mean", "std"))
+    assert (np.diff(means) <= 0).all()
+    assert (np.diff(stds) <= 0).all()
+    assert means[0] > means[-1]
+    for point in found.points:
+        assert (point.mean, point.variance) == pytest.approx(moments(mdp, point.policy, np.eye(6)[0]))
+        assert point.value == pytest.approx(point.mean - point.c * point.std)
+        assert (point.value >= means - point.c * stds - 1e-12).all()
+    m, v = moments(mdp, uniform, np.eye(6)[0])
+    assert found.given == pytest.approx((m, np.sqrt(v)))
+    axes = pr.plotting.plot_frontier(found)
+    assert axes.lines[0].get_xydata() == pytest.approx(np.column_stack([stds, means]))
+    assert axes.lines[1].get_xydata()[0] == pytest.approx([np.sqrt(v), m])
+    with pytest.raises(InvalidInputError, match="c must hold at least one number"):
+        pr.frontier(mdp, c=[])
+
+
 def test_the_seed_decides():
     mdp = random_process(np.random.default_rng(2), n=5, actions=2)
     first, second = (mdp.improve(criteria.MeanMinusStd(1.0), 0, seed=4, restarts=1) for _ in range(2))

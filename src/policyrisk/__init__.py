@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from policyrisk import errors as errors
     from policyrisk import plotting as plotting
     from policyrisk import readers as readers
+    from policyrisk.control.frontier import frontier as frontier
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.evaluation import Evaluation as Evaluation
     from policyrisk.evaluation import evaluate as evaluate
@@ -81,6 +82,7 @@ _HOMES = {
     "domains": "",
     "errors": "",
     "evaluate": "policyrisk.evaluation",
+    "frontier": "policyrisk.control.frontier",
     "monte_carlo": "policyrisk.montecarlo",
     "plotting": "",
     "read": "policyrisk.readers",
