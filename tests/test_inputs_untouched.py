@@ -211,6 +211,19 @@ def chain_of_matrices(given: Given) -> Any:
     return [*found, by_transition.mean(), by_transition.variance(), dense.mean(), dense.variance()]
 
 
+@use("MDP", "MDP.chain", "MDP.gradient", "MDP.improve", "frontier")
+def decision_process(given: Given) -> Any:
+    P, r = P_and_r()
+    policy, start = given.array(np.full((STATES, 2), 0.5)), given.array(np.full(STATES, 1 / STATES))
+    mdp = pr.MDP([given.matrix(P), given.matrix(0.5 * P)], given.array(r), terminal_rewards=given.array(r))
+    better = mdp.improve(
+        pr.criteria.MeanMinusStd(1.0), start, policy, features=given.matrix(np.eye(STATES)), restarts=0
+    )
+    some = pr.frontier(mdp, start, given.array([0.0, 1.0]), policy, restarts=0)
+    chain, gradient = mdp.chain(policy), mdp.gradient(policy, start)
+    return [chain.mean(), gradient.by_variance, better.policy, some.points[0].policy]
+
+
 @use("MarkovChain.from_mdp")
 def chain_of_a_policy(given: Given) -> Any:
     P, r = P_and_r()
@@ -224,6 +237,7 @@ def chain_of_a_policy(given: Given) -> Any:
 
 
 @use(
+    "MarkovChain.distribution",
     "MarkovChain.occupancy",
     "MarkovChain.start_distribution",
     "MarkovChain.expected_squared_error",
@@ -234,6 +248,7 @@ def questions_to_a_chain(given: Given) -> Any:
     sampled = chain().sample(start, episodes=20, seed=1)
     return [
         chain().occupancy(start),
+        chain().distribution(start, tolerance=0.5).mean,
         chain().start_distribution(start),
         chain().expected_squared_error(given.array(np.arange(STATES))),
         sampled.rewards,
@@ -451,6 +466,7 @@ def simulated(given: Given) -> Any:
     "compare",
     "criteria.Criterion.assess",
     "criteria.MeanMinusStd.assess",
+    "criteria.MeanMinusVariance.assess",
     "criteria.MeanVarianceAtMost.assess",
     "criteria.Sharpe.assess",
     "criteria.VarianceMeanAtLeast.assess",
@@ -472,7 +488,8 @@ def answers(given: Given) -> Any:
         summary = risk.summary(x, weights=weights)
         found += [float(summary.mean), float(summary.variance), float(risk.score(data(given)).mse)]
         bounded = (pr.criteria.MeanVarianceAtMost(1.0), pr.criteria.VarianceMeanAtLeast(1.0))
-        for criterion in (pr.criteria.MeanMinusStd(1.0), pr.criteria.Sharpe(), *bounded):
+        free = (pr.criteria.MeanMinusStd(1.0), pr.criteria.MeanMinusVariance(1.0), pr.criteria.Sharpe())
+        for criterion in (*free, *bounded):
             found += [float(criterion.assess(summary).value)]
         found.append(str(pr.compare({"a": risk, "b": risk}, x, at=x)))
         found.append(risk.completed_sums(data(given)).powers)
@@ -525,6 +542,7 @@ def rolled_out(given: Given) -> Any:
     "domains.Pinball.returns",
     "domains.Pinball.rollout",
     "domains.Pinball.step",
+    "domains.UniformPolicy.probabilities",
     "control.GreedyPolicy",
     "control.GreedyPolicy.__call__",
     "control.GreedyPolicy.action_values",
@@ -567,12 +585,31 @@ def pinball(given: Given) -> Any:
     found.append(game.returns(policy, places, seed=1, max_steps=20).returns)
     phi = pr.RadialBasis.grid([0] * 4, [1] * 4, 2, normalised=True, truncate=0.9)
     greedy = GreedyPolicy(phi, given.array(np.arange(64.0).reshape(16, 4)))
+    found.append(policy.probabilities(states))
     found += [greedy.value(states), greedy.action_values(states), greedy(states)]
     two = Sarsa(phi, actions=4)
     trained = two.train(game, episodes=2, starts=lambda n, generator: states[:n], seed=1, max_steps=20)
     columns = given.array([1.0, 2.0]), given.array([1, 2], np.int64), given.array([True, False], np.bool_)
     result = SarsaResult(greedy, *columns)
     return [*found, trained.returns, result.returns]
+
+
+@use(
+    "domains.Portfolio.as_actions",
+    "domains.Portfolio.as_starts",
+    "domains.Portfolio.returns",
+    "domains.Portfolio.rollout",
+    "domains.Portfolio.step",
+)
+def portfolio(given: Given) -> Any:
+    game, policy = pr.domains.Portfolio(), pr.domains.UniformPolicy(2)
+    states = given.array([[0.0, 2.0, 0.0, 1.0, 0.0, 1.0], [30.0, 1.1, 1.0, 1.0, 0.0, 0.0]])
+    actions = given.array([1, 0], np.int64)
+    found: list[Any] = [*game.step(states, actions, seed=1)]
+    found += [game.as_starts(states, "starts"), game.as_actions(actions, 2, "actions")]
+    found.append(game.rollout(policy, states, seed=1).states)
+    found.append(game.rollout(lambda x: given.array(np.zeros(2), np.int64)[: len(x)], states, 1, 5).states)
+    return [*found, game.returns(policy, states, seed=1).returns]
 
 
 @use("plotting.plot_check", "plotting.plot_line", "plotting.plot_map", "plotting.plot_mean_std")
@@ -599,6 +636,10 @@ def plotted(given: Given) -> Any:
 
 # Why some functions that take numbers have no use above.
 NOT_USED = {
+    "plotting.plot_frontier": "reads a record of plain numbers",
+    "MDP.from_branches": "keeps the tables that it is given",
+    "MarkovChain.from_branches": "keeps the table that it is given",
+    "domains.Portfolio.act": "works in place, and says so: the step of callers that keep their own states",
     "domains.Pinball.act": "works in place, and says so: the step of callers that keep their own states",
     "features.BinaryFeatures.__call__": "a protocol",
     "features.BinaryFeatures.active": "a protocol",
@@ -617,6 +658,7 @@ NOT_USED = {
     "readers.read_npz": "takes a path and options in plain values",
     "readers.read_csv": "takes a path and options in plain values",
     "criteria.Assessment": "a record of plain numbers",
+    "criteria.Slopes": "a record of plain numbers",
 }
 
 MODULES = ("", "control", "criteria", "distributed", "domains", "equations.constraint", "features")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from policyrisk import errors as errors
     from policyrisk import plotting as plotting
     from policyrisk import readers as readers
+    from policyrisk.control.frontier import frontier as frontier
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.evaluation import Evaluation as Evaluation
     from policyrisk.evaluation import evaluate as evaluate
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from policyrisk.features import Tabular as Tabular
     from policyrisk.features import TileCoding as TileCoding
     from policyrisk.lstd import LSTD as LSTD
+    from policyrisk.markov import MDP as MDP
     from policyrisk.markov import MarkovChain as MarkovChain
     from policyrisk.montecarlo import MonteCarlo as MonteCarlo
     from policyrisk.montecarlo import ReturnForest as ReturnForest
@@ -60,6 +62,7 @@ _HOMES = {
     "LSTD": "policyrisk.lstd",
     "Labels": "policyrisk.features",
     "Leaves": "policyrisk.features",
+    "MDP": "policyrisk.markov",
     "MarkovChain": "policyrisk.markov",
     "MomentEquations": "policyrisk.equations",
     "MonteCarlo": "policyrisk.montecarlo",
@@ -79,6 +82,7 @@ _HOMES = {
     "domains": "",
     "errors": "",
     "evaluate": "policyrisk.evaluation",
+    "frontier": "policyrisk.control.frontier",
     "monte_carlo": "policyrisk.montecarlo",
     "plotting": "",
     "read": "policyrisk.readers",

@@ -1,9 +1,10 @@
-"""The four risk criteria of the paper's introduction.
+"""The four risk criteria of the paper's introduction, and mean less variance.
 
 With m and v the mean and the variance of the return over the start distribution:
 
     Sharpe()                 max m / √v
     MeanMinusStd(c)          max m − c √v
+    MeanMinusVariance(c)     max m − c v
     MeanVarianceAtMost(c)    max m   subject to v ≤ c
     VarianceMeanAtLeast(c)   min v   subject to m ≥ c
 
@@ -11,14 +12,15 @@ The value's error follows from the joint covariance of (m, v) by the delta metho
 constraint holds is Student's distribution function at slack / its standard error, the slack being how far the
 estimate is inside the bound. A policy whose estimated variance is negative meets no criterion, and the record
 says so: otherwise the worst estimate would look like the least risk.
-:func:`policyrisk.selection.comparison.compare` ranks policies by one of these.
+:func:`policyrisk.selection.comparison.compare` ranks policies by one of these, and ``MDP.improve`` makes a
+policy better by the derivatives that ``slopes`` and ``slack`` give.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from policyrisk._core.arrays import as_number
 from policyrisk._core.text import number
@@ -29,8 +31,10 @@ __all__ = [
     "Assessment",
     "Criterion",
     "MeanMinusStd",
+    "MeanMinusVariance",
     "MeanVarianceAtMost",
     "Sharpe",
+    "Slopes",
     "VarianceMeanAtLeast",
 ]
 
@@ -52,6 +56,14 @@ class Assessment:
         return {**asdict(self), "value": self.value.to_dict()}
 
 
+class Slopes(NamedTuple):
+    """A function f(m, v) at a point: its value and its derivatives."""
+
+    value: float
+    by_mean: float  # ∂f/∂m
+    by_variance: float  # ∂f/∂v
+
+
 class Criterion(Protocol):
     """A way to judge a policy by the mean and the variance of its return."""
 
@@ -71,9 +83,21 @@ class Sharpe:
     3 ± 0.0901 (2.8231 to 3.1769)
     """
 
+    larger_is_better: ClassVar[bool] = True
+
     def assess(self, summary: Moments) -> Assessment:
         """The ratio; there is no constraint."""
         return _assessment(summary, summary.sharpe)
+
+    def slopes(self, mean: float, variance: float) -> Slopes:
+        """m / √v and its derivatives; infinite, with none, where v is 0."""
+        if variance <= 0:
+            return Slopes(math.copysign(math.inf, mean), 0.0, 0.0)
+        root = math.sqrt(variance)
+        return Slopes(mean / root, 1.0 / root, -0.5 * mean / root**3)
+
+    def slack(self, mean: float, variance: float) -> None:
+        """There is no constraint."""
 
     def __str__(self) -> str:
         return "Sharpe ratio, the larger the better"
@@ -82,6 +106,8 @@ class Sharpe:
 @dataclass(frozen=True)
 class MeanMinusStd:
     """max m − c √v: mean return less c standard deviations (c ≥ 0)."""
+
+    larger_is_better: ClassVar[bool] = True
 
     c: float
 
@@ -97,13 +123,55 @@ class MeanMinusStd:
             value = summary.delta(value.value, 1.0, -0.5 * self.c / root)
         return _assessment(summary, value)
 
+    def slopes(self, mean: float, variance: float) -> Slopes:
+        """m − c √v and its derivatives; that by v is left out where v is 0."""
+        root = math.sqrt(max(variance, 0.0))
+        return Slopes(mean - self.c * root, 1.0, -0.5 * self.c / root if root > 0 else 0.0)
+
+    def slack(self, mean: float, variance: float) -> None:
+        """There is no constraint."""
+
     def __str__(self) -> str:
         return f"mean − {self.c:g}·std, the larger the better"
 
 
 @dataclass(frozen=True)
+class MeanMinusVariance:
+    """max m − c v: mean return less c times its variance (c ≥ 0).
+
+    >>> import numpy as np
+    >>> MeanMinusVariance(0.5).assess(Moments(6.0, 4.0, np.diag([0.01, 0.04]), 1000, 0.95)).value
+    4 ± 0.141 (3.7225 to 4.2775)
+    """
+
+    larger_is_better: ClassVar[bool] = True
+
+    c: float
+
+    def __post_init__(self) -> None:
+        c = as_number(self.c, "c", 0.0, remedy="pass what a unit of variance costs")
+        object.__setattr__(self, "c", c)
+
+    def assess(self, summary: Moments) -> Assessment:
+        """The penalised mean; there is no constraint."""
+        return _assessment(summary, summary.delta(*self.slopes(summary.mean_value, summary.variance_value)))
+
+    def slopes(self, mean: float, variance: float) -> Slopes:
+        """m − c v and its derivatives."""
+        return Slopes(mean - self.c * variance, 1.0, -self.c)
+
+    def slack(self, mean: float, variance: float) -> None:
+        """There is no constraint."""
+
+    def __str__(self) -> str:
+        return f"mean − {self.c:g}·variance, the larger the better"
+
+
+@dataclass(frozen=True)
 class MeanVarianceAtMost:
     """max m subject to v ≤ c."""
+
+    larger_is_better: ClassVar[bool] = True
 
     c: float
 
@@ -113,8 +181,16 @@ class MeanVarianceAtMost:
 
     def assess(self, summary: Moments) -> Assessment:
         """The mean, and whether the variance is small enough."""
-        slack = summary.delta(self.c - summary.variance_value, 0.0, -1.0)
+        slack = summary.delta(*self.slack(summary.mean_value, summary.variance_value))
         return _assessment(summary, summary.mean, slack)
+
+    def slopes(self, mean: float, variance: float) -> Slopes:
+        """m and its derivatives."""
+        return Slopes(mean, 1.0, 0.0)
+
+    def slack(self, mean: float, variance: float) -> Slopes:
+        """c − v, which must not be negative, and its derivatives."""
+        return Slopes(self.c - variance, 0.0, -1.0)
 
     def __str__(self) -> str:
         return f"mean with variance at most {self.c:g}, the larger the better"
@@ -124,6 +200,8 @@ class MeanVarianceAtMost:
 class VarianceMeanAtLeast:
     """min v subject to m ≥ c."""
 
+    larger_is_better: ClassVar[bool] = False
+
     c: float
 
     def __post_init__(self) -> None:
@@ -132,8 +210,16 @@ class VarianceMeanAtLeast:
 
     def assess(self, summary: Moments) -> Assessment:
         """The variance, and whether the mean is large enough."""
-        slack = summary.delta(summary.mean_value - self.c, 1.0, 0.0)
-        return _assessment(summary, summary.variance, slack, larger_is_better=False)
+        slack = summary.delta(*self.slack(summary.mean_value, summary.variance_value))
+        return _assessment(summary, summary.variance, slack, larger_is_better=self.larger_is_better)
+
+    def slopes(self, mean: float, variance: float) -> Slopes:
+        """v and its derivatives."""
+        return Slopes(variance, 0.0, 1.0)
+
+    def slack(self, mean: float, variance: float) -> Slopes:
+        """m − c, which must not be negative, and its derivatives."""
+        return Slopes(mean - self.c, 1.0, 0.0)
 
     def __str__(self) -> str:
         return f"variance with mean at least {self.c:g}, the smaller the better"

@@ -69,7 +69,10 @@ class UnvisitedError(PolicyRiskError):
 
 
 class InfeasibleConstraintError(PolicyRiskError):
-    """Assumption 11 fails: no weights make the variance non-negative at all the states asked for."""
+    """Assumption 11 fails: no weights make the variance non-negative at all the states asked for.
+
+    Or, of a criterion with a bound: no policy was found that keeps to it.
+    """
 
 
 class SolverError(PolicyRiskError):

@@ -22,7 +22,9 @@ from policyrisk.risk.summary import PolicySummary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_check", "plot_line", "plot_map", "plot_mean_std"]
+    from policyrisk.control.frontier import Frontier
+
+__all__ = ["plot_check", "plot_frontier", "plot_line", "plot_map", "plot_mean_std"]
 
 Shown: TypeAlias = Quantity | Literal["episodes"]
 
@@ -274,6 +276,34 @@ def plot_mean_std(summaries: Mapping[str, PolicySummary], *, axes: Axes | None =
         axes.set_title(f"bars: {100 * levels.pop():g}% intervals", fontsize="small", loc="right", color="0.4")
     if left_out:
         axes.set_title(_literal(f"negative variance: {', '.join(left_out)}"), fontsize="small", loc="left")
+    axes.set_xlabel("standard deviation of the return")
+    axes.set_ylabel("mean return")
+    axes.grid(color="0.92", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False)
+    return axes
+
+
+def plot_frontier(frontier: Frontier, *, axes: Axes | None = None) -> Axes:
+    """The frontier of :func:`policyrisk.frontier`: std to the right, mean upwards, c beside every policy.
+
+    >>> import policyrisk as pr
+    >>> mdp = pr.MDP([[[0.8]], [[0.0]]], [[1.0, 3.0]])
+    >>> axes = pr.plotting.plot_frontier(pr.frontier(mdp, c=[0, 1], policy=[[0.5, 0.5]]))
+    >>> [text.get_text() for text in axes.get_legend().get_texts()]
+    ['best policies', 'given policy']
+    """
+    axes = _new_axes(6, 4.4) if axes is None else axes
+    place = [(point.std, point.mean) for point in frontier.points]
+    axes.plot(*zip(*place, strict=True), "o-", markersize=5, linewidth=1.2, label="best policies")
+    for at in dict.fromkeys(place):
+        prices = [f"{point.c:g}" for point in frontier.points if (point.std, point.mean) == at]
+        axes.annotate(
+            f"c = {', '.join(prices)}", at, xytext=(6, -9), textcoords="offset points", fontsize="small"
+        )
+    if frontier.given is not None:
+        mean, std = frontier.given
+        axes.plot(std, mean, "*", color="tab:red", markersize=11, linestyle="none", label="given policy")
     axes.set_xlabel("standard deviation of the return")
     axes.set_ylabel("mean return")
     axes.grid(color="0.92", linewidth=0.8)

@@ -1,4 +1,4 @@
-"""Problems to try the estimators on: small chains with known answers, and pinball."""
+"""Problems to try the estimators on: small chains with known answers, pinball and a portfolio."""
 
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from policyrisk.domains.pinball import Maze as Maze
     from policyrisk.domains.pinball import Pinball as Pinball
     from policyrisk.domains.pinball import UniformPolicy as UniformPolicy
+    from policyrisk.domains.portfolio import Portfolio as Portfolio
 
 _HOMES = {
     "Maze": "policyrisk.domains.pinball",
     "Pinball": "policyrisk.domains.pinball",
+    "Portfolio": "policyrisk.domains.portfolio",
     "UniformPolicy": "policyrisk.domains.pinball",
     "boyan": "policyrisk.domains.chains",
     "gambler": "policyrisk.domains.chains",

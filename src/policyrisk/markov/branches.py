@@ -86,7 +86,7 @@ def from_matrix(
     else:
         earned, default = np.asarray(rewards[rows, P.indices]).ravel(), np.zeros(n)
     last = default if terminal_rewards is None else as_floats(terminal_rewards, at_end, (n,))
-    return _sorted(
+    return sorted_branches(
         n,
         np.concatenate([rows, leaving]),
         np.concatenate([P.indices.astype(np.int64), np.full(leaving.size, n)]),
@@ -103,7 +103,7 @@ def mix(parts: Sequence[Branches], policy: Floats) -> Branches:
         columns = (part.row, part.successor, weight * part.probability, part.reward)
         kept.append([column[weight > 0] for column in columns])
     rows, successors, probabilities, rewards = (np.concatenate(column) for column in zip(*kept, strict=True))
-    return _sorted(parts[0].n, rows, successors, probabilities, rewards)
+    return sorted_branches(parts[0].n, rows, successors, probabilities, rewards)
 
 
 def with_noise(branches: Branches, variances: Floats) -> Branches:
@@ -183,7 +183,8 @@ def _refuse_low_precision(dtype: np.dtype[Any], name: str) -> None:
         )
 
 
-def _sorted(n: int, rows: Ints, successors: Ints, probabilities: Floats, rewards: Floats) -> Branches:
+def sorted_branches(n: int, rows: Ints, successors: Ints, probabilities: Floats, rewards: Floats) -> Branches:
+    """Branches given in any order: the states that they leave, and what a table of them holds."""
     order = np.argsort(rows, kind="stable")
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))]).astype(np.int64)
     return Branches(

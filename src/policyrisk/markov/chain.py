@@ -123,12 +123,17 @@ class MarkovChain:
         >>> MarkovChain.from_mdp([stay, leave], [1.0], policy=[[0.5, 0.5]]).mean()
         array([1.81818182])
         """
-        chain = object.__new__(cls)
         branches = under_policy(P, r, policy, terminal_rewards)
         if reward_variance is not None or terminal_variance is not None:
             spread = np.zeros(branches.n) if reward_variance is None else reward_variance
             noise = under_policy(P, spread, policy, terminal_variance, "reward_variance", "terminal_variance")
             branches = with_noise(branches, noise.reward)
+        return cls.from_branches(branches, discount)
+
+    @classmethod
+    def from_branches(cls, branches: Branches, discount: float = 1.0) -> MarkovChain:
+        """The chain of a table of branches, checked already."""
+        chain = object.__new__(cls)
         chain._set(branches, discount)
         return chain
 

@@ -22,6 +22,14 @@ def under_policy(
     at_end: str = "terminal_rewards",
 ) -> Branches:
     """The branches of a policy's chain; the arguments are those of :func:`MarkovChain.from_mdp`."""
+    parts = by_action(P, r, terminal_rewards, name, at_end)
+    return mix(parts, as_policy(policy, parts[0].n, len(parts)))
+
+
+def by_action(
+    P: object, r: object, terminal_rewards: object, name: str = "r", at_end: str = "terminal_rewards"
+) -> list[Branches]:
+    """The branches of every action."""
     matrices = [as_transition_matrix(Pa, f"P[{a}]") for a, Pa in enumerate(_as_sequence(P))]
     n, actions = matrices[0].shape[0], len(matrices)
     for a, matrix in enumerate(matrices):
@@ -30,12 +38,10 @@ def under_policy(
                 f"P[{a}] must have shape ({n}, {n}) like P[0], got {matrix.shape}; "
                 "give every action a matrix over the same states"
             )
-    chosen = _as_policy(policy, n, actions)
-    parts = [
+    return [
         from_matrix(matrix, rewards, terminal_rewards, at_end)
         for matrix, rewards in zip(matrices, _rewards_by_action(r, n, actions, name), strict=True)
     ]
-    return mix(parts, chosen)
 
 
 def _as_sequence(P: object) -> Sequence[Any]:
@@ -84,7 +90,7 @@ def _rewards_by_action(r: Any, n: int, actions: int, name: str) -> list[Floats |
     return [as_rewards(r, n, name)] * actions
 
 
-def _as_policy(policy: Any, n: int, actions: int) -> Floats:
+def as_policy(policy: Any, n: int, actions: int) -> Floats:
     """The policy as probabilities (n, actions)."""
     array = as_array(policy, "policy", f"probabilities of shape ({n}, {actions}) or {n} ints")
     if array.ndim == 1:

@@ -2,8 +2,8 @@
 
 Gymnasium 1 no longer looks for environments by itself: whoever has some calls its ``register``. Where
 Gymnasium is loaded, ours are registered when policyrisk is imported, or else when the next public name of it
-is looked up; :mod:`policyrisk.domains.pinball.env`, which needs Gymnasium, registers them when it is
-imported. So ``gymnasium.make("policyrisk/Pinball-v0")`` works
+is looked up; ``policyrisk.domains.pinball.env`` and its like, which need Gymnasium, register them when they
+are imported. So ``gymnasium.make("policyrisk/Pinball-v0")`` works
 
     after `import gymnasium` and `import policyrisk`, in this order
     in the other order, where after that a function or class of ours was looked up, such as
@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 
 PINBALL = "policyrisk/Pinball-v0"
+PORTFOLIO = "policyrisk/Portfolio-v0"
 
 
 def register() -> None:
@@ -31,6 +32,8 @@ def register() -> None:
             vector_entry_point="policyrisk.domains.pinball.env:PinballVectorEnv",
             max_episode_steps=10_000,
         )
+    if PORTFOLIO not in registration.registry:
+        registration.register(id=PORTFOLIO, entry_point="policyrisk.domains.portfolio.env:PortfolioEnv")
 
 
 def register_if_loaded() -> None:

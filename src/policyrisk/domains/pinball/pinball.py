@@ -20,16 +20,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count, as_floats, as_number, name_some
-from policyrisk._core.random import generator, keys
+from policyrisk._core.random import generator
 from policyrisk.domains.pinball import _kernels
 from policyrisk.domains.pinball._geometry import grid_points, inside_any, near_lists, nearest_distance
 from policyrisk.domains.pinball.maze import Maze
-from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.simulation.compiled import CompiledPolicy, Returns, Words, run, run_returns, start_streams
-from policyrisk.simulation.probabilities import drawn_actions, told_propensities, with_propensities
-from policyrisk.simulation.recorder import EpisodeRecorder
+from policyrisk.errors import InvalidInputError
+from policyrisk.simulation.compiled import CompiledPolicy, Words
+from policyrisk.simulation.domain import CompiledDomain
 from policyrisk.simulation.registration import register_if_loaded
-from policyrisk.trajectories import Trajectories
 
 Policy: TypeAlias = "CompiledPolicy | Callable[[Floats], Any]"
 
@@ -37,7 +35,7 @@ _CELLS = 256  # of the physics' grid along each axis: finer costs memory traffic
 _REWARDS = {"paper": (-1.0, -1.0, -1.0), "original": (-1.0, -5.0, 10000.0)}  # idle, thrust, target
 
 
-class Pinball:
+class Pinball(CompiledDomain):
     """A pinball maze with noise, rewards and four or five actions.
 
     ``maze`` is "simple", "medium", "hard", "box", "empty", the path of a JSON file (see
@@ -114,73 +112,6 @@ class Pinball:
             near=near,
         )
 
-    def step(self, states: object, actions: object, seed: Seed = None) -> tuple[Floats, Floats, Bools]:
-        """One action from each state: next states (n, 4), rewards (n,), terminated (n,).
-
-        Row i draws its noise from stream i of the seed.
-        """
-        now = self.as_starts(states, "states")
-        chosen = self.as_actions(actions, len(now), "actions")
-        words = np.empty((len(now), 2), np.uint64)
-        start_streams(*keys(seed), 0, words)
-        rewards, reached = self.act(now, chosen, words)
-        return now, rewards, reached
-
-    def rollout(
-        self, policy: Policy, starts: object, seed: Seed = None, max_steps: int = 10_000
-    ) -> Trajectories:
-        """An episode from each start, until the target or for ``max_steps`` actions.
-
-        ``starts`` are states (n, 4), or positions (n, 2) at rest. ``policy`` is one of ours, run
-        compiled and in parallel, or any function from states (m, 4) to actions (m,), called once a
-        step with all episodes that still go on; it may answer with probabilities (m, actions), from
-        which its actions are drawn. Episode i draws from stream i of the seed, so that the same seed
-        gives the same episodes on any number of threads. The actions are recorded, and so are their
-        probabilities where the policy tells them (:mod:`policyrisk.simulation.probabilities`).
-
-        >>> from policyrisk.domains.pinball import UniformPolicy
-        >>> pinball = Pinball("empty")
-        >>> data = pinball.rollout(UniformPolicy(), pinball.sample_starts(3, seed=0), seed=1)
-        >>> len(data), data.dim, data.terminated.tolist()
-        (3, 4, [True, True, True])
-        """
-        now = self.as_starts(starts, "starts")
-        most = as_count(max_steps, "max_steps", 1)
-        if isinstance(policy, CompiledPolicy):
-            data = Trajectories(*run(self._table, self._as_table(policy), now, keys(seed), most))
-            return with_propensities(data, policy, policy.actions)
-        if not callable(policy):
-            raise InvalidInputError(
-                "policy must be one of ours or a function from states (n, 4) to actions (n,), "
-                f"got {policy!r}; pass for example UniformPolicy({self.actions})"
-            )
-        return self._run_callable(policy, now, seed, most)
-
-    def returns(
-        self,
-        policy: CompiledPolicy,
-        starts: object,
-        episodes: int = 1,
-        seed: Seed = None,
-        max_steps: int = 10_000,
-        discount: float = 1.0,
-    ) -> Returns:
-        """The sums Σ γ^t r_t of ``episodes`` episodes from each start, without their states.
-
-        Rows i·episodes to (i + 1)·episodes − 1 belong to start i. With one episode each they are
-        those of :meth:`rollout` with the same seed, in a fraction of the memory.
-        """
-        now = self.as_starts(starts, "starts")
-        repeats = as_count(episodes, "episodes", 1)
-        most = as_count(max_steps, "max_steps", 1)
-        if not isinstance(policy, CompiledPolicy):
-            raise InvalidInputError(
-                f"policy must be a compiled one, got {type(policy).__name__}; "
-                "use rollout(...).returns() for a policy that is a Python function"
-            )
-        gamma = as_number(discount, "discount", 0.0, 1.0, open_low=True)
-        return run_returns(self._table, self._as_table(policy), now, repeats, keys(seed), most, gamma)
-
     def sample_starts(self, n: int, seed: Seed = None, velocity: float | None = None) -> Floats:
         """n states (n, 4) uniform on the free region connected to the target, outside the target.
 
@@ -214,43 +145,6 @@ class Pinball:
         kernel(self._table, states, actions, words, rewards, reached)
         return rewards, reached
 
-    def _run_callable(
-        self, policy: Callable[[Floats], Any], starts: Floats, seed: Seed, most: int
-    ) -> Trajectories:
-        streams = np.empty((len(starts), 2), np.uint64)
-        start_streams(*keys(seed), 0, streams)
-        now, live, recorder = starts, np.arange(len(starts)), EpisodeRecorder(len(starts))
-        recorder.visit(live, starts.copy)
-        for _ in range(most):
-            if not live.size:
-                break
-            taken = self._decide(policy, now.copy(), streams)
-            rewards, reached = self.act(now, taken[0], streams)
-            recorder.earn(live, rewards, lambda taken=taken: taken)  # type: ignore[misc]
-            recorder.visit(live, now.copy)
-            recorder.terminated[live] = reached
-            live, now, streams = live[~reached], now[~reached], streams[~reached]
-        return recorder.trajectories()
-
-    def _decide(
-        self, policy: Callable[[Floats], Any], states: Floats, streams: Words
-    ) -> tuple[Ints, Floats | None]:
-        """The actions in the given states, and their probabilities if the policy tells them."""
-        answer = policy(states)
-        drawn = drawn_actions(answer, self.actions, streams)
-        if drawn is not None:
-            return drawn
-        chosen = self.as_actions(answer, len(states), "policy(states)")
-        return chosen, told_propensities(policy, states, chosen, self.actions)
-
-    def _as_table(self, policy: CompiledPolicy) -> Any:
-        if policy.actions > self.actions:
-            raise MismatchError(
-                f"policy must choose among the domain's {self.actions} actions, got one with "
-                f"{policy.actions}; build Pinball(actions={policy.actions}) or another policy"
-            )
-        return policy.compiled()
-
     def as_starts(self, value: object, name: str) -> Floats:
         """Checked states (n, 4), a copy; positions (n, 2) get a velocity of 0."""
         given = as_floats(value, name, (None, None))
@@ -271,22 +165,6 @@ class Pinball:
                 f"{name_some(trapped)}, or use sample_starts"
             )
         return states
-
-    def as_actions(self, value: Any, n: int, name: str) -> Ints:
-        """Checked actions (n,)."""
-        actions = np.asarray(value)
-        if actions.shape != (n,) or actions.dtype.kind not in "iu":
-            raise InvalidInputError(
-                f"{name} must be {n} whole numbers, one per state, got {actions.dtype} of shape "
-                f"{actions.shape}; pass an int array of shape ({n},)"
-            )
-        wrong = np.flatnonzero((actions < 0) | (actions >= self.actions))
-        if wrong.size:
-            raise InvalidInputError(
-                f"{name} must be in 0, …, {self.actions - 1}, got {actions[wrong[0]]} at index "
-                f"{wrong[0]}; correct it, or build Pinball(actions=5) for the action that does nothing"
-            )
-        return actions.astype(np.int64)
 
 
 def _as_maze(maze: str | PathLike[str] | Maze) -> Maze:

@@ -1,0 +1,154 @@
+"""What compiled domains share: stepping states and running episodes of any policy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count, as_number
+from policyrisk._core.random import keys
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.simulation.compiled import CompiledPolicy, Returns, Words, run, run_returns, start_streams
+from policyrisk.simulation.probabilities import drawn_actions, told_propensities, with_propensities
+from policyrisk.simulation.recorder import EpisodeRecorder
+from policyrisk.trajectories import Trajectories
+
+AnyPolicy: TypeAlias = "CompiledPolicy | Callable[[Floats], Any]"
+
+
+class CompiledDomain(ABC):
+    """A domain with discrete actions whose table has registered kernels, see :mod:`.compiled`."""
+
+    actions: int
+
+    @abstractmethod
+    def compiled(self) -> Any:
+        """The table for compiled code."""
+
+    @abstractmethod
+    def as_starts(self, value: object, name: str) -> Floats:
+        """Checked states (n, dim), a copy."""
+
+    @abstractmethod
+    def act(self, states: Floats, actions: Ints, words: Words) -> tuple[Floats, Bools]:
+        """One action for each row of ``states``, in place, each with its own stream: rewards, ended.
+
+        What :meth:`step` does, for callers that keep the streams ``words`` (n, 2) and have checked the rest.
+        """
+
+    def step(self, states: object, actions: object, seed: Seed = None) -> tuple[Floats, Floats, Bools]:
+        """One action from each state: next states (n, dim), rewards (n,), terminated (n,).
+
+        Row i draws from stream i of the seed.
+        """
+        now = self.as_starts(states, "states")
+        chosen = self.as_actions(actions, len(now), "actions")
+        words = np.empty((len(now), 2), np.uint64)
+        start_streams(*keys(seed), 0, words)
+        rewards, ended = self.act(now, chosen, words)
+        return now, rewards, ended
+
+    def rollout(
+        self, policy: AnyPolicy, starts: object, seed: Seed = None, max_steps: int = 10_000
+    ) -> Trajectories:
+        """An episode from each start, until its end or for ``max_steps`` actions.
+
+        ``starts`` are states (n, dim). ``policy`` is one of ours, run compiled and in parallel, or any
+        function from states (m, dim) to actions (m,), called once a step with all episodes that still go on;
+        it may answer with probabilities (m, actions), from which its actions are drawn. Episode i draws from
+        stream i of the seed, so that the same seed gives the same episodes on any number of threads. The
+        actions are recorded, and so are their probabilities where the policy tells them
+        (:mod:`policyrisk.simulation.probabilities`).
+        """
+        now = self.as_starts(starts, "starts")
+        most = as_count(max_steps, "max_steps", 1)
+        if isinstance(policy, CompiledPolicy):
+            data = Trajectories(*run(self.compiled(), self._as_table(policy), now, keys(seed), most))
+            return with_propensities(data, policy, policy.actions)
+        if not callable(policy):
+            raise InvalidInputError(
+                f"policy must be one of ours or a function from states (n, {now.shape[1]}) to actions (n,), "
+                f"got {policy!r}; pass for example UniformPolicy({self.actions})"
+            )
+        return self._run_callable(policy, now, seed, most)
+
+    def returns(
+        self,
+        policy: CompiledPolicy,
+        starts: object,
+        episodes: int = 1,
+        seed: Seed = None,
+        max_steps: int = 10_000,
+        discount: float = 1.0,
+    ) -> Returns:
+        """The sums Σ γ^t r_t of ``episodes`` episodes from each start, without their states.
+
+        Rows i·episodes to (i + 1)·episodes − 1 belong to start i. With one episode each they are
+        those of :meth:`rollout` with the same seed, in a fraction of the memory.
+        """
+        now = self.as_starts(starts, "starts")
+        repeats = as_count(episodes, "episodes", 1)
+        most = as_count(max_steps, "max_steps", 1)
+        if not isinstance(policy, CompiledPolicy):
+            raise InvalidInputError(
+                f"policy must be a compiled one, got {type(policy).__name__}; "
+                "use rollout(...).returns() for a policy that is a Python function"
+            )
+        gamma = as_number(discount, "discount", 0.0, 1.0, open_low=True)
+        return run_returns(self.compiled(), self._as_table(policy), now, repeats, keys(seed), most, gamma)
+
+    def _run_callable(
+        self, policy: Callable[[Floats], Any], starts: Floats, seed: Seed, most: int
+    ) -> Trajectories:
+        streams = np.empty((len(starts), 2), np.uint64)
+        start_streams(*keys(seed), 0, streams)
+        now, live, recorder = starts, np.arange(len(starts)), EpisodeRecorder(len(starts))
+        recorder.visit(live, starts.copy)
+        for _ in range(most):
+            if not live.size:
+                break
+            taken = self._decide(policy, now.copy(), streams)
+            rewards, ended = self.act(now, taken[0], streams)
+            recorder.earn(live, rewards, lambda taken=taken: taken)  # type: ignore[misc]
+            recorder.visit(live, now.copy)
+            recorder.terminated[live] = ended
+            live, now, streams = live[~ended], now[~ended], streams[~ended]
+        return recorder.trajectories()
+
+    def _decide(
+        self, policy: Callable[[Floats], Any], states: Floats, streams: Words
+    ) -> tuple[Ints, Floats | None]:
+        """The actions in the given states, and their probabilities if the policy tells them."""
+        answer = policy(states)
+        drawn = drawn_actions(answer, self.actions, streams)
+        if drawn is not None:
+            return drawn
+        chosen = self.as_actions(answer, len(states), "policy(states)")
+        return chosen, told_propensities(policy, states, chosen, self.actions)
+
+    def _as_table(self, policy: CompiledPolicy) -> Any:
+        if policy.actions > self.actions:
+            raise MismatchError(
+                f"policy must choose among the domain's {self.actions} actions, got one with "
+                f"{policy.actions}; build another policy"
+            )
+        return policy.compiled()
+
+    def as_actions(self, value: Any, n: int, name: str) -> Ints:
+        """Checked actions (n,)."""
+        actions = np.asarray(value)
+        if actions.shape != (n,) or actions.dtype.kind not in "iu":
+            raise InvalidInputError(
+                f"{name} must be {n} whole numbers, one per state, got {actions.dtype} of shape "
+                f"{actions.shape}; pass an int array of shape ({n},)"
+            )
+        wrong = np.flatnonzero((actions < 0) | (actions >= self.actions))
+        if wrong.size:
+            raise InvalidInputError(
+                f"{name} must be in 0, …, {self.actions - 1}, got {actions[wrong[0]]} at index "
+                f"{wrong[0]}; correct it"
+            )
+        return actions.astype(np.int64)
