@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.probabilities import Words
+from policyrisk.simulation.compiled import Words
 from policyrisk.simulation.recorder import EpisodeRecorder, ReturnRecorder, Taken, all_or_none
 from policyrisk.simulation.spaces import (
     Choose,

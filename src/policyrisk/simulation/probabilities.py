@@ -15,16 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
 from policyrisk._core.arrays import Floats, Ints, as_distributions
 from policyrisk._core.random import uniform
 from policyrisk.errors import InvalidInputError
+from policyrisk.simulation.compiled import Words
 from policyrisk.simulation.recorder import all_or_none
 from policyrisk.trajectories import Trajectories
-
-Words = npt.NDArray[np.uint64]
 
 _ROWS = 1 << 16  # states whose probabilities are asked for at a time
 

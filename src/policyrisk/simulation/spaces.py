@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.probabilities import Words, drawn_actions, told_propensities
+from policyrisk.simulation.compiled import Words
+from policyrisk.simulation.probabilities import drawn_actions, told_propensities
 
 if TYPE_CHECKING:
     import gymnasium as gym
