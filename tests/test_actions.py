@@ -184,6 +184,8 @@ def test_episodes_without_end_rows(tmp_path):
     ("columns", "options", "message"),
     [
         ({"action": [1, None, None, 2, None]}, {}, "action must not be null, got null in row 1 of"),
+        ({"action": [1, None, None, 2, None]}, {}, "or pass action=None to leave actions out"),
+        ({"propensity": [0.5, 1.5, None, 1, None]}, {}, "or pass propensity=None to leave it out"),
         ({"action": [1, 0, None, None, None]}, {}, "action must not be null, got null in row 3 of"),
         ({"action": [1, 0, None, float("nan"), None]}, {}, "action must be finite, got nan in row 3 of"),
         ({"action": [1, 0, None, 0.5, None]}, {}, "whole numbers or names, got 0.5 in row 3 of"),
