@@ -184,6 +184,8 @@ def test_episodes_without_end_rows(tmp_path):
     ("columns", "options", "message"),
     [
         ({"action": [1, None, None, 2, None]}, {}, "action must not be null, got null in row 1 of"),
+        ({"action": [1, None, None, 2, None]}, {}, "or pass action=None to leave actions out"),
+        ({"propensity": [0.5, 1.5, None, 1, None]}, {}, "or pass propensity=None to leave it out"),
         ({"action": [1, 0, None, None, None]}, {}, "action must not be null, got null in row 3 of"),
         ({"action": [1, 0, None, float("nan"), None]}, {}, "action must be finite, got nan in row 3 of"),
         ({"action": [1, 0, None, 0.5, None]}, {}, "whole numbers or names, got 0.5 in row 3 of"),
@@ -274,7 +276,7 @@ def test_names_of_actions_are_numbered(tmp_path, kind, batch_rows):
     pieces = [piece.source() for piece in shards(tmp_path, state="x")]
     assert [piece.load().actions.tolist() for piece in pieces] == [[1, 0, 3], [2, 0, 0]]
     # They are labels of the action, none of the state's.
-    assert pr.evaluate(tmp_path, features="poly:1", state="x").notes["labels"] == {}
+    assert pr.evaluate(tmp_path, features="poly:1", state="x", action="action").notes["labels"] == {}
 
 
 def test_names_in_csv(tmp_path):
@@ -402,14 +404,14 @@ def test_probabilities_in_vector_environments(mode):
 class Soft:
     """Draws its actions itself, and tells their probabilities."""
 
-    def __init__(self, seed=0, table=chances):
-        self.rng, self.table = np.random.default_rng(seed), table
+    def __init__(self, seed=0, table=chances, start=0):
+        self.rng, self.table, self.start = np.random.default_rng(seed), table, start
 
     def spawn(self, k):
-        return Soft(k, self.table)
+        return Soft(k, self.table, self.start)
 
     def __call__(self, observations):
-        return [self.rng.choice(3, p=row) for row in chances(observations)]
+        return [self.start + self.rng.choice(3, p=row) for row in chances(observations)]
 
     def probabilities(self, observations):
         return self.table(observations)
@@ -419,6 +421,9 @@ def test_a_policy_that_tells_its_probabilities():
     data = pr.rollout(Corridor, Soft(), episodes=50, seed=1)
     expected = chances(visited(data))[np.arange(data.transitions), data.actions]
     np.testing.assert_array_equal(data.propensities, expected)
+    higher = pr.rollout(lambda: Corridor(spaces.Discrete(3, start=1)), Soft(start=1), episodes=50, seed=1)
+    expected = chances(visited(higher))[np.arange(higher.transitions), higher.actions - 1]
+    np.testing.assert_array_equal(higher.propensities, expected)
     shifted = pr.rollout(
         lambda: Corridor(spaces.Discrete(3, start=1)), lambda x: np.eye(3)[[1] * len(x)], episodes=4
     )

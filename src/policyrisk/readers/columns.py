@@ -1,7 +1,8 @@
 """From Arrow record batches to :class:`~policyrisk.readers.rows.CheckedRows`.
 
-Which columns hold what is a :class:`Layout`; a table's own columns are matched with it once for each file,
-and each batch is then converted and checked row by row: types, nulls, finite numbers, ids that come back.
+Which columns hold what is a :class:`~policyrisk.readers.layout.Layout`, matched with a table's own columns
+once for each file; each batch is then converted and checked row by row: types, nulls, finite numbers, ids
+that come back.
 
 A column of text in the state, or of the action, is a label, and its names are numbered 0, 1, … in the order
 of the alphabet, so that the numbers depend on the set of names alone: not on the order of rows, on batches,
@@ -10,8 +11,7 @@ or on who reads what.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -20,151 +20,13 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.episode_ids import EpisodeIds
+from policyrisk.readers.layout import Layout
 from policyrisk.readers.rows import CheckedRows, Got, refuse_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_OPTIONAL = ("terminated", "truncated", "step")  # a table without a column of that name may have none
-USUAL = ("episode", "reward", *_OPTIONAL)
-# Found on their own, where nothing else is read from them; of actions also action_0, action_1, …
-ACTIONS, PROPENSITIES = ("action", "actions"), ("propensity", "action_probability")
 LabelNames: TypeAlias = Mapping[str, tuple[str, ...]]  # of each column of text, in the order of their numbers
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The columns' names. ``state`` None: ``state``, or ``state_0``, ``state_1``, … of the table."""
-
-    state: tuple[str, ...] | None = None
-    episode: str = "episode"
-    reward: str = "reward"
-    terminated: str | None = "terminated"
-    truncated: str | None = "truncated"
-    step: str | None = "step"
-    action: str | tuple[str, ...] | None = None  # a tuple: the coordinates of a continuous one
-    propensity: str | None = None
-    text: frozenset[str] = frozenset()  # columns of the state, and of the action, that hold names
-
-    @classmethod
-    def of_text(cls, columns: Iterable[str]) -> Layout:
-        """These columns alone, to find out their names."""
-        first, *_ = names = tuple(columns)
-        return cls(names, first, first, None, None, None, text=frozenset(names))
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """The action's columns."""
-        return _each(self.action)
-
-    def used(self) -> list[str]:
-        """All columns that are read, once each."""
-        usual = (getattr(self, argument) for argument in USUAL)
-        names = (*(self.state or ()), *usual, *self.actions, self.propensity)
-        return list(dict.fromkeys(name for name in names if name is not None))
-
-
-def _each(names: Any) -> tuple[Any, ...]:
-    """The names in a tuple, or the one that is none."""
-    return names if isinstance(names, tuple) else () if names is None else (names,)
-
-
-def as_layout(
-    state: str | Sequence[str] | None,
-    *columns: str | None,
-    action: str | Sequence[str] | None = None,
-    propensity: str | None = None,
-) -> Layout:
-    """A layout of a caller's arguments: the state's columns, those in the order of USUAL, the action's."""
-    names = (state,) if isinstance(state, str) else None if state is None else tuple(state)
-    if names is not None and (not names or not all(isinstance(name, str) for name in names)):
-        raise InvalidInputError(
-            f"state must be a column's name or a list of names, got {state!r}; pass for example ['x', 'y']"
-        )
-    if names is not None and len(set(names)) < len(names):
-        raise InvalidInputError(f"state must name each column once, got {list(names)}; remove the second")
-    for argument, name in zip(USUAL, columns, strict=True):
-        if not (isinstance(name, str) or (name is None and argument in _OPTIONAL)):
-            raise InvalidInputError(f"{argument} must be a column's name, got {name!r}; pass a string")
-    coordinates: Any = tuple(action) if isinstance(action, list | tuple) else action
-    if coordinates == () or not all(isinstance(name, str) for name in _each(coordinates)):
-        raise InvalidInputError(
-            f"action must be a column's name, or a list of names for a continuous action, got {action!r}; "
-            "pass for example 'action' or ['force_x', 'force_y']"
-        )
-    if not isinstance(propensity, str | None):
-        raise InvalidInputError(f"propensity must be a column's name, got {propensity!r}; pass a string")
-    found = Layout(names, *columns)  # type: ignore[arg-type]  # checked above
-    return replace(found, action=coordinates, propensity=propensity)
-
-
-def match(layout: Layout, names: Sequence[str], file: str) -> Layout:
-    """The layout with only the columns that a table has; a missing one is an error that lists them all."""
-    there = f"got the columns {', '.join(names) or '(none)'} in {file}"
-
-    def has(name: str, argument: str) -> str:
-        if name not in names:
-            raise InvalidInputError(
-                f"{argument} must name a column, got {name!r}, but {there}; "
-                f"pass {argument}=... with the column that you mean"
-            )
-        if list(names).count(name) > 1:
-            raise InvalidInputError(
-                f"{argument} must name one column, {there}, {name} more than once; rename one of them"
-            )
-        return name
-
-    state = tuple(has(name, "state") for name in layout.state or _usual_state(names, there))
-    found: dict[str, Any] = {}
-    for argument in USUAL:
-        name = getattr(layout, argument)
-        lacking = name is None or (name == argument and name not in names)
-        found[argument] = None if lacking and argument in _OPTIONAL else has(name, argument)
-    if found["terminated"] is None and found["truncated"] is None:
-        raise InvalidInputError(
-            f"terminated or truncated must name a column of booleans, {there}; add one that says in each "
-            "episode's last row whether it ended there or was cut off"
-        )
-    free = [name for name in names if name not in {*state, *found.values()}]
-    action, propensity = layout.action, layout.propensity
-    if action == ACTIONS[0]:
-        action = _first(ACTIONS, free) or _numbered(action, free) or None
-    elif action is not None:
-        for name in layout.actions:
-            has(name, "action")
-    if propensity == PROPENSITIES[0]:
-        propensity = _first(PROPENSITIES, free) if action is not None else None
-    elif propensity is not None:
-        has(propensity, "propensity")
-        if action is None:
-            raise InvalidInputError(
-                f"propensity must come with a column of the action that it belongs to, {there}; pass "
-                "action=... with it"
-            )
-    return Layout(state, **found, action=action, propensity=propensity, text=layout.text)
-
-
-def _first(usual: Sequence[str], names: Sequence[str]) -> str | None:
-    return next((name for name in usual if name in names), None)
-
-
-def _numbered(stem: str, names: Sequence[str]) -> tuple[str, ...]:
-    """stem_0, stem_1, … as far as there are columns of these names."""
-    numbered: list[str] = []
-    while f"{stem}_{len(numbered)}" in names:
-        numbered.append(f"{stem}_{len(numbered)}")
-    return tuple(numbered)
-
-
-def _usual_state(names: Sequence[str], there: str) -> tuple[str, ...]:
-    if "state" in names:
-        return ("state",)
-    numbered = _numbered("state", names)
-    if not numbered:
-        raise InvalidInputError(
-            f"state must name the columns of the state, {there}; pass for example state=['x', 'y']"
-        )
-    return numbered
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -200,6 +62,7 @@ class Converter:
         self._last: Any = None  # the id of the row before
         self._widths: dict[str, int] = {}  # of list columns
         self._places: Ints | None = None  # in the batch, of the rows that are converted, where not all are
+        self._unless = ""  # how to do without a column that need not be read
 
     def rows(self, batch: pa.RecordBatch) -> CheckedRows:
         """The rows of the next batch."""
@@ -300,15 +163,19 @@ class Converter:
 
     def _taken(self, batch: pa.RecordBatch, ended: Bools) -> dict[str, npt.NDArray[Any]]:
         """The actions and the propensities, which end rows have none of."""
+        name = self.layout.propensity
         self._places = np.flatnonzero(~ended)
-        some = batch.take(self._places) if ended.any() else batch
+        some = batch.select([*self.layout.actions, *([] if name is None else [name])])
+        some = some.take(self._places) if ended.any() else some
+        self._unless = ", or pass action=None to leave actions out"
         found = {"actions": self._actions(some)}
-        if self.layout.propensity is not None:
-            found["propensities"] = self._propensities(some.column(self.layout.propensity))
+        if name is not None:
+            self._unless = ", or pass propensity=None to leave it out"
+            found["propensities"] = self._propensities(some.column(name), name)
         for name, values in found.items() if ended.any() else ():
             found[name] = np.zeros((len(ended), *values.shape[1:]), dtype=values.dtype)
             found[name][self._places] = values
-        self._places = None
+        self._places, self._unless = None, ""
         return found
 
     def _actions(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
@@ -323,19 +190,17 @@ class Converter:
                 (values != np.rint(values)) | (np.abs(values) >= 2.0**53),
                 f"{name} must hold whole numbers or names",
                 lambda at: values[at],
-                f"pass action=[{name!r}] where the actions are continuous, or action=None to leave them out",
+                f"pass action=[{name!r}] where the actions are continuous",
             )
         return values.astype(np.int64, copy=False)
 
-    def _propensities(self, column: pa.Array[Any]) -> Floats:
-        name = self.layout.propensity or ""
+    def _propensities(self, column: pa.Array[Any], name: str) -> Floats:
         values: Floats = self._numbers(column, name).astype(np.float64, copy=False)
         self._refuse(
             ~((values > 0.0) & (values <= 1.0)),
             f"{name} must be in (0, 1]",
             lambda at: values[at],
-            "give the probability with which the recorded policy took the action that it took, or pass "
-            "propensity=None to leave it out",
+            "give the probability with which the recorded policy took the action that it took",
         )
         return values
 
@@ -429,11 +294,12 @@ class Converter:
         if self._places is not None and wrong.any():
             at = int(wrong.argmax()) // width
             row += int(self._places[at]) - at
-        refuse_first(self.file, row, wrong, rule, got, remedy, width)
+        refuse_first(self.file, row, wrong, rule, got, f"{remedy}{self._unless}", width)
 
     def _refuse_type(self, name: str, rule: str, kind: pa.DataType) -> None:
         raise InvalidInputError(
             f"{name} must be a column of {rule}, got {kind} in {self.file}; convert it or name another column"
+            f"{self._unless}"
         )
 
 

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policyrisk.readers.columns import Layout, as_layout
 from policyrisk.readers.files import PathOrPaths, Table, table_stream
+from policyrisk.readers.layout import Layout, as_layout
 from policyrisk.readers.stream import BATCH_ROWS, Stream
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from policyrisk._core.arrays import as_count, name_some
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError, PolicyRiskError
-from policyrisk.readers.columns import Converter, LabelNames, Layout, distinct_names, is_text, match
+from policyrisk.readers.columns import Converter, LabelNames, distinct_names, is_text
+from policyrisk.readers.layout import Layout, match
 from policyrisk.readers.rows import episodes
 from policyrisk.readers.stream import Piece, Stream
 

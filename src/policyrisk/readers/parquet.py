@@ -15,8 +15,8 @@ import numpy as np
 from policyrisk._core.imports import check_installed
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.readers.columns import USUAL, Layout, as_layout
 from policyrisk.readers.files import PathOrPaths, Table, check_target, damage_named, table_stream
+from policyrisk.readers.layout import USUAL, Layout, as_layout
 from policyrisk.readers.stream import BATCH_ROWS, Stream
 from policyrisk.trajectories import Source, Trajectories, batches
 

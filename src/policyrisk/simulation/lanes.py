@@ -27,7 +27,6 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.compiled import Words
-from policyrisk.simulation.probabilities import 
 from policyrisk.simulation.recorder import EpisodeRecorder, ReturnRecorder, Taken, all_or_none
 from policyrisk.simulation.spaces import (
     Choose,
