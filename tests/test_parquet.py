@@ -62,7 +62,7 @@ def test_round_trip(tmp_path_factory, data, cuts, batch_rows, group):
 
 
 def slowly(records, flags):
-    """The layout, a row at a time: episodes as (states, rewards, terminated), and what was given up."""
+    """The layout, a row at a time: episodes (states, rows of the rewards, terminated), what was given up."""
     episodes, given_up, vanished = [], 0, 0
     by_id = {}
     for record in records:
@@ -74,16 +74,16 @@ def slowly(records, flags):
             terminated = any(row["terminated"] for row in seen)
         else:
             terminated = not any(row["truncated"] for row in seen)
-        states, rewards = [row["x"] for row in rows], [row["reward"] for row in rows]
+        states = [row["x"] for row in rows]
         if end is not None:
             states.append(end["x"])
         elif terminated:
             states.append(states[-1])
         else:
-            rewards.pop()
+            rows.pop()
             given_up += 1
-        if rewards:
-            episodes.append((states, rewards, terminated))
+        if rows:
+            episodes.append((states, rows, terminated))
         else:
             vanished += 1
     return episodes, given_up, vanished
@@ -104,6 +104,9 @@ def test_layout_against_a_reader_of_rows(tmp_path, flags, seed):
                 "reward": rng.random(),
                 "terminated": False,
                 "truncated": False,
+                "action": rng.randint(0, 9),
+                "force": [rng.random(), rng.random()],
+                "propensity": 1.0 - rng.random(),
             }
             for _ in range(length)
         ]
@@ -116,14 +119,18 @@ def test_layout_against_a_reader_of_rows(tmp_path, flags, seed):
             flagged[flag] = rng.random() < 0.5
         records += rows
     episodes, given_up, vanished = slowly(records, flags)
-    table = pa.Table.from_pylist(records).select(["episode", "x", "reward", *flags])
+    action = rng.choice(["action", "force"])
+    columns = ["episode", "x", "reward", *flags, action, "propensity"]
+    table = pa.Table.from_pylist(records).select(columns)
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=rng.randint(1, 9))
-    stream = pr.read_parquet(tmp_path, state="x", batch_rows=rng.randint(1, 30))
+    stream = pr.read_parquet(tmp_path, state="x", action=action, batch_rows=rng.randint(1, 30))
     data = stream.load()
     assert len(data) == len(episodes)
-    for got, (states, rewards, terminated) in zip(data, episodes, strict=True):
+    for got, (states, rows, terminated) in zip(data, episodes, strict=True):
         assert got.states[:, 0].tolist() == states
-        assert got.rewards.tolist() == rewards
+        assert got.rewards.tolist() == [row["reward"] for row in rows]
+        assert got.actions.tolist() == [row[action] for row in rows]
+        assert got.propensities.tolist() == [row["propensity"] for row in rows]
         assert got.terminated.tolist() == [terminated]
     assert (stream.given_up, stream.vanished) == (given_up, vanished)
 
