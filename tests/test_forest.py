@@ -131,11 +131,11 @@ def test_mean_and_variance_are_the_chains():
 
 
 def test_cut_off_episodes_are_completed():
-    data = CHAIN.sample(0, episodes=3000, seed=5, max_steps=25)
+    data = CHAIN.sample(0, episodes=1500, seed=5, max_steps=25)
     assert 0.2 < 1 - data.terminated.mean() < 0.6
-    alone = ReturnForest().fit(data, bootstrap=400, seed=0)
-    lstd = pr.LSTD(pr.Tabular(10), variance="direct").fit(data, bootstrap=400, seed=0)
-    helped = ReturnForest().fit(data, tail=lstd, bootstrap=400, seed=0)
+    alone = ReturnForest().fit(data, bootstrap=200, seed=0)
+    lstd = pr.LSTD(pr.Tabular(10), variance="direct").fit(data, bootstrap=200, seed=0)
+    helped = ReturnForest().fit(data, tail=lstd, bootstrap=200, seed=0)
     for risk in (alone, helped):
         for of in ("mean", "variance"):
             assert np.abs(z_scores(risk, of=of)).max() < 4

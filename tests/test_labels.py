@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
-from test_cli import run
 
 import policyrisk as pr
+from policyrisk import cli
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation.labels import label_columns, label_spellings
 from policyrisk.evaluation.spelling import Spelling
@@ -249,7 +249,7 @@ def visits(n=600, seed=0):
     return pa.table(columns), means, spreads
 
 
-def test_text_from_the_file_to_the_query(tmp_path):
+def test_text_from_the_file_to_the_query(tmp_path, capsys):
     log, means, spreads = visits()
     pq.write_table(log, tmp_path / "log.parquet")
     evaluation = pr.evaluate(tmp_path / "log.parquet", state=["city", "x"], seed=0)
@@ -261,27 +261,24 @@ def test_text_from_the_file_to_the_query(tmp_path):
     z = (evaluation.risk.std(at) - spreads) / evaluation.risk.standard_error(at, of="std")
     assert np.abs(z).max() < 4
     evaluation.save(tmp_path / "out")
-    done = run("query", str(tmp_path / "out"), "--at", "Oslo,0.5", "--json")
-    (answer,) = json.loads(done.stdout)["states"]
+    query = ["query", str(tmp_path / "out"), "--at"]
+    assert cli.run([*query, "Oslo,0.5", "--json"]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)["states"]
     assert answer["at"] == {"city": "Oslo", "x": 0.5}
     assert answer["mean"]["value"] == pytest.approx(float(evaluation.risk.mean([[4, 0.5]])[0]))
-    done = run("query", str(tmp_path / "out"), "--at", "Zug,0.5")
-    assert "at city = Zug, x = 0.5" in done.stdout
-    done = run("query", str(tmp_path / "out"), "--at", "Paris,0.5")
-    assert done.returncode == 2
-    assert "city must be one of Bern, Kiel," in done.stderr
+    assert cli.run([*query, "Zug,0.5"]) == 0
+    assert "at city = Zug, x = 0.5" in capsys.readouterr().out
+    assert cli.run([*query, "Paris,0.5"]) == 2
+    assert "city must be one of Bern, Kiel," in capsys.readouterr().err
 
 
-def test_labels_of_the_command(tmp_path):
-    data = shops(2000)
-    pr.write_parquet(data, tmp_path / "log.parquet", state=["x", "shop"])
-    command = ("evaluate", str(tmp_path / "log.parquet"), "--state", "x,shop", "--out", str(tmp_path / "out"))
-    done = run(*command, "--label", "shops")
-    assert done.returncode == 2
-    assert "--label" in done.stderr
-    done = run(*command, "--label", "shop", "--features", "labels,dims=shop", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["labels"] == {"shop": []}
+def test_labels_of_the_command(tmp_path, capsys):
+    pr.write_parquet(shops(2000), tmp_path / "log.parquet", state=["x", "shop"])
+    command = ["evaluate", str(tmp_path / "log.parquet"), "--state", "x,shop", "--out", str(tmp_path / "out")]
+    assert cli.run([*command, "--label", "shops"]) == 2
+    assert "--label" in capsys.readouterr().err
+    assert cli.run([*command, "--label", "shop", "--features", "labels,dims=shop", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["labels"] == {"shop": []}
 
 
 def test_found_labels_are_told():

@@ -21,7 +21,7 @@ def log(tmp_path_factory):
     """A folder of two files."""
     folder = tmp_path_factory.mktemp("log")
     for k in range(2):
-        pr.write_parquet(walk(seed=k), folder / f"{k}.parquet", state=["place"])
+        pr.write_parquet(walk(200, seed=k), folder / f"{k}.parquet", state=["place"])
     return folder
 
 
@@ -64,7 +64,7 @@ def test_every_kind_of_source_gives_the_same_answer(log, tmp_path):
     files = sorted(log.iterdir())
     results = [
         pr.evaluate(data, features="tabular"),
-        pr.evaluate([data[:700], data[700:]], features="tabular", names=["place"]),
+        pr.evaluate([data[:150], data[150:]], features="tabular", names=["place"]),
         pr.evaluate(pr.read(log, state=["place"]), features="tabular"),
         pr.evaluate(log, features="tabular", state=["place"]),
         pr.evaluate([str(file) for file in files], features="tabular", state="place"),
@@ -72,7 +72,7 @@ def test_every_kind_of_source_gives_the_same_answer(log, tmp_path):
     ]
     for result in results:
         assert result.summary.mean_value == pytest.approx(results[0].summary.mean_value, rel=1e-12)
-        assert result.survey.episodes == 1200
+        assert result.survey.episodes == 400
     for result, name in zip(results, ["state", "place", "state", "place", "place", "place"], strict=True):
         assert result.names == (name,)
     assert results[0].name == "policy"

@@ -13,6 +13,8 @@ import pytest
 
 import policyrisk as pr
 from policyrisk import cli
+from policyrisk.passes import checkpoint as checkpoints
+from policyrisk.readers import read_parquet
 
 # The command in a process whose parts are small and slow, and saved one by one.
 SLOW = """
@@ -31,7 +33,7 @@ read_parquet.__kwdefaults__["batch_rows"] = 400
 sys.exit(cli.run(sys.argv[1:]))
 """
 
-COMMAND = [sys.executable, "-m", "policyrisk.cli", "evaluate"]
+COMMAND = [sys.executable, "-m", "policyrisk.cli"]
 
 
 @pytest.fixture(scope="module")
@@ -43,19 +45,22 @@ def log(tmp_path_factory):
     return folder
 
 
-def command(log, out, *more, pause=0.0):
-    evaluate = [
-        "evaluate",
-        str(log),
-        "--state",
-        "place",
-        "--features",
-        "tiles:12",
-        "--direct",
-        "--out",
-        str(out),
-    ]
-    return [sys.executable, "-c", SLOW.format(pause=pause), *evaluate, *more]
+def words(log, out, *more):
+    features = ["--state", "place", "--features", "tiles:12", "--direct"]
+    return ["evaluate", str(log), *features, "--out", str(out), *more]
+
+
+def command(log, out, *more, pause):
+    return [sys.executable, "-c", SLOW.format(pause=pause), *words(log, out, *more)]
+
+
+@pytest.fixture
+def run_here(monkeypatch):
+    """The same command in this process: parts as small, no pause."""
+    monkeypatch.setattr(checkpoints, "_EVERY", 0.0)
+    monkeypatch.setattr(checkpoints, "_PATIENCE", 0.0)
+    monkeypatch.setitem(read_parquet.__kwdefaults__, "batch_rows", 400)
+    return lambda *arguments: cli.run(words(*arguments))
 
 
 def numbers(out):
@@ -69,9 +74,9 @@ def hidden(folder):
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path, log, kills):
+def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path, log, kills, run_here):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command(log, whole, "--seed", "1"), check=True, capture_output=True)
+    assert run_here(log, whole, "--seed", "1") == 0
     assert hidden(tmp_path) == []
     rng = np.random.default_rng(kills)
     checkpoint = tmp_path / ".killed.checkpoint.npz"
@@ -89,7 +94,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_pat
         child.send_signal(signal.SIGKILL)
         child.wait()
         assert child.returncode == -signal.SIGKILL  # it was not done yet
-    subprocess.run(command(log, killed, "--seed", "1", "--resume"), check=True, capture_output=True)
+    assert run_here(log, killed, "--seed", "1", "--resume") == 0
     (one, arrays), (other, again) = numbers(whole), numbers(killed)
     assert one == other
     assert arrays.keys() == again.keys()
@@ -98,7 +103,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_pat
     assert hidden(tmp_path) == []
 
 
-def test_an_interrupt_is_one_message_and_the_run_goes_on_with_its_own_seed(tmp_path, log):
+def test_an_interrupt_is_one_message_and_the_run_goes_on_with_its_own_seed(tmp_path, log, run_here, capsys):
     out, checkpoint = tmp_path / "out", tmp_path / ".out.checkpoint.npz"
     child = subprocess.Popen(
         command(log, out, pause=0.3),
@@ -116,11 +121,9 @@ def test_an_interrupt_is_one_message_and_the_run_goes_on_with_its_own_seed(tmp_p
     assert "go on with --resume" in said
     assert "Traceback" not in said
     assert not out.exists()
-    from policyrisk.passes.checkpoint import stored_problem
-
-    seed = stored_problem(checkpoint)["settings"]["seed"]
-    done = subprocess.run(command(log, out, "--resume", "--json"), check=True, capture_output=True)
-    assert json.loads(done.stdout)["settings"]["seed"] == seed
+    seed = checkpoints.stored_problem(checkpoint)["settings"]["seed"]
+    assert run_here(log, out, "--resume", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["seed"] == seed
     assert hidden(tmp_path) == []
 
 
@@ -131,12 +134,12 @@ def test_another_evaluation_does_not_go_on_with_it(tmp_path, log, capsys):
         time.sleep(0.01)
     child.kill()
     child.wait()
-    words = ["evaluate", str(log), "--state", "place", "--out", str(out), "--seed", "1", "--resume"]
-    assert cli.run([*words, "--features", "tiles:6"]) == 1
+    anew = ["evaluate", str(log), "--state", "place", "--out", str(out), "--seed", "1", "--resume"]
+    assert cli.run([*anew, "--features", "tiles:6"]) == 1
     assert "settings, features, variance changed since" in capsys.readouterr().err
     assert checkpoint.exists()
     os.utime(log / "3.parquet")
-    assert cli.run([*words, "--features", "tiles:12", "--direct"]) == 1
+    assert cli.run([*anew, "--features", "tiles:12", "--direct"]) == 1
     assert "data changed since" in capsys.readouterr().err
 
 
@@ -145,11 +148,13 @@ def test_a_full_disk_is_said_and_nothing_is_left(tmp_path, log):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    words = [*COMMAND, str(log), "--state", "place", "--features", "tiles:12", "--out"]
     # Once without the limit: whatever is compiled then is on disk already.
-    subprocess.run([*words, str(tmp_path / "whole")], check=True, capture_output=True)
+    assert cli.run(words(log, tmp_path / "whole")) == 0
     done = subprocess.run(
-        [*words, str(tmp_path / "deep" / "out")], preexec_fn=small_files, capture_output=True, text=True
+        [*COMMAND, *words(log, tmp_path / "deep" / "out")],
+        preexec_fn=small_files,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 1, done.stderr
     assert "disk with room for it" in done.stderr
@@ -159,8 +164,7 @@ def test_a_full_disk_is_said_and_nothing_is_left(tmp_path, log):
 
 
 def test_a_folder_that_cannot_be_written_is_said(log):
-    words = [*COMMAND, str(log), "--state", "place", "--features", "tiles:12", "--out", "/proc/out"]
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = subprocess.run([*COMMAND, *words(log, "/proc/out")], capture_output=True, text=True)
     assert done.returncode == 1
     # On a slow machine a checkpoint is due before the folder is.
     assert "that can be written, got /proc/" in done.stderr

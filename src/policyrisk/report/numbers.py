@@ -37,7 +37,7 @@ _ROWS = 16_384  # states between two steps of the progress bar
 
 def measure(risk: RiskFunction, states: Floats) -> Floats:
     """J, V, their errors and the episodes behind them, of shape (5, n); nan where unknown."""
-    parts = estimates_in_parts(replace(risk, misfit=None), states)
+    parts = estimates_in_parts(risk, states)
     mean, variance, episodes = np.hstack([[at.J, at.V, at.episodes] for at in parts])
     errors, bars = np.full((2, len(states)), np.nan), risk.error_bars
     visited = episodes > 0

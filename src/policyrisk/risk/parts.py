@@ -14,7 +14,7 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix
 from policyrisk.risk import mixture
-from policyrisk.risk.state_estimates import StateEstimates
+from policyrisk.risk.state_estimates import Model, StateEstimates
 
 if TYPE_CHECKING:
     from policyrisk.risk.function import RiskFunction
@@ -52,15 +52,18 @@ def estimates(risk: RiskFunction, phi_J: Matrix, phi_M: Matrix) -> StateEstimate
     J, second = np.asarray(known_J @ risk.w_mean), np.asarray(known_M @ risk.w_second)
     V = second if risk.variance_method == "direct" else second - J**2
     J, V = (np.where(episodes == 0, np.nan, values) for values in (J, V))
-    model = None
-    if risk.misfit is not None:
+
+    def model() -> Model | None:
+        if risk.misfit is None:
+            return None
         J_i, shares = mixture.members_say(risk.support, phi_J, risk.w_mean)
         m_J = mixture.spread(J_i, shares, J)
         V_i, shares = mixture.members_say(risk.second_support, phi_M, risk.w_second)
         if risk.variance_method == "second-moment":
             V_i -= J_i**2
         m_V = mixture.spread(V_i, shares, V)
-        model = risk.misfit.randomness, risk.misfit.spread * m_J, risk.misfit.spread * m_V
+        return risk.misfit.randomness, risk.misfit.spread * m_J, risk.misfit.spread * m_V
+
     return StateEstimates(known_J, known_M, J, V, episodes, risk.variance_method, model)
 
 

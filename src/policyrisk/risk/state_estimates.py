@@ -20,7 +20,9 @@ Below, since squares about J̃ hold J̃'s own squared error beside the variance.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -33,6 +35,7 @@ from policyrisk.risk.estimate import hall, student_interval, student_quantile
 VarianceMethod: TypeAlias = Literal["second-moment", "direct"]
 Quantity: TypeAlias = Literal["mean", "second_moment", "variance", "std", "sharpe"]
 IntervalMethod: TypeAlias = Literal["full", "student", "bootstrap"]
+Model: TypeAlias = tuple[float, Floats, Floats]  # ρ, m_J (n,) and m_V (n,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +48,15 @@ class StateEstimates:
     V: Floats  # (n,)
     episodes: Floats  # (n,): those behind the estimates, 0 where unvisited
     variance_method: VarianceMethod
-    model: tuple[float, Floats, Floats] | None = None  # ρ, m_J (n,) and m_V (n,)
+    model_of: Callable[[], Model | None]  # what features add; not asked for where errors are not
     _moved: list[tuple[ErrorBars, tuple[Floats, Floats]]] = field(
         default_factory=list, init=False, repr=False
     )
+
+    @cached_property
+    def model(self) -> Model | None:
+        """What features and their choice add to the errors, None where that is not known."""
+        return self.model_of()
 
     def value(self, of: Quantity) -> Floats:
         """A quantity at each state, of shape (n,)."""
