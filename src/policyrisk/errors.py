@@ -12,6 +12,7 @@ __all__ = [
     "BadRowError",
     "CancellationWarning",
     "CutOffWarning",
+    "DeviceError",
     "EmptyDataError",
     "FewEpisodesWarning",
     "GivenUpWarning",
@@ -81,6 +82,10 @@ class SolverError(PolicyRiskError):
 
 class MissingPackageError(PolicyRiskError, ImportError):
     """What was asked for needs a package that is not installed."""
+
+
+class DeviceError(PolicyRiskError):
+    """A GPU was asked for where there is none, or for work that it cannot do."""
 
 
 class WorkerError(PolicyRiskError):

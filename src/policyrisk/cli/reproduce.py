@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -11,6 +11,7 @@ from policyrisk.cli.shared import AsJson, Ray, RayAddress, as_json_text, cluster
 
 if TYPE_CHECKING:
     from policyrisk.paper.chain import ChainResult
+    from policyrisk.simulation.cuda import Device
 
 app = typer.Typer(help="Redraw the paper's experiments.", no_args_is_help=True)
 
@@ -76,6 +77,7 @@ def reproduce_pinball(
     seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 0,
     extended: Annotated[bool, typer.Option("--extended", help="Go beyond the paper (some minutes).")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a Monte-Carlo map in --out.")] = False,
+    device: Annotated[str, typer.Option(help="Simulate on cpu, cuda (a GPU), or auto.")] = "cpu",
     ray: Ray = False,
     ray_address: RayAddress = None,
     as_json: AsJson = False,
@@ -97,6 +99,7 @@ def reproduce_pinball(
             checkpoint=out / "monte_carlo.npz",
             resume=resume,
             on_cluster=on_cluster,
+            device=cast("Device", device),
         )
     paths = pinball.write(result, out)
     numbers = result.to_dict()

@@ -57,7 +57,7 @@ def _zeros(array: Any) -> Any:
     raise NotImplementedError
 
 
-@overload(_zeros, strict=False)
+@overload(_zeros, strict=False, target="generic")
 def _zeros_for(array: Any) -> Any:
     zeros = (0.0,) * array.ndim
     return lambda array: zeros
@@ -68,7 +68,7 @@ def _factors(f: Any, k: Any, low: Any, high: Any, a: Any, slots: Any) -> Any:
     raise NotImplementedError
 
 
-@overload(_factors, strict=False)
+@overload(_factors, strict=False, target="generic")
 def _factors_for(f: Any, k: Any, low: Any, high: Any, a: Any, slots: Any) -> Any:
     if len(slots) == 0:
         return lambda f, k, low, high, a, slots: ()
@@ -82,7 +82,7 @@ def _add(sums: Any, g: Any, weights: Any, at: Any, a: Any) -> Any:
     raise NotImplementedError
 
 
-@overload(_add, strict=False)
+@overload(_add, strict=False, target="generic")
 def _add_for(sums: Any, g: Any, weights: Any, at: Any, a: Any) -> Any:
     if len(sums) == 0:
         return lambda sums, g, weights, at, a: ()
@@ -111,7 +111,7 @@ def _axis(
 ) -> tuple[int, Any]:
     """The first centre to look at along a coordinate, and the factors from there on."""
     p = (min(max(x, low), high) - low) * scale
-    n = np.rint(p)
+    n = float(round(p))
     f = p - n
     first = max(min(math.ceil(p - reach), last + 1.0 - len(slots)), 0.0)
     return int(first), _factors(f, first - n, f - reach, f + reach, a, slots)

@@ -32,11 +32,14 @@ from policyrisk._core.central_sums import COUNT
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import percent, plural
-from policyrisk.errors import CutOffWarning, InvalidInputError
+from policyrisk.errors import CutOffWarning, DeviceError, InvalidInputError
 from policyrisk.markov import MarkovChain
 from policyrisk.montecarlo.record import MonteCarlo
 from policyrisk.montecarlo.sums import CUT_OFF, ROWS, STEPS, estimates, merge, tabulate
 from policyrisk.passes.checkpoint import Checkpoint, stored_checkpoint
+from policyrisk.simulation.compiled import CompiledPolicy, Returns, start_streams
+from policyrisk.simulation.cuda import MOST, Device, GpuEpisodes, on_gpu
+from policyrisk.simulation.domain import CompiledDomain
 from policyrisk.simulation.simulators import Runner, as_runner
 
 _WORK = "monte_carlo"  # the name of its checkpoints
@@ -66,6 +69,31 @@ def run_here(runner: Runner, blocks: Sequence[Block], key: Key) -> Iterator[Floa
         yield tabulate(runner.run(block.rows, block.episodes, block.seed(key)), runner.discount)
 
 
+def run_on_gpu(runner: Runner, blocks: Sequence[Block], key: Key) -> Iterator[Floats]:
+    """The same tables, the episodes of many blocks at a time on a GPU."""
+    simulator, policy = runner.simulator, runner.policy
+    if not (isinstance(simulator, CompiledDomain) and isinstance(policy, CompiledPolicy)):
+        raise DeviceError(
+            "a GPU runs compiled domains and policies, such as Pinball and GreedyPolicy, got "
+            f'{type(simulator).__name__} and {type(policy).__name__}; pass device="cpu"'
+        )
+    starts = simulator.as_starts(runner.states, "states")
+    gpu = GpuEpisodes(simulator.compiled(), policy.compiled(), starts, runner.max_steps, runner.discount)
+    at_once = max(MOST // runner.most, 1)
+    for first in range(0, len(blocks), at_once):
+        some = blocks[first : first + at_once]
+        sizes = [(block.rows.stop - block.rows.start) * block.episodes for block in some]
+        ends = np.cumsum(sizes)
+        words = np.empty((int(ends[-1]), 2), np.uint64)
+        for block, size, end in zip(some, sizes, ends, strict=True):
+            start_streams(*keys(block.seed(key)), 0, words[end - size : end])
+        which = np.concatenate([np.repeat(np.arange(b.rows.start, b.rows.stop), b.episodes) for b in some])
+        out = gpu.returns(which, words)
+        for block, size, end in zip(some, sizes, ends, strict=True):
+            own = Returns._make(column[end - size : end] for column in out)
+            yield tabulate(runner.checked(own, block.rows, block.episodes), runner.discount)
+
+
 def monte_carlo(
     simulator: object,
     policy: object,
@@ -78,6 +106,7 @@ def monte_carlo(
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: Progress = None,
+    device: Device = "cpu",
     run: RunBlocks = run_here,
 ) -> MonteCarlo:
     """Sample moments of the return from each of ``states`` (n, dim), by ``episodes`` episodes each.
@@ -93,8 +122,9 @@ def monte_carlo(
     (where there is no file yet, it begins). Ctrl-C saves as well, and says so.
 
     ``progress(done, total)`` is called with numbers of episodes; without it, a bar appears on a terminal
-    when the work takes more than a few seconds. ``run`` runs the blocks: :mod:`policyrisk.distributed` has
-    one of its own.
+    when the work takes more than a few seconds. ``device="cuda"`` runs a compiled domain and policy on a GPU,
+    with the same random streams (:mod:`policyrisk.simulation.cuda`), and "auto" where there is one. ``run``
+    runs the blocks: :mod:`policyrisk.distributed` has one of its own.
 
     >>> from policyrisk.domains import walk
     >>> chain = walk(30)
@@ -112,6 +142,8 @@ def monte_carlo(
             "checkpoint must be given with resume=True, got None; pass the path of the run to go on with"
         )
     runner = as_runner(simulator, policy, states, gamma, most)
+    if on_gpu(device):
+        run = run_on_gpu
     begun = _begun(checkpoint, resume)
     high, low = keys(seed)
     key = begun["seed"] if begun and seed is None else (int(high), int(low))
@@ -128,7 +160,7 @@ def monte_carlo(
     file = Checkpoint(_WORK, checkpoint, problem)
     table = file.load() if begun else np.zeros((ROWS, len(rows)))
     _simulate(run, runner, table, count, key, file, progress)
-    _warn_of_cut_offs(table, most, stacklevel=3 if run is run_here else 4)
+    _warn_of_cut_offs(table, most, stacklevel=3 if run in (run_here, run_on_gpu) else 4)
     return MonteCarlo(
         rows.copy(),
         **estimates(table),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from policyrisk.paper.map_errors import LADDER, Budget, Truth
 from policyrisk.paper.tiles import TileGrid, TileReturns, every_visit, visit_sums
 from policyrisk.risk import RiskFunction
 from policyrisk.simulation.compiled import CompiledPolicy
+from policyrisk.simulation.cuda import Device
 from policyrisk.trajectories import Trajectories
 
 _BATCH = 10_000  # fresh trajectories in memory at a time
@@ -119,11 +121,13 @@ def run(
     checkpoint: Path | None = None,
     resume: bool = False,
     on_cluster: bool = False,
+    device: Device = "cpu",
 ) -> PinballResult:
     """Simulate, estimate and compare.
 
     ``policy`` is the one that ships for the maze unless another is given. The Monte-Carlo map is saved in
     ``checkpoint`` every few seconds, and ``resume`` goes on from there; ``on_cluster`` simulates it by Ray.
+    ``device="cuda"`` simulates on a GPU.
     """
     given = PinballParameters() if parameters is None else parameters
     for name, least in (("trajectories", 1), ("mc_episodes", 2), ("tiles", 2), ("fresh", 1)):
@@ -136,11 +140,12 @@ def run(
     lstd = LSTD(given.features, lam=given.lam)
     clock = Clock()
     with clock("compilation"):  # so that the other times are those of the work
-        few = pinball.rollout(policy, pinball.sample_starts(2, 0), 0)
-        pinball.returns(policy, few.starts(), 2, 0)
+        few = pinball.rollout(policy, pinball.sample_starts(2, 0), 0, device=device)
+        pinball.returns(policy, few.starts(), 2, 0, device=device)
         lstd.fit(few)
     with clock("simulation"):
-        data = pinball.rollout(policy, pinball.sample_starts(given.trajectories, seeds[0]), seeds[1])
+        starts = pinball.sample_starts(given.trajectories, seeds[0])
+        data = pinball.rollout(policy, starts, seeds[1], device=device)
     with clock("estimation"):
         equations = lstd.equations(data)
     with clock("solve"):
@@ -150,14 +155,15 @@ def run(
     with clock("monte_carlo"), warnings.catch_warnings():
         # They are counted in the result, mc_cut_off.
         warnings.simplefilter("ignore", CutOffWarning)
-        rest = (distributed.monte_carlo if on_cluster else monte_carlo)(
+        simulate = distributed.monte_carlo if on_cluster else partial(monte_carlo, device=device)
+        rest = simulate(
             pinball, policy, grid.states, given.mc_episodes, seeds[2], checkpoint=checkpoint, resume=resume
         )
     with clock("as_visited"):
-        fresh, reached, steps = _fresh(pinball, policy, grid, given.fresh, seeds[3])
+        fresh, reached, steps = _fresh(pinball, policy, grid, given.fresh, seeds[3], device)
     with clock("comparison"):
         repeats = max(LADDER[-1], given.trajectories // len(grid.states) + 1)
-        returns = pinball.returns(policy, grid.states, repeats, seeds[4]).returns
+        returns = pinball.returns(policy, grid.states, repeats, seeds[4], device=device).returns
         truth = Truth(rest.mean, rest.std, rest.mean_se, rest.std_se)
         budget = Budget(truth, returns.reshape(-1, repeats))
         result = PinballResult(given, pinball, policy, grid, data, risk, rest, fresh, budget)
@@ -183,7 +189,12 @@ def write(result: PinballResult, folder: Path) -> list[Path]:
 
 
 def _fresh(
-    pinball: Pinball, policy: CompiledPolicy, grid: TileGrid, episodes: int, seed: np.random.SeedSequence
+    pinball: Pinball,
+    policy: CompiledPolicy,
+    grid: TileGrid,
+    episodes: int,
+    seed: np.random.SeedSequence,
+    device: Device,
 ) -> tuple[TileReturns, float, float]:
     """The as-visited truth, the share of episodes that reached the target, and their mean steps."""
     sums, reached, steps = np.zeros((3, grid.free.size)), 0, 0
@@ -191,7 +202,7 @@ def _fresh(
     with ProgressBar("fresh trajectories", len(sizes)) as bar:
         for size, own in zip(sizes, seed.spawn(len(sizes)), strict=True):
             starts, noise = own.spawn(2)
-            data = pinball.rollout(policy, pinball.sample_starts(size, starts), noise)
+            data = pinball.rollout(policy, pinball.sample_starts(size, starts), noise, device=device)
             sums += visit_sums(data, grid)
             reached += int(data.terminated.sum())
             steps += data.transitions

@@ -122,19 +122,19 @@ def _kernel(kernels: dict[type, Callable[..., Any]], table: Any) -> Callable[...
     return kernels.get(getattr(table, "instance_class", type(None)))
 
 
-@overload(read, strict=False)
+@overload(read, strict=False, target="generic")
 def _read(domain: Any, states: Any, i: Any) -> Any:
     kernel = _kernel(_READ, domain)
     return kernel and (lambda domain, states, i: kernel(domain, states, i))
 
 
-@overload(step, strict=False)
+@overload(step, strict=False, target="generic")
 def _step(domain: Any, state: Any, action: Any, s0: Any, s1: Any) -> Any:
     kernel = _kernel(_STEP, domain)
     return kernel and (lambda domain, state, action, s0, s1: kernel(domain, state, action, s0, s1))
 
 
-@overload(choose, strict=False)
+@overload(choose, strict=False, target="generic")
 def _choose(policy: Any, state: Any, s0: Any, s1: Any) -> Any:
     kernel = _kernel(_CHOOSE, policy)
     return kernel and (lambda policy, state, s0, s1: kernel(policy, state, s0, s1))

@@ -11,7 +11,9 @@ import numpy as np
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count, as_number
 from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.simulation import cuda
 from policyrisk.simulation.compiled import CompiledPolicy, Returns, Words, run, run_returns, start_streams
+from policyrisk.simulation.cuda import Device, on_gpu
 from policyrisk.simulation.probabilities import drawn_actions, told_propensities, with_propensities
 from policyrisk.simulation.recorder import EpisodeRecorder
 from policyrisk.trajectories import Trajectories
@@ -52,7 +54,12 @@ class CompiledDomain(ABC):
         return now, rewards, ended
 
     def rollout(
-        self, policy: AnyPolicy, starts: object, seed: Seed = None, max_steps: int = 10_000
+        self,
+        policy: AnyPolicy,
+        starts: object,
+        seed: Seed = None,
+        max_steps: int = 10_000,
+        device: Device = "cpu",
     ) -> Trajectories:
         """An episode from each start, until its end or for ``max_steps`` actions.
 
@@ -61,12 +68,14 @@ class CompiledDomain(ABC):
         it may answer with probabilities (m, actions), from which its actions are drawn. Episode i draws from
         stream i of the seed, so that the same seed gives the same episodes on any number of threads. The
         actions are recorded, and so are their probabilities where the policy tells them
-        (:mod:`policyrisk.simulation.probabilities`).
+        (:mod:`policyrisk.simulation.probabilities`). ``device="cuda"`` runs policies of ours on a GPU, "auto"
+        where there is one (:mod:`policyrisk.simulation.cuda`).
         """
         now = self.as_starts(starts, "starts")
         most = as_count(max_steps, "max_steps", 1)
         if isinstance(policy, CompiledPolicy):
-            data = Trajectories(*run(self.compiled(), self._as_table(policy), now, keys(seed), most))
+            play = cuda.run if on_gpu(device) else run
+            data = Trajectories(*play(self.compiled(), self._as_table(policy), now, keys(seed), most))
             return with_propensities(data, policy, policy.actions)
         if not callable(policy):
             raise InvalidInputError(
@@ -83,11 +92,12 @@ class CompiledDomain(ABC):
         seed: Seed = None,
         max_steps: int = 10_000,
         discount: float = 1.0,
+        device: Device = "cpu",
     ) -> Returns:
         """The sums Σ γ^t r_t of ``episodes`` episodes from each start, without their states.
 
         Rows i·episodes to (i + 1)·episodes − 1 belong to start i. With one episode each they are
-        those of :meth:`rollout` with the same seed, in a fraction of the memory.
+        those of :meth:`rollout` with the same seed, in a fraction of the memory; ``device`` as there.
         """
         now = self.as_starts(starts, "starts")
         repeats = as_count(episodes, "episodes", 1)
@@ -98,7 +108,8 @@ class CompiledDomain(ABC):
                 "use rollout(...).returns() for a policy that is a Python function"
             )
         gamma = as_number(discount, "discount", 0.0, 1.0, open_low=True)
-        return run_returns(self.compiled(), self._as_table(policy), now, repeats, keys(seed), most, gamma)
+        play = cuda.run_returns if on_gpu(device) else run_returns
+        return play(self.compiled(), self._as_table(policy), now, repeats, keys(seed), most, gamma)
 
     def _run_callable(
         self, policy: Callable[[Floats], Any], starts: Floats, seed: Seed, most: int

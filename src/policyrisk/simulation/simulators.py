@@ -49,7 +49,11 @@ class Runner:
 
     def run(self, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Returns:
         """``episodes`` episodes from each state of ``rows``, checked, in arrays (states, episodes)."""
-        out, shape = self.kind(self, rows, episodes, seed), (rows.stop - rows.start, episodes)
+        return self.checked(self.kind(self, rows, episodes, seed), rows, episodes)
+
+    def checked(self, out: Any, rows: slice, episodes: int) -> Returns:
+        """What a simulator gave for ``episodes`` episodes from each state of ``rows``."""
+        shape = rows.stop - rows.start, episodes
         found = Returns(
             np.asarray(out.returns, dtype=np.float64),
             np.asarray(out.lengths, dtype=np.int64),

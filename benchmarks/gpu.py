@@ -1,0 +1,83 @@
+"""Simulation on a GPU: the paper's Monte-Carlo map, 1.25 million trajectories, beside the same on the CPU.
+
+    python benchmarks/gpu.py [--episodes 500]
+
+Needs an NVIDIA GPU and ``pip install 'policyrisk[cuda]'``.
+"""
+
+import argparse
+import json
+import time
+
+import numpy as np
+
+import policyrisk as pr
+from policyrisk.control import pinball_policy
+from policyrisk.domains import Pinball
+from policyrisk.paper.tiles import TileGrid
+from policyrisk.simulation import cuda
+from policyrisk.simulation.compiled import start_streams
+
+
+def best(work, repeats=5):
+    times = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        result = work()
+        times.append(time.perf_counter() - begun)
+    return min(times), result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--episodes", type=int, default=500, help="from each free tile")
+    K = parser.parse_args().episodes
+    pinball, policy = Pinball("simple"), pinball_policy("simple")
+    states = TileGrid(pinball.maze, 50).states
+    found = {"states": len(states), "trajectories": len(states) * K}
+    begun = time.perf_counter()
+    pr.monte_carlo(pinball, policy, states[:10], episodes=2, seed=0, device="cuda")
+    found["first_call_s"] = time.perf_counter() - begun
+
+    which = np.repeat(np.arange(len(states)), K)
+    words = np.empty((len(which), 2), np.uint64)
+    start_streams(np.uint64(1), np.uint64(2), 0, words)
+    gpu = cuda.GpuEpisodes(pinball.compiled(), policy.compiled(), states, 10_000, 1.0)
+    numba_cuda = cuda._cuda()
+    moved = numba_cuda.to_device(which), numba_cuda.to_device(words)
+    nothing = [
+        numba_cuda.to_device(a)
+        for a in (np.empty(0, np.int64), np.empty((0, 4)), np.empty(0), np.empty(0, np.int64))
+    ]
+    out = [numba_cuda.device_array(len(which), t) for t in (np.float64, np.int64, np.bool_)]
+
+    def kernel():
+        cuda._kernel()[-(-len(which) // 128), 128](
+            *gpu._tables, gpu._starts, *moved, 10_000, 1.0, *nothing, *out
+        )
+        numba_cuda.synchronize()
+
+    kernel()
+    found["kernel_s"], _ = best(kernel)
+    found["actions"] = int(out[1].copy_to_host().sum())
+    maps = {}
+    for device in ("cuda", "cpu"):
+        found[f"monte_carlo_{device}_s"], maps[device] = best(
+            lambda device=device: pr.monte_carlo(pinball, policy, states, episodes=K, seed=0, device=device),
+            3 if device == "cuda" else 1,
+        )
+    found["states_equal"] = float(np.mean(maps["cpu"].mean == maps["cuda"].mean))
+    here = pinball.returns(policy, states, K, seed=0)
+    there = pinball.returns(policy, states, K, seed=0, device="cuda")
+    found["returns_equal"] = float(np.mean(here.returns == there.returns))
+    starts = pinball.sample_starts(200_000, seed=1)
+    for device in ("cuda", "cpu"):
+        found[f"rollout_{device}_s"], data = best(
+            lambda device=device: pinball.rollout(policy, starts, seed=0, device=device), 2
+        )
+    found["rollout_transitions"] = data.transitions
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
