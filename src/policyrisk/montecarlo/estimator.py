@@ -37,8 +37,8 @@ from policyrisk.markov import MarkovChain
 from policyrisk.montecarlo.record import MonteCarlo
 from policyrisk.montecarlo.sums import CUT_OFF, ROWS, STEPS, estimates, merge, tabulate
 from policyrisk.passes.checkpoint import Checkpoint, stored_checkpoint
-from policyrisk.simulation.compiled import CompiledPolicy, Returns, start_streams
-from policyrisk.simulation.cuda import MOST, Device, GpuEpisodes, on_gpu
+from policyrisk.simulation.compiled import CompiledPolicy, Returns
+from policyrisk.simulation.cuda import MOST, Device, GpuEpisodes, Streams, on_gpu
 from policyrisk.simulation.domain import CompiledDomain
 from policyrisk.simulation.simulators import Runner, as_runner
 
@@ -82,15 +82,17 @@ def run_on_gpu(runner: Runner, blocks: Sequence[Block], key: Key) -> Iterator[Fl
     at_once = max(MOST // runner.most, 1)
     for first in range(0, len(blocks), at_once):
         some = blocks[first : first + at_once]
-        sizes = [(block.rows.stop - block.rows.start) * block.episodes for block in some]
-        ends = np.cumsum(sizes)
-        words = np.empty((int(ends[-1]), 2), np.uint64)
-        for block, size, end in zip(some, sizes, ends, strict=True):
-            start_streams(*keys(block.seed(key)), 0, words[end - size : end])
+        sizes = np.array([(block.rows.stop - block.rows.start) * block.episodes for block in some])
+        begins = np.cumsum(sizes) - sizes
+        streams = Streams(
+            block=np.repeat(np.arange(len(some)), sizes),
+            keys=np.array([keys(block.seed(key)) for block in some], np.uint64),
+            first=begins,
+        )
         which = np.concatenate([np.repeat(np.arange(b.rows.start, b.rows.stop), b.episodes) for b in some])
-        out = gpu.returns(which, words)
-        for block, size, end in zip(some, sizes, ends, strict=True):
-            own = Returns._make(column[end - size : end] for column in out)
+        out = gpu.returns(which, streams)
+        for block, begin, size in zip(some, begins.tolist(), sizes.tolist(), strict=True):
+            own = Returns._make(column[begin : begin + size] for column in out)
             yield tabulate(runner.checked(own, block.rows, block.episodes), runner.discount)
 
 

@@ -11,21 +11,26 @@ Recorded episodes are run twice, once for their lengths and once to be written w
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from policyrisk._core.arrays import Floats, Ints, check_choice
 from policyrisk._core.imports import check_installed
+from policyrisk._core.random import stream
 from policyrisk.errors import DeviceError
-from policyrisk.simulation.compiled import Episodes, Returns, Words, choose, read, start_streams, step
+from policyrisk.simulation.compiled import Episodes, Returns, Words, choose, read, step
 
 Device: TypeAlias = Literal["cpu", "cuda", "auto"]
 
 MOST = 1 << 22  # episodes at a time
 _THREADS = 128  # of a block
 _SHARE = 0.5  # of the free memory that records of a batch may take
+_GONE = "row_stack"
 
 
 def on_gpu(device: Device) -> bool:
@@ -51,17 +56,25 @@ def on_gpu(device: Device) -> bool:
     return found
 
 
+@contextmanager
+def _older_numpy() -> Iterator[None]:
+    """NumPy with a name that numba-cuda 0.30 asks for when it loads, and that NumPy 2.5 no longer has."""
+    gone = not hasattr(np, _GONE)
+    if gone:
+        setattr(np, _GONE, np.vstack)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        if gone:
+            delattr(np, _GONE)
+
+
 @cache
 def _cuda() -> Any:
-    """numba.cuda, which still asks NumPy for a name that it no longer has."""
-    missing = not hasattr(np, "row_stack")
-    if missing:
-        np.vstack = np.vstack
-    try:
+    with _older_numpy():
         from numba import cuda
-    finally:
-        if missing:
-            del np.vstack
     return cuda
 
 
@@ -74,7 +87,9 @@ def _kernel() -> Any:
         policy: Any,
         starts: Any,  # (m, dim)
         which: Any,  # (n,) the start of each episode
-        words: Any,  # (n, 2) its stream
+        block: Any,  # (n,) its block
+        keys: Any,  # (blocks, 2) the key of a block's streams
+        first: Any,  # (blocks,) the episode with its stream number 0
         most: int,
         discount: float,
         offsets: Any,  # (n,) each episode's first reward; (0,) if nothing is recorded
@@ -89,8 +104,8 @@ def _kernel() -> Any:
         if i < which.shape[0]:
             recorded = offsets.shape[0] > 0
             state = read(domain, starts, which[i])
-            s0 = words[i, 0]
-            s1 = words[i, 1]
+            own = block[i]
+            s0, s1 = stream(keys[own, 0], keys[own, 1], i - first[own])
             t = 0
             total = 0.0
             weight = 1.0
@@ -113,7 +128,21 @@ def _kernel() -> Any:
             lengths[i] = t
             ended[i] = done
 
+    with _older_numpy():
+        cuda.jit("void()")(lambda: None)  # loads what compilation needs
     return cuda.jit(play)
+
+
+class Streams(NamedTuple):
+    """The random streams of n episodes in blocks: number i − first[b] of keys[b] for episode i of block b."""
+
+    block: Ints  # (n,)
+    keys: Words  # (blocks, 2)
+    first: Ints  # (blocks,)
+
+    def part(self, some: slice) -> Streams:
+        """Those of some of the episodes."""
+        return Streams(self.block[some], self.keys, self.first - some.start)
 
 
 class GpuEpisodes:
@@ -125,46 +154,46 @@ class GpuEpisodes:
         self._dim = starts.shape[1]
         self._limits = max_steps, discount
 
-    def returns(self, which: Ints, words: Words) -> Returns:
-        """The sums of the rewards of episodes from the starts ``which`` (n,), with streams (n, 2)."""
+    def returns(self, which: Ints, streams: Streams) -> Returns:
+        """The sums of the rewards of episodes from the starts ``which`` (n,)."""
         nothing = np.empty(0, np.int64), np.empty((0, self._dim)), np.empty(0), np.empty(0, np.int64)
-        return self._play(
-            _cuda().to_device(which), _cuda().to_device(words), *map(_cuda().to_device, nothing)
-        )
+        return self._play(which, streams, *map(_cuda().to_device, nothing))
 
-    def episodes(self, which: Ints, words: Words) -> Episodes:
+    def episodes(self, which: Ints, streams: Streams) -> Episodes:
         """The same episodes, recorded."""
-        cuda = _cuda()
-        lengths = self.returns(which, words).lengths
-        free, _ = cuda.current_context().get_memory_info()
+        lengths = self.returns(which, streams).lengths
+        free, _ = _cuda().current_context().get_memory_info()
         room = max(int(_SHARE * free / (8 * (self._dim + 2))), 1)  # transitions
         parts: list[Episodes] = []
         first = 0
         while first < len(which) or not parts:
             ends = np.cumsum(lengths[first:])
             last = first + max(int(np.searchsorted(ends, room, side="right")), 1)
-            parts.append(self._recorded(which[first:last], words[first:last], lengths[first:last]))
+            some = slice(first, last)
+            parts.append(self._recorded(which[some], streams.part(some), lengths[some]))
             first = last
         return parts[0] if len(parts) == 1 else Episodes(*map(np.concatenate, zip(*parts, strict=True)))
 
-    def _recorded(self, which: Ints, words: Words, lengths: Ints) -> Episodes:
+    def _recorded(self, which: Ints, streams: Streams, lengths: Ints) -> Episodes:
         cuda, total = _cuda(), int(lengths.sum())
         states = cuda.device_array((total + len(which), self._dim), np.float64)
         rewards, actions = cuda.device_array(total, np.float64), cuda.device_array(total, np.int64)
         offsets = cuda.to_device(np.cumsum(lengths) - lengths)
-        found = self._play(cuda.to_device(which), cuda.to_device(words), offsets, states, rewards, actions)
+        found = self._play(which, streams, offsets, states, rewards, actions)
         return Episodes(
             states.copy_to_host(), rewards.copy_to_host(), lengths, found.terminated, actions.copy_to_host()
         )
 
-    def _play(self, which: Any, words: Any, *recorded: Any) -> Returns:
-        cuda, n = _cuda(), which.shape[0]
+    def _play(self, which: Ints, streams: Streams, *recorded: Any) -> Returns:
+        cuda, n = _cuda(), len(which)
         out = [cuda.device_array(n, dtype) for dtype in (np.float64, np.int64, np.bool_)]
         if n:
-            blocks = -(-n // _THREADS)
-            _kernel()[blocks, _THREADS](
-                *self._tables, self._starts, which, words, *self._limits, *recorded, *out
-            )
+            moved = [cuda.to_device(np.ascontiguousarray(each)) for each in (which, *streams)]
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*under-utilization")  # few episodes are few
+                _kernel()[-(-n // _THREADS), _THREADS](
+                    *self._tables, self._starts, *moved, *self._limits, *recorded, *out
+                )
         return Returns(*(column.copy_to_host() for column in out))
 
 
@@ -180,9 +209,8 @@ def run(
     domain: Any, policy: Any, starts: Floats, key: tuple[np.uint64, np.uint64], max_steps: int
 ) -> Episodes:
     """:func:`policyrisk.simulation.compiled.run` on the GPU."""
-    words = np.empty((len(starts), 2), np.uint64)
-    start_streams(*key, 0, words)
-    return GpuEpisodes(domain, policy, starts, max_steps, 1.0).episodes(np.arange(len(starts)), words)
+    gpu = GpuEpisodes(domain, policy, starts, max_steps, 1.0)
+    return gpu.episodes(np.arange(len(starts)), _one_block(key, len(starts)))
 
 
 def run_returns(
@@ -196,11 +224,13 @@ def run_returns(
 ) -> Returns:
     """:func:`policyrisk.simulation.compiled.run_returns` on the GPU."""
     which = np.repeat(np.arange(len(starts)), repeats)
-    words = np.empty((len(which), 2), np.uint64)
-    start_streams(*key, 0, words)
-    gpu = GpuEpisodes(domain, policy, starts, max_steps, discount)
+    gpu, streams = GpuEpisodes(domain, policy, starts, max_steps, discount), _one_block(key, len(which))
     parts = [
-        gpu.returns(which[first : first + MOST], words[first : first + MOST])
+        gpu.returns(which[first : first + MOST], streams.part(slice(first, first + MOST)))
         for first in range(0, max(len(which), 1), MOST)
     ]
     return parts[0] if len(parts) == 1 else Returns(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _one_block(key: tuple[np.uint64, np.uint64], n: int) -> Streams:
+    return Streams(np.zeros(n, np.int64), np.array([key], np.uint64), np.zeros(1, np.int64))
