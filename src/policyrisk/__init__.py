@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.evaluation import Evaluation as Evaluation
     from policyrisk.evaluation import evaluate as evaluate
+    from policyrisk.features import ActionFeatures as ActionFeatures
     from policyrisk.features import Fourier as Fourier
     from policyrisk.features import FunctionFeatures as FunctionFeatures
     from policyrisk.features import Joint as Joint
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from policyrisk.features import Tabular as Tabular
     from policyrisk.features import TileCoding as TileCoding
     from policyrisk.lstd import LSTD as LSTD
+    from policyrisk.lstd import LSTDQ as LSTDQ
     from policyrisk.markov import MDP as MDP
     from policyrisk.markov import MarkovChain as MarkovChain
     from policyrisk.montecarlo import MonteCarlo as MonteCarlo
@@ -55,11 +57,13 @@ register_if_loaded()
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ActionFeatures": "policyrisk.features",
     "Evaluation": "policyrisk.evaluation",
     "Fourier": "policyrisk.features",
     "FunctionFeatures": "policyrisk.features",
     "Joint": "policyrisk.features",
     "LSTD": "policyrisk.lstd",
+    "LSTDQ": "policyrisk.lstd",
     "Labels": "policyrisk.features",
     "Leaves": "policyrisk.features",
     "MDP": "policyrisk.markov",

@@ -7,6 +7,7 @@ A feature map is any object with a ``size`` and a call that takes states (n, dim
 becomes one by :func:`as_features`; a class of your own is loaded again once it is registered.
 """
 
+from policyrisk.features.actions import ActionFeatures
 from policyrisk.features.fourier import Fourier
 from policyrisk.features.function import FunctionFeatures, as_features
 from policyrisk.features.joint import Joint
@@ -18,9 +19,11 @@ from policyrisk.features.radial import RadialBasis
 from policyrisk.features.ranked import Ranked
 from policyrisk.features.registry import from_spec, register
 from policyrisk.features.tabular import Tabular
+from policyrisk.features.target import PolicyFeatures
 from policyrisk.features.tilecoding import TileCoding
 
 __all__ = [
+    "ActionFeatures",
     "BinaryFeatures",
     "Features",
     "Fourier",
@@ -28,6 +31,7 @@ __all__ = [
     "Joint",
     "Labels",
     "Leaves",
+    "PolicyFeatures",
     "Polynomial",
     "RadialBasis",
     "Ranked",

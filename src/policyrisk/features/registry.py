@@ -16,6 +16,7 @@ from policyrisk.features.protocol import Features
 from policyrisk.features.radial import RadialBasis
 from policyrisk.features.ranked import Ranked
 from policyrisk.features.tabular import Tabular
+from policyrisk.features.target import PolicyFunction
 from policyrisk.features.tilecoding import TileCoding
 
 __all__ = ["from_spec", "register"]
@@ -30,6 +31,7 @@ _KINDS: dict[str, Callable[..., Features]] = {
     "Joint": _joint,
     "Labels": Labels,
     "Leaves": Leaves,
+    "PolicyFunction": PolicyFunction.of_spec,  # type: ignore[dict-item]
     "Polynomial": Polynomial,
     "RadialBasis": RadialBasis,
     "RadialBasis.grid": RadialBasis.grid,

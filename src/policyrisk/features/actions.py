@@ -1,0 +1,230 @@
+"""Features of states and actions, φ(x, a), and their average under a policy, φ̄(x) = Σ_a π(a|x) φ(x, a).
+
+Two maps: features of the state with a block of columns for each of finitely many actions
+(:class:`ActionBlocks`), and features of the state's and the action's numbers side by side
+(:class:`ActionFeatures`), which also take continuous actions.
+
+At some states a map gives *rows*: its features for every action that a policy may choose there, the
+*candidates*, of which there are m at each state. They are looked at once, and then asked for several things:
+
+    values(w)           Q(x_i, a_j) = φ(x_i, a_j)ᵀ w             (n, m)
+    combined(weights)   Σ_j weights_ij φ(x_i, a_j)               (n, size)
+    known(which)        whether all active features of (x_i, a_j) are among ``which``    (n, m)
+    candidate(j)        φ(x_i, a_j)                              (n, size)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_count
+from policyrisk._core.records import record
+from policyrisk.errors import InvalidInputError
+from policyrisk.features.function import as_features
+from policyrisk.features.protocol import Features, matrix_of, outside
+
+# Whole numbers (n,), or coordinates (n, k).
+Actions: TypeAlias = npt.NDArray[Any]
+
+
+@record
+@dataclass(frozen=True)
+class ActionBlocks:
+    """φ(x, a): the state's features in the a-th of ``actions`` blocks of columns, 0 in the others.
+
+    >>> from policyrisk.features import Tabular
+    >>> ActionBlocks(Tabular(2), actions=3).at(np.array([[0], [1]]), np.array([2, 0])).toarray()
+    array([[0., 0., 0., 0., 1., 0.],
+           [0., 1., 0., 0., 0., 0.]])
+    """
+
+    features: Features
+    actions: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "actions", as_count(self.actions, "actions", 1))
+
+    @property
+    def size(self) -> int:
+        """The number of features."""
+        return self.features.size * self.actions
+
+    def at(self, states: npt.NDArray[Any], actions: Actions) -> Matrix:
+        """φ(x_i, a_i), of shape (n, size), for actions (n,)."""
+        return BlockRows(matrix_of(self.features, states), self.actions).taken(actions)
+
+    def rows(self, states: npt.NDArray[Any], candidates: Actions) -> BlockRows:
+        """The features of all actions at some states."""
+        return BlockRows(matrix_of(self.features, states), self.actions)
+
+    def outside(self, states: npt.NDArray[Any]) -> Bools:
+        """Which states lie outside the features' box, of shape (n,)."""
+        return outside([self.features], states)
+
+
+@record
+@dataclass(frozen=True)
+class ActionFeatures:
+    """φ(x, a) = features of (x, a): the action's numbers stand behind the state's, in columns of their own.
+
+    A function is called with the rows (x, a), of shape (n, dim + k). Whole-numbered actions are one column.
+
+    >>> phi = ActionFeatures(lambda xa: np.column_stack([xa[:, 0] ** 2, xa[:, 0] * xa[:, 1]]))
+    >>> phi.at(np.array([[2.0], [3.0]]), np.array([[0.5], [-1.0]]))
+    array([[ 4.,  1.],
+           [ 9., -3.]])
+    """
+
+    features: Features
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", as_features(self.features))
+
+    @property
+    def size(self) -> int:
+        """The number of features."""
+        return self.features.size
+
+    def at(self, states: npt.NDArray[Any], actions: Actions) -> Matrix:
+        """φ(x_i, a_i), of shape (n, size), for actions (n,) or (n, k)."""
+        return self._of(np.column_stack([states, actions]).astype(np.float64, copy=False))
+
+    def rows(self, states: npt.NDArray[Any], candidates: Actions) -> PairRows:
+        """The features of the candidates (m,), or (n, m, k), at some states."""
+        n, m = len(states), candidates.shape[0 if candidates.ndim == 1 else 1]
+        repeated = np.repeat(states, m, axis=0)
+        chosen = np.tile(candidates, n) if candidates.ndim == 1 else candidates.reshape(n * m, -1)
+        return PairRows(self.at(repeated, chosen), n, m)
+
+    def _of(self, pairs: Floats) -> Matrix:
+        if len(pairs) and not hasattr(self.features, "size"):  # a function tells it at its first call
+            self.features(pairs[:1])
+        return matrix_of(self.features, pairs)
+
+    def outside(self, states: npt.NDArray[Any]) -> Bools:
+        """No state is outside: the box is one of states and actions."""
+        return np.zeros(len(states), dtype=np.bool_)
+
+
+ActionMap: TypeAlias = ActionBlocks | ActionFeatures
+
+
+def as_action_map(value: Any, actions: int | None) -> ActionMap:
+    """``value`` as features of states and actions: those of states get a block for each of the actions."""
+    if isinstance(value, ActionBlocks | ActionFeatures):
+        return value
+    features = as_features(value)
+    if actions is None:
+        raise InvalidInputError(
+            f"features must be of states and actions where actions are continuous, got {features!r}, which "
+            "are of states; pass ActionFeatures(features of the columns (x, a))"
+        )
+    return ActionBlocks(features, actions)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockRows:
+    """The features of some states, to be put in the block of each action."""
+
+    phi: Matrix  # (n, l)
+    actions: int  # m
+
+    @property
+    def _l(self) -> int:
+        return int(self.phi.shape[1])
+
+    def taken(self, actions: Actions) -> Matrix:
+        """φ(x_i, a_i) for actions (n,), of shape (n, m·l)."""
+        n, l, phi = self.phi.shape[0], self._l, self.phi
+        if sp.issparse(phi):
+            shift = np.repeat(np.asarray(actions, dtype=np.int64) * l, np.diff(phi.indptr))
+            return sp.csr_array((phi.data, phi.indices + shift, phi.indptr), shape=(n, l * self.actions))
+        out = np.zeros((n, self.actions, l))
+        out[np.arange(n), actions] = phi
+        return out.reshape(n, -1)
+
+    def candidate(self, j: int) -> Matrix:
+        """φ(x_i, j), of shape (n, m·l)."""
+        return self.taken(np.full(self.phi.shape[0], j))
+
+    def combined(self, weights: Floats) -> Matrix:
+        """Σ_j weights_ij φ(x_i, j), of shape (n, m·l); CSR of sparse features, where weights of 0 leave nothing."""
+        n, l, phi = self.phi.shape[0], self._l, self.phi
+        if not sp.issparse(phi):
+            return (weights[:, :, None] * np.asarray(phi)[:, None, :]).reshape(n, -1)
+        i, j = np.nonzero(weights)
+        count = np.diff(phi.indptr)[i]  # entries of each (state, action) with a weight
+        before = np.cumsum(count) - count
+        entry = np.arange(count.sum()) + np.repeat(phi.indptr[i] - before, count)
+        data = phi.data[entry] * np.repeat(weights[i, j], count)
+        indices = phi.indices[entry] + np.repeat(j * l, count)
+        ends = np.zeros(n + 1, dtype=np.int64)
+        np.add.at(ends, i + 1, count)
+        return sp.csr_array((data, indices, np.cumsum(ends)), shape=(n, l * self.actions))
+
+    def values(self, w: Floats) -> Floats:
+        """φ(x_i, j)ᵀ w, of shape (n, m)."""
+        return np.asarray(self.phi @ w.reshape(self.actions, -1).T)
+
+    def known(self, which: Bools) -> Bools:
+        """Whether (x_i, j) has active features, and all of them are among ``which`` (m·l,): (n, m)."""
+        active = self.phi != 0
+        filled = np.asarray(active.sum(axis=1)).ravel() > 0
+        unknown = np.asarray(active @ (~which).reshape(self.actions, -1).T.astype(np.float64))
+        return (unknown == 0) & filled[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class PairRows:
+    """The features of n·m pairs, those of a state one after the other."""
+
+    phi: Matrix  # (n·m, l)
+    n: int
+    m: int
+
+    @cached_property
+    def _place(self) -> Ints:
+        return np.arange(0, self.n * self.m + 1, self.m)
+
+    def candidate(self, j: int) -> Matrix:
+        """φ(x_i, a_ij), of shape (n, l)."""
+        return self.phi[self._place[:-1] + j]
+
+    def combined(self, weights: Floats) -> Matrix:
+        """Σ_j weights_ij φ(x_i, a_ij), of shape (n, l)."""
+        average = sp.csr_array(
+            (weights.ravel(), np.arange(self.n * self.m), self._place), shape=(self.n, self.n * self.m)
+        )
+        product = average @ self.phi
+        if sp.issparse(product):
+            product.sum_duplicates()
+            product.eliminate_zeros()
+            return sp.csr_array(product)
+        return np.asarray(product)
+
+    def values(self, w: Floats) -> Floats:
+        """φ(x_i, a_ij)ᵀ w, of shape (n, m)."""
+        return np.asarray(self.phi @ w).reshape(self.n, self.m)
+
+    def known(self, which: Bools) -> Bools:
+        """Whether (x_i, a_ij) has active features, and all of them are among ``which`` (l,): (n, m)."""
+        active = self.phi != 0
+        filled = np.asarray(active.sum(axis=1)).ravel() > 0
+        unknown = np.asarray(active @ (~which).astype(np.float64)).ravel()
+        return ((unknown == 0) & filled).reshape(self.n, self.m)
+
+
+Rows: TypeAlias = BlockRows | PairRows
+
+
+def candidates_of(rows: Rows) -> Iterator[Matrix]:
+    """φ(x_i, a_ij) for j = 0, 1, …, each of shape (n, size)."""
+    count = rows.actions if isinstance(rows, BlockRows) else rows.m
+    return (rows.candidate(j) for j in range(count))
