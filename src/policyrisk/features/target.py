@@ -253,7 +253,9 @@ def spread_about(weights: Floats, values: Floats) -> Floats:
 
 
 def _as_table(policy: object, actions: int | None) -> Floats:
-    array = as_array(policy, "policy", "probabilities of shape (states, actions), or an action for each state")
+    array = as_array(
+        policy, "policy", "probabilities of shape (states, actions), or an action for each state"
+    )
     if array.ndim == 1:
         whole = array.dtype.kind in "iu" and array.size > 0 and array.min() >= 0
         if not whole or actions is None or array.max() >= actions:

@@ -38,6 +38,23 @@ and where the positive-variance constraint (sec. 5) is active, H w_M = g(w_J), w
 
 A feature that no transition started in, or that the others determine, makes A singular: the inverses are
 pseudo-inverses.
+
+For another policy π than the one that logged (:class:`ActionDefinition`), with φ_t = φ(x_t, a_t) and
+φ̄(x) = Σ_a π(a|x) φ(x, a), 0 where the episode terminated in x,
+
+    z_t = λγ c_t z_{t−1} + φ_J,t                        y_t = λγ² c_t y_{t−1} + φ_M,t
+
+    A_k = Σ_t z_t (φ_J,t − γ φ̄_J(x_{t+1}))ᵀ            b_k = Σ_t z_t r_t
+    C_k = Σ_t y_t (φ_M,t − γ² φ̄_M(x_{t+1}))ᵀ           e_k = Σ_t y_t r_t²
+    D_k = Σ_t y_t 2γ r_t φ̄_J(x_{t+1})ᵀ
+
+with c_t = π(a_t|x_t), or min(1, ρ_t), ρ_t = π(a_t|x_t) / μ(a_t|x_t), where the logging probabilities μ are
+known. Direct variance, Q̃ = φ_Jᵀ w_J:
+
+    d_k = Σ_t y_t Σ_a' π(a'|x_{t+1}) δ_t(a')²           δ_t(a') = r_t + γ Q̃(x_{t+1}, a') − Q̃(x_t, a_t)
+    D_k = Σ_t y_t Σ_a' π(a'|x_{t+1}) 2 δ_t(a') (γ φ_J(x_{t+1}, a') − φ_J,t)ᵀ
+
+and where it terminated, one δ_t = r_t − Q̃(x_t, a_t) in place of the sum.
 """
 
 from __future__ import annotations
@@ -45,6 +62,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -171,6 +189,88 @@ class Definition:
 
     def _inverse(self, matrix: Floats) -> Floats:
         return _pinv(matrix + self.ridge * np.eye(len(matrix)))
+
+
+@dataclass(frozen=True)
+class ActionDefinition(Definition):
+    """LSTD(λ) of states and actions: ``features`` and ``second_features`` are φ̄ of one target policy.
+
+    >>> from policyrisk.features.actions import ActionBlocks
+    >>> from policyrisk.features.target import PolicyFeatures, Target
+    >>> from policyrisk.features import Tabular
+    >>> pi = Target.of([[0.5, 0.5]], actions=None, draws=0, seed=0)
+    >>> data = Trajectories([[0], [1]] * 2, [1.0, 3.0], [1, 1], [True] * 2, actions=[0, 1])
+    >>> phi = PolicyFeatures(ActionBlocks(Tabular(1), 2), pi)
+    >>> ActionDefinition(phi, phi, lam=0.0, direct=True).weights(data)
+    (array([1., 3.]), array([0., 0.]))
+    """
+
+    def terms(self, episode: Trajectories) -> Terms:
+        """A_k, b_k, C_k, D_k and e_k of a single episode."""
+        lam, gamma, c = self.lam, self.discount, self._factors(episode)
+        l_J, l_M = self.features.size, self.second_features.size
+        A, b = np.zeros((l_J, l_J)), np.zeros(l_J)
+        C, D, e = np.zeros((l_M, l_M)), np.zeros((l_M, l_J)), np.zeros(l_M)
+        z, y = np.zeros(l_J), np.zeros(l_M)
+        for t, r in enumerate(episode.rewards):
+            (phi_J, bar_J), (phi_M, bar_M) = (
+                self._pair("features", episode, t),
+                self._pair("second_features", episode, t),
+            )
+            z = lam * gamma * c[t] * z + phi_J
+            y = lam * gamma**2 * c[t] * y + phi_M
+            A += np.outer(z, phi_J - gamma * bar_J)
+            b += z * r
+            C += np.outer(y, phi_M - gamma**2 * bar_M)
+            D += np.outer(y, 2 * gamma * r * bar_J)
+            e += y * r**2
+        return Terms(A, b, C, D, e)
+
+    def right_hand_side(self, episode: Trajectories, w_J: Floats) -> tuple[Floats, Floats]:
+        """d_k (l_M,) of a single episode, and D_k (l_M, l_J), its derivative in w_J."""
+        if not self.direct:
+            return super().right_hand_side(episode, w_J)
+        lam, gamma, c = self.lam, self.discount, self._factors(episode)
+        y, d = np.zeros(self.second_features.size), np.zeros(self.second_features.size)
+        D = np.zeros((len(y), len(w_J)))
+        for t, r in enumerate(episode.rewards):
+            phi_J, phi_M = self._pair("features", episode, t)[0], self._pair("second_features", episode, t)[0]
+            y = lam * gamma**2 * c[t] * y + phi_M
+            pi, after = self._choices("features", episode, t)
+            if not pi.size:
+                pi, after = np.ones(1), np.zeros((1, len(w_J)))
+            for chance, phi in zip(pi, after, strict=True):
+                delta = r + gamma * phi @ w_J - phi_J @ w_J
+                d += y * chance * delta**2
+                D += np.outer(y, chance * 2 * delta * (gamma * phi - phi_J))
+        return d, D
+
+    def _factors(self, episode: Trajectories) -> Floats:
+        """c_t, of shape (T,)."""
+        target: Any = self.features.target  # type: ignore[attr-defined]
+        if self.lam == 0.0:
+            return np.zeros(episode.transitions)
+        chance = target.chance(episode.states[:-1], episode.actions)
+        if episode.propensities is None:
+            return np.asarray(chance)
+        return np.minimum(1.0, chance / episode.propensities)
+
+    def _choices(self, which: str, episode: Trajectories, t: int) -> tuple[Floats, Floats]:
+        """π at x_{t+1} (m,) and φ of each choice (m, l); none where the episode terminated there."""
+        phi: Any = getattr(self, which)
+        if t + 1 == episode.transitions and episode.terminated[0]:
+            return np.zeros(0), np.zeros((0, phi.size))
+        x = episode.states[[t + 1]]
+        pi = phi.target.probabilities(x)[0]
+        actions = phi.target.candidates(x)
+        pairs = [phi.map.at(x, actions[[j]] if actions.ndim == 1 else actions[:, j]) for j in range(pi.size)]
+        return pi, np.vstack([pair.toarray() if sp.issparse(pair) else pair for pair in pairs])
+
+    def _pair(self, which: str, episode: Trajectories, t: int) -> tuple[Floats, Floats]:
+        """φ(x_t, a_t) and φ̄(x_{t+1}), each of shape (l,)."""
+        taken: Any = getattr(self, which).map.at(episode.states[[t]], episode.actions[[t]])  # type: ignore[index]
+        pi, after = self._choices(which, episode, t)
+        return (taken.toarray() if sp.issparse(taken) else taken)[0], pi @ after
 
 
 def rows(features: Features, episode: Trajectories) -> Floats:
