@@ -644,3 +644,19 @@ def test_nothing_to_read_is_an_error():
 def test_errors_of_the_work_itself_come_through():
     with pytest.raises(errors.InvalidInputError, match="states"):
         distributed.fit(pr.LSTD(pr.Tabular(3)), walks(2))
+
+
+def test_another_policy_is_estimated_where_the_shards_are(machines):
+    rng, x = np.random.default_rng(0), np.arange(12)
+    data = []
+    for part in walks(5):
+        columns = part.states, part.rewards, part.lengths, part.terminated
+        data.append(pr.Trajectories(*columns, actions=rng.integers(2, size=part.transitions)))
+    pi = np.column_stack([x + 1, 12 - x]) / 13
+    for policy in (pi, lambda x: pi[x[:, 0].astype(int)]):
+        q = pr.LSTDQ(TABLE, policy, actions=2)
+        risk, here = distributed.fit(q, data), q.fit(data)
+        np.testing.assert_allclose(risk.variance(x), here.variance(x), rtol=1e-8)
+        np.testing.assert_allclose(risk.standard_error(x), here.standard_error(x), rtol=1e-6)
+    table = pr.LSTDQ(TABLE, pi)
+    np.testing.assert_allclose(distributed.equations(table, data).A, table.equations(data).A, atol=1e-10)

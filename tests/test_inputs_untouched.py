@@ -352,6 +352,37 @@ def lstd(given: Given) -> Any:
     return found
 
 
+@use(
+    "LSTDQ",
+    "LSTDQ.equations",
+    "LSTDQ.fit",
+    "LSTDQ.fit_by",
+    "LSTDQ.solve",
+    "ActionFeatures",
+    "ActionFeatures.at",
+    "ActionFeatures.rows",
+    "ActionFeatures.outside",
+    "RiskFunction.covered",
+    "RiskFunction.action_mean",
+    "RiskFunction.action_variance",
+)
+def lstdq(given: Given) -> Any:
+    logged, found = data(given), []
+    columns = logged.states, logged.rewards, logged.lengths, logged.terminated
+    logged = pr.Trajectories(*columns, given.array(np.arange(logged.transitions) % 2, np.int64))
+    policy, x = given.array([[0.5, 0.5]] * (STATES + 1)), given.array(np.arange(6)[:, None])
+    pairs = pr.ActionFeatures(pr.Polynomial(2, [0, 0], [STATES, 1]))
+    for phi in (*maps(given), pairs):
+        q = pr.LSTDQ(phi, policy, variance="second-moment", ridge=0.01)
+        risk = q.solve(q.equations(logged))
+        found += [*numbers(risk), risk.covered(x), risk.action_mean(x, given.array([1] * 6, np.int64))]
+        risk = pr.LSTDQ(phi, policy, ridge=0.01).fit(logged, bootstrap=5, seed=0)
+        found += [*numbers(risk), risk.action_variance(x, 0), q.fit_by(here(logged)).mean(x)]
+    actions = given.array([0, 1] * 3, np.int64)
+    found += [pairs.at(x, actions), pairs.outside(x, actions), pairs.rows(x, np.arange(2)).phi]
+    return found
+
+
 @use("MomentEquations", "MomentEquations.empty", "MomentEquations.second_rhs")
 def equations_by_hand(given: Given) -> Any:
     phi, made = pr.Tabular(STATES), pr.LSTD(pr.Tabular(STATES)).exact_equations(chain(), 0)
@@ -636,6 +667,8 @@ def plotted(given: Given) -> Any:
 
 # Why some functions that take numbers have no use above.
 NOT_USED = {
+    "MomentEquations.solve": "takes a number and what makes systems",
+    "RiskFunction.load": "takes a path and a function",
     "plotting.plot_frontier": "reads a record of plain numbers",
     "MDP.from_branches": "keeps the tables that it is given",
     "MarkovChain.from_branches": "keeps the table that it is given",

@@ -29,6 +29,8 @@ __all__ = [
     "SingularSystemError",
     "SkippedShardsWarning",
     "SolverError",
+    "UncoveredError",
+    "UncoveredWarning",
     "UnrecordedEndWarning",
     "UnvisitedError",
     "WorkerError",
@@ -67,6 +69,10 @@ class SingularSystemError(PolicyRiskError):
 
 class UnvisitedError(PolicyRiskError):
     """Assumption 4 fails: an equation refers to a state that was never visited itself."""
+
+
+class UncoveredError(PolicyRiskError):
+    """The target policy takes actions that nobody logged, too often for the data to say anything about it."""
 
 
 class InfeasibleConstraintError(PolicyRiskError):
@@ -122,6 +128,10 @@ class CutOffWarning(PolicyRiskWarning):
 
 class GivenUpWarning(PolicyRiskWarning):
     """Cut-off episodes gave up so much that estimates which rest on it are nan, or, of TD, wrong."""
+
+
+class UncoveredWarning(PolicyRiskWarning):
+    """The target policy takes actions that nobody logged; it is estimated without them."""
 
 
 class UnrecordedEndWarning(PolicyRiskWarning):

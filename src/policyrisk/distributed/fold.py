@@ -30,7 +30,7 @@ from policyrisk.distributed import session
 from policyrisk.distributed.shards import Shard, ShardEpisodes, ShardError, as_shards, evenly
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError, SkippedShardsWarning
-from policyrisk.lstd import LSTD
+from policyrisk.lstd import LSTD, LSTDQ
 from policyrisk.passes.fold import Sum
 from policyrisk.risk import RiskFunction
 from policyrisk.trajectories import Source
@@ -44,7 +44,7 @@ OnError = Literal["stop", "skip"]
 
 
 def fit(
-    lstd: LSTD,
+    lstd: LSTD | LSTDQ,
     shards: Any,
     *,
     on_error: OnError = "stop",
@@ -74,7 +74,7 @@ def fit(
         return replace(risk, provenance=replace(risk.provenance, skipped=fold.skipped))
 
 
-def equations(lstd: LSTD, shards: Any, *, on_error: OnError = "stop") -> MomentEquations:
+def equations(lstd: LSTD | LSTDQ, shards: Any, *, on_error: OnError = "stop") -> MomentEquations:
     """``lstd.equations`` of all the shards' episodes, in one pass."""
     with session.cluster():
         return ShardFold(as_shards(shards), on_error)(lambda source, _: lstd.equations(source))

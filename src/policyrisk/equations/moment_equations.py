@@ -13,6 +13,7 @@ fill, see ``trace_cut``. A record is dense or sparse as a whole; the features de
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -22,6 +23,7 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Floats, Matrix, as_number, is_sparse
 from policyrisk._core.records import record
 from policyrisk.equations.systems import DenseSystem, SparseSystem
+from policyrisk.equations.table_system import TableSystem
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, MismatchError
 from policyrisk.features import Features
 
@@ -154,10 +156,11 @@ class MomentEquations:
     def __radd__(self, other: object) -> MomentEquations:
         return self if other == 0 else NotImplemented
 
-    def solve(self, ridge: float = 0.0) -> Weights:
+    def solve(self, ridge: float = 0.0, system: Callable[..., Any] | None = None) -> Weights:
         """w_J and w_M of the equations, with ridge on per-episode means: (A/K + ridge·I) w_J = b/K.
 
         Features that were never active get weight 0; redundant ones get the weights of minimum norm.
+        ``system`` makes systems where these are known to have a form of their own, as :class:`TableSystem`.
         """
         ridge = as_number(ridge, "ridge", 0.0)
         if self.episodes == 0:
@@ -174,12 +177,12 @@ class MomentEquations:
                 "the rewards"
             )
         total = ridge * self.episodes
-        system: Any = SparseSystem if self.sparse else DenseSystem
-        mean = system(self.A, self.mean_gram, self.visits, total, "A (the mean's equations)", self.single)
+        make: Any = system or (SparseSystem if self.sparse else DenseSystem)
+        mean = make(self.A, self.mean_gram, self.visits, total, "A (the mean's equations)", self.single)
         second = mean
         if not self.shared:
             name = "C (the second moment's equations)"
-            second = system(self.C, self.gram, self.second_visits, total, name, self.single)
+            second = make(self.C, self.gram, self.second_visits, total, name, self.single)
         w_mean = mean.solve(self.b)
         w_second = second.solve(self.second_rhs(w_mean))
         return Weights(w_mean, w_second, mean, second)
@@ -203,14 +206,14 @@ class Weights:
 
     mean: Floats  # (l_J,): w_J
     second: Floats  # (l_M,): w_M
-    mean_system: DenseSystem | SparseSystem
-    second_system: DenseSystem | SparseSystem
+    mean_system: DenseSystem | SparseSystem | TableSystem
+    second_system: DenseSystem | SparseSystem | TableSystem
 
     @property
     def dense_systems(self) -> tuple[DenseSystem, DenseSystem]:
         """Both systems, where they were factored: what error bars and the constraint rest on."""
         first, second = self.mean_system, self.second_system
-        if isinstance(first, SparseSystem) or isinstance(second, SparseSystem):
+        if not isinstance(first, DenseSystem) or not isinstance(second, DenseSystem):
             raise InvalidInputError(
                 f"error bars and the constraint V >= 0 need dense sums, got {len(self.mean)} sparse "
                 f"features, whose sums stay sparse; use at most {DENSE_MOST} features"

@@ -19,7 +19,6 @@ from policyrisk.features.radial import RadialBasis
 from policyrisk.features.ranked import Ranked
 from policyrisk.features.registry import from_spec, register
 from policyrisk.features.tabular import Tabular
-from policyrisk.features.target import PolicyFeatures
 from policyrisk.features.tilecoding import TileCoding
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "Joint",
     "Labels",
     "Leaves",
-    "PolicyFeatures",
     "Polynomial",
     "RadialBasis",
     "Ranked",

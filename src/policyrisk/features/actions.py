@@ -24,14 +24,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_count
+from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_count, is_sparse
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.function import as_features
 from policyrisk.features.protocol import Features, matrix_of, outside
 
 # Whole numbers (n,), or coordinates (n, k).
-Actions: TypeAlias = npt.NDArray[Any]
+ActionArray: TypeAlias = npt.NDArray[Any]
 
 
 @record
@@ -56,16 +56,16 @@ class ActionBlocks:
         """The number of features."""
         return self.features.size * self.actions
 
-    def at(self, states: npt.NDArray[Any], actions: Actions) -> Matrix:
+    def at(self, states: npt.NDArray[Any], actions: ActionArray) -> Matrix:
         """φ(x_i, a_i), of shape (n, size), for actions (n,)."""
         return BlockRows(matrix_of(self.features, states), self.actions).taken(actions)
 
-    def rows(self, states: npt.NDArray[Any], candidates: Actions) -> BlockRows:
+    def rows(self, states: npt.NDArray[Any], candidates: ActionArray) -> BlockRows:
         """The features of all actions at some states."""
         return BlockRows(matrix_of(self.features, states), self.actions)
 
-    def outside(self, states: npt.NDArray[Any]) -> Bools:
-        """Which states lie outside the features' box, of shape (n,)."""
+    def outside(self, states: npt.NDArray[Any], actions: ActionArray) -> Bools:
+        """Which pairs lie outside the features' box, of shape (n,)."""
         return outside([self.features], states)
 
 
@@ -92,28 +92,30 @@ class ActionFeatures:
         """The number of features."""
         return self.features.size
 
-    def at(self, states: npt.NDArray[Any], actions: Actions) -> Matrix:
+    def at(self, states: npt.NDArray[Any], actions: ActionArray) -> Matrix:
         """φ(x_i, a_i), of shape (n, size), for actions (n,) or (n, k)."""
-        return self._of(np.column_stack([states, actions]).astype(np.float64, copy=False))
+        pairs = _joined(states, actions)
+        if len(pairs) and not hasattr(self.features, "size"):  # a function tells it at its first call
+            self.features(pairs[:1])
+        return matrix_of(self.features, pairs)
 
-    def rows(self, states: npt.NDArray[Any], candidates: Actions) -> PairRows:
+    def rows(self, states: npt.NDArray[Any], candidates: ActionArray) -> PairRows:
         """The features of the candidates (m,), or (n, m, k), at some states."""
         n, m = len(states), candidates.shape[0 if candidates.ndim == 1 else 1]
         repeated = np.repeat(states, m, axis=0)
         chosen = np.tile(candidates, n) if candidates.ndim == 1 else candidates.reshape(n * m, -1)
         return PairRows(self.at(repeated, chosen), n, m)
 
-    def _of(self, pairs: Floats) -> Matrix:
-        if len(pairs) and not hasattr(self.features, "size"):  # a function tells it at its first call
-            self.features(pairs[:1])
-        return matrix_of(self.features, pairs)
-
-    def outside(self, states: npt.NDArray[Any]) -> Bools:
-        """No state is outside: the box is one of states and actions."""
-        return np.zeros(len(states), dtype=np.bool_)
+    def outside(self, states: npt.NDArray[Any], actions: ActionArray) -> Bools:
+        """Which pairs lie outside the features' box, of shape (n,)."""
+        return outside([self.features], _joined(states, actions))
 
 
 ActionMap: TypeAlias = ActionBlocks | ActionFeatures
+
+
+def _joined(states: npt.NDArray[Any], actions: ActionArray) -> Floats:
+    return np.column_stack([states, actions]).astype(np.float64, copy=False)
 
 
 def as_action_map(value: Any, actions: int | None) -> ActionMap:
@@ -137,17 +139,17 @@ class BlockRows:
     actions: int  # m
 
     @property
-    def _l(self) -> int:
+    def _size(self) -> int:
         return int(self.phi.shape[1])
 
-    def taken(self, actions: Actions) -> Matrix:
+    def taken(self, actions: ActionArray) -> Matrix:
         """φ(x_i, a_i) for actions (n,), of shape (n, m·l)."""
-        n, l, phi = self.phi.shape[0], self._l, self.phi
-        if sp.issparse(phi):
-            shift = np.repeat(np.asarray(actions, dtype=np.int64) * l, np.diff(phi.indptr))
-            return sp.csr_array((phi.data, phi.indices + shift, phi.indptr), shape=(n, l * self.actions))
-        out = np.zeros((n, self.actions, l))
-        out[np.arange(n), actions] = phi
+        n, size, phi = self.phi.shape[0], self._size, self.phi
+        if is_sparse(phi):
+            shift = np.repeat(np.asarray(actions, dtype=np.int64) * size, np.diff(phi.indptr))
+            return sp.csr_array((phi.data, phi.indices + shift, phi.indptr), shape=(n, size * self.actions))
+        out = np.zeros((n, self.actions, size))
+        out[np.arange(n), actions] = np.asarray(phi)
         return out.reshape(n, -1)
 
     def candidate(self, j: int) -> Matrix:
@@ -155,19 +157,20 @@ class BlockRows:
         return self.taken(np.full(self.phi.shape[0], j))
 
     def combined(self, weights: Floats) -> Matrix:
-        """Σ_j weights_ij φ(x_i, j), of shape (n, m·l); CSR of sparse features, where weights of 0 leave nothing."""
-        n, l, phi = self.phi.shape[0], self._l, self.phi
-        if not sp.issparse(phi):
-            return (weights[:, :, None] * np.asarray(phi)[:, None, :]).reshape(n, -1)
+        """Σ_j weights_ij φ(x_i, j), of shape (n, m·l); where weights of sparse features are 0, nothing."""
+        n, size, phi = self.phi.shape[0], self._size, self.phi
+        if not is_sparse(phi):
+            every: Floats = weights[:, :, None] * np.asarray(phi)[:, None, :]
+            return every.reshape(n, -1)
         i, j = np.nonzero(weights)
         count = np.diff(phi.indptr)[i]  # entries of each (state, action) with a weight
         before = np.cumsum(count) - count
         entry = np.arange(count.sum()) + np.repeat(phi.indptr[i] - before, count)
         data = phi.data[entry] * np.repeat(weights[i, j], count)
-        indices = phi.indices[entry] + np.repeat(j * l, count)
+        indices = phi.indices[entry] + np.repeat(j * size, count)
         ends = np.zeros(n + 1, dtype=np.int64)
         np.add.at(ends, i + 1, count)
-        return sp.csr_array((data, indices, np.cumsum(ends)), shape=(n, l * self.actions))
+        return sp.csr_array((data, indices, np.cumsum(ends)), shape=(n, size * self.actions))
 
     def values(self, w: Floats) -> Floats:
         """φ(x_i, j)ᵀ w, of shape (n, m)."""
@@ -175,10 +178,11 @@ class BlockRows:
 
     def known(self, which: Bools) -> Bools:
         """Whether (x_i, j) has active features, and all of them are among ``which`` (m·l,): (n, m)."""
-        active = self.phi != 0
+        active: Any = self.phi != 0
         filled = np.asarray(active.sum(axis=1)).ravel() > 0
         unknown = np.asarray(active @ (~which).reshape(self.actions, -1).T.astype(np.float64))
-        return (unknown == 0) & filled[:, None]
+        known: Bools = (unknown == 0) & filled[:, None]
+        return known
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,8 +206,8 @@ class PairRows:
         average = sp.csr_array(
             (weights.ravel(), np.arange(self.n * self.m), self._place), shape=(self.n, self.n * self.m)
         )
-        product = average @ self.phi
-        if sp.issparse(product):
+        product: Any = average @ self.phi
+        if is_sparse(product):
             product.sum_duplicates()
             product.eliminate_zeros()
             return sp.csr_array(product)
@@ -215,16 +219,17 @@ class PairRows:
 
     def known(self, which: Bools) -> Bools:
         """Whether (x_i, a_ij) has active features, and all of them are among ``which`` (l,): (n, m)."""
-        active = self.phi != 0
+        active: Any = self.phi != 0
         filled = np.asarray(active.sum(axis=1)).ravel() > 0
         unknown = np.asarray(active @ (~which).astype(np.float64)).ravel()
-        return ((unknown == 0) & filled).reshape(self.n, self.m)
+        known: Bools = ((unknown == 0) & filled).reshape(self.n, self.m)
+        return known
 
 
-Rows: TypeAlias = BlockRows | PairRows
+ActionRows: TypeAlias = BlockRows | PairRows
 
 
-def candidates_of(rows: Rows) -> Iterator[Matrix]:
+def candidates_of(rows: ActionRows) -> Iterator[Matrix]:
     """φ(x_i, a_ij) for j = 0, 1, …, each of shape (n, size)."""
     count = rows.actions if isinstance(rows, BlockRows) else rows.m
     return (rows.candidate(j) for j in range(count))

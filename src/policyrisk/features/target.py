@@ -22,7 +22,7 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Bools, Floats, Matrix, as_array, as_count, as_floats, as_states, name_some
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError
-from policyrisk.features.actions import ActionBlocks, ActionMap, Actions, Rows
+from policyrisk.features.actions import ActionArray, ActionBlocks, ActionMap, ActionRows
 
 _ROUNDING = 1e-6  # what a row of probabilities may miss of a sum of 1: those of a network are in float32
 
@@ -107,7 +107,7 @@ class Target:
         """The same policy on the actions alone whose features are known in all the maps."""
         return replace(self, maps=tuple(maps), known=tuple(known))
 
-    def candidates(self, states: npt.NDArray[Any]) -> Actions:
+    def candidates(self, states: npt.NDArray[Any]) -> ActionArray:
         """The actions that it may choose: (actions,), or (n, m, k) where they are continuous."""
         if self.actions:
             return np.arange(self.actions)
@@ -145,7 +145,7 @@ class Target:
         _check_rows(table, "policy(states)")
         return table
 
-    def weights(self, states: npt.NDArray[Any], candidates: Actions) -> tuple[Floats, Floats]:
+    def weights(self, states: npt.NDArray[Any], candidates: ActionArray) -> tuple[Floats, Floats]:
         """π over what is covered, (n, m), of sum 1 or, where nothing is, 0; and π's share of it, (n,)."""
         pi = self.probabilities(states)
         if not self.known:
@@ -156,7 +156,7 @@ class Target:
                 covered &= each.rows(states, candidates).known(known)
         return renormalised(pi, covered)
 
-    def chance(self, states: npt.NDArray[Any], actions: Actions) -> Floats:
+    def chance(self, states: npt.NDArray[Any], actions: ActionArray) -> Floats:
         """π(a_i|x_i), of shape (n,), for whole-numbered actions (n,)."""
         pi = self.probabilities(states)
         taken: Floats = pi[np.arange(len(states)), actions]
@@ -221,14 +221,10 @@ class PolicyFeatures:
         rows, candidates = self.rows(array)
         return rows.combined(self.target.weights(array, candidates)[0])
 
-    def rows(self, states: npt.NDArray[Any]) -> tuple[Rows, Actions]:
+    def rows(self, states: npt.NDArray[Any]) -> tuple[ActionRows, ActionArray]:
         """The features of all candidates at some states, and these."""
         candidates = self.target.candidates(states)
         return self.map.rows(states, candidates), candidates
-
-    def outside(self, states: npt.ArrayLike) -> Bools:
-        """Which states lie outside the features' box, of shape (n,)."""
-        return self.map.outside(as_states(states))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PolicyFeatures) and self.map == other.map and self.target == other.target
@@ -276,6 +272,6 @@ def _check_rows(table: Floats, name: str) -> None:
     if wrong.size:
         raise InvalidInputError(
             f"{name}'s rows must be distributions over {table.shape[1]} actions, got "
-            f"{table[wrong[0]].tolist()} in row {name_some(wrong)}; make every entry at least 0 and every row "
-            "sum to 1"
+            f"{table[wrong[0]].tolist()} in row {name_some(wrong)}; make every entry at least 0 and "
+            "every row sum to 1"
         )

@@ -67,7 +67,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats
+from policyrisk._core.arrays import Floats, is_sparse
 from policyrisk.features import Features
 from policyrisk.trajectories import Trajectories
 
@@ -253,7 +253,7 @@ class ActionDefinition(Definition):
         chance = target.chance(episode.states[:-1], episode.actions)
         if episode.propensities is None:
             return np.asarray(chance)
-        return np.minimum(1.0, chance / episode.propensities)
+        return np.asarray(np.minimum(1.0, chance / episode.propensities))
 
     def _choices(self, which: str, episode: Trajectories, t: int) -> tuple[Floats, Floats]:
         """π at x_{t+1} (m,) and φ of each choice (m, l); none where the episode terminated there."""
@@ -263,14 +263,16 @@ class ActionDefinition(Definition):
         x = episode.states[[t + 1]]
         pi = phi.target.probabilities(x)[0]
         actions = phi.target.candidates(x)
-        pairs = [phi.map.at(x, actions[[j]] if actions.ndim == 1 else actions[:, j]) for j in range(pi.size)]
-        return pi, np.vstack([pair.toarray() if sp.issparse(pair) else pair for pair in pairs])
+        pairs: list[Any] = [
+            phi.map.at(x, actions[[j]] if actions.ndim == 1 else actions[:, j]) for j in range(pi.size)
+        ]
+        return pi, np.vstack([pair.toarray() if is_sparse(pair) else pair for pair in pairs])
 
     def _pair(self, which: str, episode: Trajectories, t: int) -> tuple[Floats, Floats]:
         """φ(x_t, a_t) and φ̄(x_{t+1}), each of shape (l,)."""
         taken: Any = getattr(self, which).map.at(episode.states[[t]], episode.actions[[t]])  # type: ignore[index]
         pi, after = self._choices(which, episode, t)
-        return (taken.toarray() if sp.issparse(taken) else taken)[0], pi @ after
+        return (taken.toarray() if is_sparse(taken) else taken)[0], pi @ after
 
 
 def rows(features: Features, episode: Trajectories) -> Floats:

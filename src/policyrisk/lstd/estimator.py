@@ -296,11 +296,12 @@ class LSTD:
         returns: SampleReturns | None = None,
         given_up: int = 0,
         lost: tuple[Floats, ...] = (),  # Σ z_T and Σ y_T over what was given up, the first alone if φ_J = φ_M
+        supports: tuple[Support, Support] | None = None,  # where they are not those of the equations
     ) -> tuple[RiskFunction, Face | None]:
         """The second equation solved, all of it in one record, and the active face of the constraint."""
         systems = (weights.mean_system, weights.second_system)
         solved = [system.solve(system.project(z)) for system, z in zip(systems, lost, strict=False)]
-        supports = _supports(equations, solved)
+        supports = _supports(equations, solved) if supports is None else supports
         direct, w_second, constrained = self.variance == "direct", weights.second, None
         if self.nonnegative_at is not None:
             demanded = visited if isinstance(self.nonnegative_at, str) else self.nonnegative_at

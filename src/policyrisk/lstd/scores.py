@@ -38,7 +38,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, Seed, as_count
+from policyrisk._core.arrays import Floats, Ints, Matrix, Seed, as_count
 from policyrisk._core.random import keys, mammen
 from policyrisk._core.records import record
 from policyrisk._core.threads import in_order
@@ -123,7 +123,7 @@ class EpisodeScores:
     meat: Floats | None  # (n, n): Σ s_k s_kᵀ of the others
     drawn: Floats  # (n, B): Σ_k ξ_kb s_k
     drawn_sum: Floats  # (B,): Σ_k ξ_kb
-    D: Floats | None  # (l_M, l_J): the direct variance's
+    D: Matrix | None  # (l_M, l_J): the direct variance's
     beside: Floats  # (n, 5): Σ s_k z_kᵀ
     drawn_beside: Floats  # (5, B): Σ_k ξ_kb z_k
 
@@ -208,7 +208,6 @@ class ScorePass:
 
     def __call__(self, source: Source, part: int) -> EpisodeScores:
         """The sums over one part of the data."""
-        plan, chunks = Plan.of(source, self.features, self.second_features, self.lam, self.discount)
         l_J, l_M = self.w_mean.size, self.w_second.size
         columns = np.concatenate([self.kept[0], l_J + self.kept[1]])
         n, B = columns.size, self.replicates
@@ -224,23 +223,28 @@ class ScorePass:
             drawn_beside=np.zeros((SIZE, B)),
         )
         D, waiting = Total(1, l_M, l_J), 0
-        dense_D: Any = 0.0
-        if plan is not None:
-            for scores, z, derivative in in_order(partial(self._chunk, plan), chunks, uses_blas=plan.dense):
-                numbers = self.first[part] + episode_numbers(source, sums.count, len(z))
-                sums = self._with(sums, _columns_of(scores, columns, l_J + l_M), z, numbers)
-                waiting += scores.shape[0]
-                if waiting > n:
-                    sums, waiting = sums.cooked(), 0
-                if isinstance(derivative, TraceProduct):
-                    D.add(derivative)
-                elif derivative is not None:
-                    dense_D = dense_D + derivative
+        other_D: Any = None
+        for scores, z, derivative in self._over(source):
+            numbers = self.first[part] + episode_numbers(source, sums.count, len(z))
+            sums = self._with(sums, _columns_of(scores, columns, l_J + l_M), z, numbers)
+            waiting += scores.shape[0]
+            if waiting > n:
+                sums, waiting = sums.cooked(), 0
+            if isinstance(derivative, TraceProduct):
+                D.add(derivative)
+            elif derivative is not None:
+                other_D = derivative if other_D is None else other_D + derivative
         if sums.meat is not None:
             sums = sums.cooked()
         if not self.direct:
             return sums
-        return replace(sums, D=D.finish()[0] if np.isscalar(dense_D) else dense_D)
+        return replace(sums, D=D.finish()[0] if other_D is None else other_D)
+
+    def _over(self, source: Source) -> Iterator[tuple[Scores, Floats, Any]]:
+        """The chunks' scores, their z and their parts of the direct D, in the order of the data."""
+        plan, chunks = Plan.of(source, self.features, self.second_features, self.lam, self.discount)
+        if plan is not None:
+            yield from in_order(partial(self._chunk, plan), chunks, uses_blas=plan.dense)
 
     def _with(self, sums: EpisodeScores, scores: Scores, z: Floats, numbers: Ints) -> EpisodeScores:
         """Some episodes' scores (some, n) and z (some, 5) put in, in order; the sums are changed in place."""

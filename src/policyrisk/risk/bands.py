@@ -75,17 +75,24 @@ class JudgedStates:
             found.append((value, np.sqrt(squared), np.maximum(part.episodes - 1.0, 1.0), D))
         return cls(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
-    def less(self, other: JudgedStates, level: float) -> tuple[Floats, Floats, Floats]:
-        """The difference d (n,), its band (n, 2) at ``level`` and p-values (n,), for all states together."""
+    def less(
+        self, other: JudgedStates, level: float, *, paired: bool = False
+    ) -> tuple[Floats, Floats, Floats]:
+        """The difference d (n,), its band (n, 2) at ``level`` and p-values (n,), for all states together.
+
+        ``paired`` where both are of the same episodes, with the same multipliers in every replicate.
+        """
         d, B = self.value - other.value, min(self.deviations.shape[1], other.deviations.shape[1])
         # Replicates of one number may have the same multipliers: they are put beside other ones.
-        D = self.deviations[:, :B] - np.roll(other.deviations, 1, axis=1)[:, :B]
+        D = self.deviations[:, :B] - np.roll(other.deviations, 0 if paired else 1, axis=1)[:, :B]
         largest = np.abs(_studentised(D)).max(axis=0, initial=0.0)
         c = max(float(np.quantile(largest, level, method="higher")), float(ndtri(0.5 + level / 2)))
         squares = self.error**2, other.error**2
         error = np.sqrt(squares[0] + squares[1])
         with np.errstate(divide="ignore", invalid="ignore"):  # Welch's degrees of freedom
             dof = error**4 / (squares[0] ** 2 / self.dof + squares[1] ** 2 / other.dof)
+            if paired:
+                error, dof = np.sqrt(np.square(D).mean(axis=1)), np.minimum(self.dof, other.dof)
             dof = np.where(error > 0, dof, 1.0)
             half = stdtrit(dof, ndtr(min(c, -float(ndtri(1.0 - _NEARLY_ONE))))) * error
             alone = 2.0 * stdtr(dof, -np.where(d == 0.0, 0.0, np.abs(d) / error))

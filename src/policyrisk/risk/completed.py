@@ -146,6 +146,41 @@ class CompletedReturns:
             tail_second=tail_second,
         )
 
+    @classmethod
+    def of_starts(cls, starts: npt.NDArray[Any], at: EstimatesAt, l_J: int, l_M: int) -> CompletedReturns:
+        """The sums of episodes that are estimated from their starts on: g = J̃(x_0) and c = Ṽ(x_0)."""
+        total = cls.empty(l_J, l_M)
+        for part in at(starts):
+            known = ~np.isnan(part.J)
+            K = int(known.sum())
+            if K == 0:
+                total += replace(cls.empty(l_J, l_M), unknown=len(known))
+                continue
+            J, V, w = part.J[known], part.V[known], known.astype(np.float64)
+            mean = float(J.mean())
+            d = np.where(known, part.J - mean, 0.0)
+            by_mean = -2.0 * part.phi_mean.T @ np.where(known, part.J, 0.0)
+            if part.spread is not None:
+                by_mean = part.spread.T @ w
+            elif part.variance_method == "direct":
+                by_mean = np.zeros(l_J)
+            z = episode_terms(J - mean, V, J - mean, V)
+            pairs = (z[:, :, None] * z[:, None, :]).reshape(K, SIZE**2)
+            total += cls(
+                count=K,
+                cut_off=K,
+                shortened=0,
+                unknown=len(known) - K,
+                mean=mean,
+                start_mean=mean,
+                powers=pairs.T @ pairs,
+                tail=np.asarray(part.phi_mean.T @ w),
+                tail_spread=np.asarray(part.phi_mean.T @ d),
+                tail_mean=np.asarray(by_mean),
+                tail_second=np.asarray(part.phi_second.T @ w),
+            )
+        return total
+
     def __add__(self, other: CompletedReturns) -> CompletedReturns:
         K = self.count + other.count
         share = other.count / K if K else 0.0
@@ -231,11 +266,16 @@ class CompletedReturns:
         if self.with_weights is not None:
             moved = self.with_weights @ np.hstack([g_J, g_M]).T
         elif self.draws is not None and bars.replicates is not None:
-            deviations = np.hstack([g_J[:, bars.mean_kept], g_M[:, bars.second_kept]]) @ bars.replicates.T
-            moved = self.draws @ deviations.T / len(bars.replicates)
+            moved = self.draws @ replicated_by(bars, g_J, g_M).T / len(bars.replicates)
         if moved is not None:
             total += B @ moved + (B @ moved).T
         return total
+
+    def deviations(self, bars: ErrorBars) -> Floats:
+        """By how much (m, v) is off in each replicate of the weights, (2, B)."""
+        g_J, g_M = self.gradients
+        moved = replicated_by(bars, g_J, g_M)
+        return moved if self.draws is None else moved + self.influences[:2] @ self.draws
 
     def shape(self, by: Floats, standard_error: float) -> tuple[float, float]:
         """The skewness and the degrees of freedom of an estimate that moves by ``by`` with (m, v).
@@ -257,6 +297,13 @@ class CompletedReturns:
         spread = fourth - second**2
         dof = 2 * K**3 * error**4 / spread if spread > 0 else math.inf
         return skewness, min(max(dof, 1.0), K - 1.0)
+
+
+def replicated_by(bars: ErrorBars, g_J: Floats, g_M: Floats) -> Floats:
+    """What the replicates add to p quantities with gradients g_J (p, l_J) and g_M (p, l_M), (p, B)."""
+    assert bars.replicates is not None
+    moved: Floats = np.hstack([g_J[:, bars.mean_kept], g_M[:, bars.second_kept]]) @ bars.replicates.T
+    return moved
 
 
 def episode_terms(d: Floats, c: Floats, h: Floats, V: Floats) -> Floats:

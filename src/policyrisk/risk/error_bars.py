@@ -83,20 +83,30 @@ class ErrorBars:
             object.__setattr__(self, name, readonly(array))
 
     def quadratic(
-        self, phi_J: Matrix, phi_M: Matrix, moved: tuple[Floats, Floats] | None = None
+        self,
+        phi_J: Matrix,
+        phi_M: Matrix,
+        moved: tuple[Floats, Floats] | None = None,
+        spread: Matrix | None = None,
     ) -> tuple[Floats, Floats, Floats]:
         """s_JJ, s_JM and s_MM at states with features (n, l_J) and (n, l_M), each of shape (n,).
 
-        ``moved`` are the deviations there, where they are known already.
+        ``moved`` are the deviations there, where they are known already. With ``spread`` (n, l_J) the
+        gradient of the second is (spread, φ_M) rather than (0, φ_M).
         """
         if self.mean is None or self.cross is None or self.second is None:
-            dJ, dM = moved or self.deviations(phi_J, phi_M)
+            dJ, dM = moved or self.deviations(phi_J, phi_M, spread)
             s_JJ, s_JM, s_MM = (
                 np.einsum("nb,nb->n", a, b) / dJ.shape[1] for a, b in ((dJ, dJ), (dJ, dM), (dM, dM))
             )
             return s_JJ, s_JM, s_MM
         J, M = phi_J[:, self.mean_kept], phi_M[:, self.second_kept]
-        return _rowwise(J, self.mean, J), _rowwise(J, self.cross, M), _rowwise(M, self.second, M)
+        s_JM, s_MM = _rowwise(J, self.cross, M), _rowwise(M, self.second, M)
+        if spread is not None:
+            G = spread[:, self.mean_kept]
+            s_JM = s_JM + _rowwise(J, self.mean, G)
+            s_MM = s_MM + 2 * _rowwise(G, self.cross, M) + _rowwise(G, self.mean, G)
+        return _rowwise(J, self.mean, J), s_JM, s_MM
 
     def covariance(self, g_J: Floats, g_M: Floats) -> Floats:
         """g Σ gᵀ (p, p), the covariance of p quantities with gradients g_J (p, l_J) and g_M (p, l_M)."""
@@ -132,18 +142,21 @@ class ErrorBars:
         """How many numbers a state takes where Σ is that of replicates; 0 where it is kept itself."""
         return 0 if self.mean is not None or self.replicates is None else len(self.replicates)
 
-    def deviations(self, phi_J: Matrix, phi_M: Matrix) -> tuple[Floats, Floats]:
-        """What each replicate adds to φ_Jᵀ w_J and to φ_Mᵀ w_second, each of shape (n, B)."""
+    def deviations(self, phi_J: Matrix, phi_M: Matrix, spread: Matrix | None = None) -> tuple[Floats, Floats]:
+        """What each replicate adds to φ_Jᵀ w_J and to φ_Mᵀ w_second, each of shape (n, B).
+
+        With ``spread`` (n, l_J), that of the second has spreadᵀ dw_J besides.
+        """
         if self.replicates is None:
             raise InvalidInputError(
                 'method="bootstrap" needs bootstrap replicates, and these error bars have none; '
                 "fit with the bootstrap= option, for example bootstrap=1000"
             )
         dw_J, dw_M = self._drawn
-        return (
-            np.asarray(phi_J[:, self.mean_kept] @ dw_J, dtype=np.float64),
-            np.asarray(phi_M[:, self.second_kept] @ dw_M, dtype=np.float64),
-        )
+        dM = np.asarray(phi_M[:, self.second_kept] @ dw_M, dtype=np.float64)
+        if spread is not None:
+            dM += spread[:, self.mean_kept] @ dw_J
+        return np.asarray(phi_J[:, self.mean_kept] @ dw_J, dtype=np.float64), dM
 
     @cached_property
     def _drawn(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -38,7 +38,8 @@ from policyrisk.errors import (
     NegativeVarianceWarning,
 )
 from policyrisk.features import Features, as_features
-from policyrisk.risk import mixture
+from policyrisk.features.target import PolicyFeatures
+from policyrisk.risk import action_estimates, mixture
 from policyrisk.risk.bands import Judge, JudgedStates, pointwise_level, riskier, with_replicates
 from policyrisk.risk.check import FeatureCheck, check_features, replicated
 from policyrisk.risk.completed import CompletedReturns
@@ -157,6 +158,22 @@ class RiskFunction:
     def episodes(self, x: npt.ArrayLike) -> Floats:
         """How many episodes stand behind the estimates at x, of shape (n,); see :class:`Support`."""
         return self._collect(x, lambda at: at.episodes)
+
+    def covered(self, x: npt.ArrayLike) -> Floats:
+        """The target's probability at x on actions that the data hold there, of shape (n,).
+
+        Of estimates by :class:`policyrisk.LSTDQ`; the module :mod:`policyrisk.risk.action_estimates` says
+        how it is counted.
+        """
+        return action_estimates.covered(self, as_states(x, "x"))
+
+    def action_mean(self, x: npt.ArrayLike, a: npt.ArrayLike) -> Floats:
+        """The mean of taking action a first (one, or one for each state) and then the target, (n,)."""
+        return action_estimates.pair_estimates(self, as_states(x, "x"), a)[0]
+
+    def action_variance(self, x: npt.ArrayLike, a: npt.ArrayLike) -> Floats:
+        """The variance of taking action a first (one, or one for each state) and then the target, (n,)."""
+        return action_estimates.pair_estimates(self, as_states(x, "x"), a)[1]
 
     def standard_error(self, x: npt.ArrayLike, of: Quantity = "variance") -> Floats:
         """The standard error of a quantity at x, of shape (n,), nan where the quantity is."""
@@ -305,9 +322,12 @@ class RiskFunction:
     def completed_sums(self, data: Trajectories) -> CompletedReturns:
         """What is known of the completed returns of some episodes; it adds.
 
-        :meth:`policyrisk.risk.completed.CompletedReturns.over` is the same of any source.
+        :meth:`policyrisk.risk.completed.CompletedReturns.over` is the same of any source. Those of a target
+        policy are the estimates at the starts: the returns are another policy's.
         """
         sizes = self.w_mean.size, self.w_second.size
+        if isinstance(self.features, PolicyFeatures):
+            return CompletedReturns.of_starts(data.starts(), self._parts, *sizes)
         return CompletedReturns.of(data, self._parts, self.provenance.discount, *sizes)
 
     def score(self, held_out: Source) -> Score:
@@ -359,9 +379,13 @@ class RiskFunction:
         records.save(path, "RiskFunction", self)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> RiskFunction:
-        """Read what :func:`RiskFunction.save` wrote; a damaged or altered file is an error."""
-        return records.load(path, "RiskFunction", cls, lambda *file: cls(**fields_of_format_1(*file)))
+    def load(cls, path: str | os.PathLike[str], policy: Any = None) -> RiskFunction:
+        """Read what :func:`RiskFunction.save` wrote; a damaged or altered file is an error.
+
+        Files hold no code: the estimate of a target policy that is a function needs that ``policy`` again.
+        """
+        risk = records.load(path, "RiskFunction", cls, lambda *file: cls(**fields_of_format_1(*file)))
+        return risk if policy is None else action_estimates.with_policy(risk, policy)
 
     def __repr__(self) -> str:
         maps = repr(self.features)

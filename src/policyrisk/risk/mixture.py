@@ -30,6 +30,7 @@ from policyrisk._core.arrays import Floats, Ints, Matrix, as_floats
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Features, Joint
+from policyrisk.features.target import PolicyFeatures
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.provenance import Provenance
 from policyrisk.risk.support import MixedSupport, Support
@@ -86,6 +87,8 @@ def mixed_fields(
     """The fields of the mixture; see :meth:`RiskFunction.mixture`."""
     if not members:
         raise InvalidInputError("members must be at least one RiskFunction, got none; pass some")
+    if any(isinstance(member.features, PolicyFeatures) for member in members):
+        raise InvalidInputError("members must be of the recorded policy, got one of LSTDQ; pass LSTD's")
     methods = {member.variance_method for member in members}
     if len(methods) > 1 or (variance_shares is not None and "second-moment" in methods):
         raise InvalidInputError(

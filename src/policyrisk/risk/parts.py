@@ -13,7 +13,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix
+from policyrisk.features.target import PolicyFeatures
 from policyrisk.risk import mixture
+from policyrisk.risk.action_estimates import policy_estimates
 from policyrisk.risk.state_estimates import Model, StateEstimates
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ def estimates_in_parts(risk: RiskFunction, states: Floats, width: int = 0) -> It
     first = 0
     while first == 0 or first < len(states):
         part = states[first : first + rows]
+        if isinstance(risk.features, PolicyFeatures):
+            yield policy_estimates(risk, part)
+            first += rows
+            continue
         phi_J = risk.features(part)
         phi_M = phi_J if risk.second_features is risk.features else risk.second_features(part)
         yield estimates(risk, phi_J, phi_M)

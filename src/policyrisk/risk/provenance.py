@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 
 from policyrisk._core.records import record
-from policyrisk._core.text import plural
+from policyrisk._core.text import percent, plural
 
 
 @record
@@ -35,6 +35,10 @@ class Provenance:
     residual: float = 0.0  # of equations that were solved by iteration: ‖S(b − A w)‖ / ‖S b‖, the larger one
     skipped: tuple[str, ...] = ()  # shards that could not be read and were left out
     variance_lam: float = 0.0  # κ of the direct variance
+    left_out: float = (
+        0.0  # the target's probability on actions that nobody logged, on average over next states
+    )
+    dropped: int = 0  # transitions into states where the target takes none that was logged
 
     # A dataclass compares its fields, and nan is not equal to itself. (Up to Python 3.12 it compared tuples,
     # to which the same nan object is equal.)
@@ -65,6 +69,11 @@ class Provenance:
             (
                 self.biased,
                 f"{plural(self.biased, 'transition')} started where too much was given up: nan there",
+            ),
+            (
+                self.left_out,
+                f"{percent(self.left_out)} of the target's probability on actions that were never logged, "
+                f"{plural(self.dropped, 'transition')} dropped",
             ),
             (self.redundant, f"{plural(self.redundant, 'redundant direction')}, which change no estimate"),
             (self.constrained, f"{plural(self.constrained, 'state')} where the constraint V >= 0 is active"),

@@ -87,7 +87,9 @@ class StartSums:
     variances: float  # Σ w Ṽ
     phi_mean: Floats  # (l_J,): Σ w φ_J
     phi_second: Floats  # (l_M,): Σ w φ_M
-    phi_spread: Floats  # (l_J,): Σ w (J̃ − m) φ_J
+    phi_spread: Floats  # (l_J,): Σ w (J̃ − m) φ_J, and of a target half of Σ w ∂Ṽ/∂w_J
+    covered: float = 0.0  # Σ w times how surely a target stays with what was logged, of all starts
+    target_weight: float = 0.0  # Σ w of all starts, for a target
 
     @classmethod
     def empty(cls, l_J: int, l_M: int) -> StartSums:
@@ -110,6 +112,9 @@ class StartSums:
         J, V = np.where(visited, at.J, 0.0), np.where(visited, at.V, 0.0)
         W = float(w.sum())
         m = float(w @ J) / W if W > 0 else 0.0
+        phi_spread = np.asarray(at.phi_mean.T @ (w * (J - m)))
+        if at.spread is not None:
+            phi_spread = phi_spread + np.asarray(at.spread.T @ w) / 2
         return cls(
             count=len(w),
             unvisited=int(np.count_nonzero(at.episodes == 0)),
@@ -121,7 +126,9 @@ class StartSums:
             variances=float(w @ V),
             phi_mean=np.asarray(at.phi_mean.T @ w),
             phi_second=np.asarray(at.phi_second.T @ w),
-            phi_spread=np.asarray(at.phi_mean.T @ (w * (J - m))),
+            phi_spread=phi_spread,
+            covered=0.0 if at.covered is None else float(weights @ at.covered),
+            target_weight=0.0 if at.covered is None else float(weights.sum()),
         )
 
     def __add__(self, other: StartSums) -> StartSums:

@@ -49,6 +49,8 @@ class StateEstimates:
     episodes: Floats  # (n,): those behind the estimates, 0 where unvisited
     variance_method: VarianceMethod
     model_of: Callable[[], Model | None]  # what features add; not asked for where errors are not
+    spread: Matrix | None = None  # (n, l_J): the derivative by w_J of what Ṽ has beside φ_Mᵀ w_second
+    covered: Floats | None = None  # (n,): how surely the target stays with what was logged, from here on
     _moved: list[tuple[ErrorBars, tuple[Floats, Floats]]] = field(
         default_factory=list, init=False, repr=False
     )
@@ -65,7 +67,7 @@ class StateEstimates:
     def deviations(self, bars: ErrorBars) -> tuple[Floats, Floats]:
         """What each replicate adds to J̃ and to φ_Mᵀ w_second, each of shape (n, B); worked out once."""
         if not self._moved or self._moved[0][0] is not bars:
-            self._moved[:] = [(bars, bars.deviations(self.phi_mean, self.phi_second))]
+            self._moved[:] = [(bars, bars.deviations(self.phi_mean, self.phi_second, self.spread))]
         return self._moved[0][1]
 
     def standard_error(self, of: Quantity, bars: ErrorBars) -> Floats:
@@ -76,7 +78,7 @@ class StateEstimates:
             a_J = np.where(held, replace(self, variance_method="direct").gradient(of)[0], a_J)
             a_M = np.where(held, 0.0, a_M)
         moved = self.deviations(bars) if bars.draws else None
-        s_JJ, s_JM, s_MM = bars.quadratic(self.phi_mean, self.phi_second, moved)
+        s_JJ, s_JM, s_MM = bars.quadratic(self.phi_mean, self.phi_second, moved, self.spread)
         squared = a_J**2 * s_JJ + 2 * a_J * a_M * s_JM + a_M**2 * s_MM
         # Σ is positive semi-definite up to rounding, which may leave a square of −1e-20.
         return np.where(self.episodes > 0, np.sqrt(np.maximum(squared, 0.0)), np.nan)

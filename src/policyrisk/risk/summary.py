@@ -38,11 +38,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from policyrisk._core.arrays import Floats
-from policyrisk._core.text import number, plural, table
-from policyrisk.errors import InvalidInputError, NegativeVarianceWarning
-from policyrisk.risk.completed import CompletedReturns
+from policyrisk._core.text import number, percent, plural, table
+from policyrisk.errors import InvalidInputError, NegativeVarianceWarning, UncoveredError
+from policyrisk.risk.completed import CompletedReturns, replicated_by
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.start_sums import SampleReturns, StartSums
+from policyrisk.risk.support import COVERED_LEAST
 
 if TYPE_CHECKING:
     from policyrisk.risk.function import RiskFunction
@@ -117,6 +118,14 @@ class Moments:
 
 
 @dataclass(frozen=True, eq=False)
+class Draws:
+    """How far a mean and a variance are off in bootstrap replicates, and of which episodes these are."""
+
+    moved: Floats  # (2, B)
+    episodes: tuple[object, ...]  # equal for two targets that were fitted to one log with one seed
+
+
+@dataclass(frozen=True, eq=False)
 class PolicySummary(Moments):
     """Mean, variance, std and Sharpe ratio of the return from a start distribution.
 
@@ -135,6 +144,8 @@ class PolicySummary(Moments):
     _: KW_ONLY
     model: Moments | None = None
     joint: Floats | None = None  # (4, 4): the covariance of (m, v) and the model's, nan without error bars
+    draws: Draws | None = None  # of (m, v), where a target was fitted with replicates
+    covered: float | None = None  # how surely a target stays with what another policy logged, at the least
 
     @property
     def sample(self) -> Moments | None:
@@ -142,7 +153,8 @@ class PolicySummary(Moments):
         r = self.returns
         if r is None:
             return None
-        if self.completed is not None and self.completed.count == r.count:  # then the two are one
+        completed = self.completed if self.covered is None else None
+        if completed is not None and completed.count == r.count:  # then the two are one
             return Moments(r.mean, r.variance, self.covariance, r.count, self.level, completed=self.completed)
         return Moments(r.mean, r.variance, r.covariance(), r.count, self.level)
 
@@ -193,6 +205,13 @@ class PolicySummary(Moments):
                 f"left out{'' if completed is None else f' by {self.estimator}'}; the numbers speak of the "
                 "others"
             )
+        if self.covered is not None:
+            notes.append("the sample is of the policy that was recorded, not of the target")
+        if self.covered is not None and self.covered < 1.0:
+            notes.append(
+                f"up to {percent(1.0 - self.covered)} of the target's probability has no data behind it: it "
+                "would take actions that were never logged, and is estimated without them"
+            )
         if self.variance_value < 0:
             notes.append(
                 "the variance is negative, so that std and Sharpe ratio do not exist; demand V >= 0 with "
@@ -200,12 +219,12 @@ class PolicySummary(Moments):
             )
         elif self.negative:
             notes.append(f"the variance is negative at {plural(self.negative, 'start')} taken alone")
-        if completed is not None:
+        if completed is not None and self.covered is None:
             return (*notes, *self._about_completed(completed))
         if self.known:
             notes.append(
-                "intervals cover the limit of the estimator, not the bias of its features, and take the "
-                "starts as given"
+                "intervals cover the limit of the estimator, not the bias of its features, and "
+                + ("take the starts as given" if completed is None else "hold the randomness of the starts")
             )
         if self.cut_off:
             notes.append(
@@ -270,6 +289,7 @@ class PolicySummary(Moments):
         if self.returns is not None and self.sample is not None:
             sample = {"count": self.returns.count, **_plain(self.sample)}
         names = ["level", "episodes", "starts", "unvisited", "negative", "discount", "estimator", "cut_off"]
+        names += [] if self.covered is None else ["covered"]
         counts = ["count", "cut_off", "shortened", "unknown"]
         return {
             **_plain(self),
@@ -297,9 +317,9 @@ def summarise(
         covariance = bars.covariance(*gradients)
     episodes = sums.episodes / sums.weight if sums.weight > 0 else math.nan
     moments = model = Moments(*sums.moments, covariance, episodes, level)
-    joint = None
+    joint, covered = None, _covered(sums)
     if completed is not None and completed.usable:
-        joint = completed.covariance(bars, gradients)
+        joint = completed.covariance(bars, gradients if covered is None else None)
         m, v, count = completed.mean, completed.variance, completed.count
         moments = Moments(m, v, joint[:2, :2], count, level, completed=completed)
     if moments.variance_value < 0:
@@ -318,6 +338,36 @@ def summarise(
         estimator=source.estimator,
         returns=risk.returns,
         cut_off=source.episodes - source.terminated if risk.returns is not None else 0,
-        model=None if joint is None else model,
-        joint=joint,
+        model=None if joint is None or covered is not None else model,
+        joint=joint if covered is None else None,
+        draws=None if covered is None or gradients is None else _draws(risk, gradients, moments.completed),
+        covered=covered,
     )
+
+
+def _draws(
+    risk: RiskFunction, gradients: tuple[Floats, Floats], completed: CompletedReturns | None
+) -> Draws | None:
+    bars, source = risk.error_bars, risk.provenance
+    if bars is None or bars.replicates is None or bars.key is None:
+        return None
+    moved = replicated_by(bars, *gradients) if completed is None else completed.deviations(bars)
+    log = source.episodes, source.terminated, source.transitions + source.dropped, risk.returns
+    return Draws(moved, (bars.key, len(bars.replicates), *log))
+
+
+def _covered(sums: StartSums) -> float | None:
+    """How surely a target stays with what was logged, on average over starts; too little is an error.
+
+    None for the policy that was recorded itself.
+    """
+    if sums.target_weight == 0:
+        return None
+    covered = sums.covered / sums.target_weight
+    if covered < COVERED_LEAST:
+        raise UncoveredError(
+            f"the target takes actions that were never logged, on the way from these {sums.count} starts "
+            f"{number(1.0 - covered, 2)} times on average or more, and at most {1.0 - COVERED_LEAST:g} is "
+            "accepted; see risk.covered(x), gather data of a policy that takes them, or use coarser features"
+        )
+    return covered

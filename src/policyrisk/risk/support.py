@@ -25,6 +25,8 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Bools, Floats, Matrix
 from policyrisk._core.records import record
 
+UNCOVERED_MOST = 1.0  # actions that nobody logged on the way from a state, on average, up to which it counts
+COVERED_LEAST = 0.5  # how surely a target must stay with what was logged, on average over starts
 LOST_MOST = 0.05  # transitions given up on the way from a state, on average, up to which its estimate counts
 
 
@@ -39,6 +41,7 @@ class Support:
     gram: Floats | None  # (l, l), None for sparse features
     limit: float  # of the leverage: 1 for sampled equations, inf for exact ones
     lost: Floats | None = None  # (l,): A⁻¹ Σ z_T over what was given up, None where nothing was
+    lost_most: float = LOST_MOST
 
     def visited(self, phi: Matrix) -> Bools:
         """Whether the data say anything about states with features ``phi`` (n, l), of shape (n,)."""
@@ -54,16 +57,17 @@ class Support:
         Sparse: the fewest of any active feature. Dense: min(episodes, 1/h), since 1/h is the number of
         visits that would give a table the same leverage. 0 where the state is not visited.
         """
-        behind = self._episodes_behind(phi)
+        behind = self.episodes_seen(phi)
         return behind if self.lost is None else np.where(self.rests_on_lost(phi), 0.0, behind)
 
     def rests_on_lost(self, phi: Matrix) -> Bools:
         """Whether too much of what the estimates at such states rest on was given up, of shape (n,)."""
         if self.lost is None:
             return np.zeros(phi.shape[0], dtype=np.bool_)
-        return np.asarray(phi @ self.lost > LOST_MOST)
+        return np.asarray(phi @ self.lost > self.lost_most)
 
-    def _episodes_behind(self, phi: Matrix) -> Floats:
+    def episodes_seen(self, phi: Matrix) -> Floats:
+        """As ``episodes_behind``, whatever was given up."""
         if self.gram is None or sp.issparse(phi):
             if sp.issparse(phi):
                 rows = sp.csr_array(phi)

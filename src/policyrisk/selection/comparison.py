@@ -36,7 +36,7 @@ class Significance:
 
     ``difference`` is in the criterion's favour: positive where the first is better. It is Welch's: the
     standard error is that of independent data sets, s = √(s₁² + s₂²), with s⁴ / (s₁⁴/ν₁ + s₂⁴/ν₂) degrees of
-    freedom.
+    freedom. Of two targets that were fitted to one log it is that of the episodes' own differences.
     """
 
     best: str
@@ -151,11 +151,13 @@ def compare(
 ) -> Comparison:
     """Rank policies over a start distribution by a criterion (the Sharpe ratio where None).
 
-    ``policies`` are the risk functions of each, estimated from separate data. Without ``starts`` each is
-    judged by the completed returns of its own data (:meth:`RiskFunction.summary`), which asks that all data
-    start alike, as those of one task do. With ``starts`` (n, dim), equally likely, all are judged from these,
-    by their estimators, features' bias included. Feasible policies come first, by their value; the others
-    follow by how far they are from feasible.
+    ``policies`` are the risk functions of each, estimated from separate data; or by LSTDQ from one and the
+    same log, compared episode by episode where they were fitted with the same ``bootstrap`` and ``seed``.
+
+    Without ``starts`` each is judged by the completed returns of its own data (:meth:`RiskFunction.summary`),
+    which asks that all data start alike, as those of one task do. With ``starts`` (n, dim), equally likely,
+    all are judged from these, by their estimators, features' bias included. Feasible policies come first, by
+    their value; the others follow by how far they are from feasible.
 
     With ``at`` (n, dim) the best two are compared at each of these states as well, so that bands and p-values
     hold for all states together (:class:`StateDifferences`; ``seed`` is that of the draws that estimates
@@ -179,7 +181,7 @@ def compare(
     ranking = tuple(sorted(ranked, key=_order))
     notes = tuple(_notes(ranking, criterion))
     states = None if at is None else _at_states(policies, ranking, criterion, at, level, seed)
-    return Comparison(criterion, ranking, _significance(ranking, level), level, notes, states)
+    return Comparison(criterion, ranking, _significance(ranking, criterion, level), level, notes, states)
 
 
 def _order(ranked: RankedPolicy) -> tuple[bool, float, float]:
@@ -189,16 +191,35 @@ def _order(ranked: RankedPolicy) -> tuple[bool, float, float]:
     return not judged.feasible, judged.violation, math.inf if math.isnan(value) else value
 
 
-def _significance(ranking: tuple[RankedPolicy, ...], level: float) -> Significance | None:
+def _significance(
+    ranking: tuple[RankedPolicy, ...], criterion: Criterion, level: float
+) -> Significance | None:
     if len(ranking) < 2 or not ranking[1].assessment.feasible:
         return None
     first, second = ranking[:2]
     a, b = first.assessment.value, second.assessment.value
     lead = (a.value - b.value) * (1.0 if first.assessment.larger_is_better else -1.0)
     difference = _welch(lead, a, b, level)
+    if _paired(first.summary, second.summary):
+        moved = [_moved(criterion, each.summary) for each in (first, second)]
+        error = math.sqrt(float(np.square(moved[0] - moved[1]).mean()))
+        difference = Estimate.skewed(lead, error, 0.0, min(a.dof, b.dof), level)
     against = Estimate(-lead, difference.standard_error, dof=difference.dof)
     p_value = 1.0 if lead == 0.0 else 2.0 * against.probability_positive
     return Significance(first.name, second.name, difference, difference.probability_positive, p_value)
+
+
+def _paired(first: PolicySummary, second: PolicySummary) -> bool:
+    """Whether two targets were fitted to the same episodes with the same multipliers."""
+    a, b = first.draws, second.draws
+    return a is not None and b is not None and a.episodes == b.episodes
+
+
+def _moved(criterion: Criterion, summary: PolicySummary) -> Floats:
+    """What each replicate adds to the criterion's value, (B,)."""
+    assert summary.draws is not None
+    _, by_mean, by_variance = _derivatives(criterion, summary.mean_value, summary.variance_value)
+    return np.array([by_mean, by_variance]) @ summary.draws.moved
 
 
 def _welch(lead: float, a: Estimate, b: Estimate, level: float) -> Estimate:
@@ -234,7 +255,7 @@ def _at_states(
         found = values[0] - values[1], np.column_stack([unknown, unknown]), unknown
     else:
         a, b = (policies[name].judged(states, judge, seed=rng) for name in (first, second))
-        found = a.less(b, level)
+        found = a.less(b, level, paired=_paired(*(ranked.summary for ranked in ranking[:2])))
     return StateDifferences(first, second, np.array(states, dtype=np.float64), *found, level)
 
 
@@ -263,11 +284,17 @@ def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]
     else:
         completed = [r.summary.completed for r in ranking]
         limits = "intervals cover the estimators' limits, not the bias of their features"
-        if all(each is not None for each in completed):
+        if all(each is not None for each in completed) and not any(r.summary.covered for r in ranking):
             limits = "each policy is judged by its returns from its own starts, taken to be alike"
             if any(each is not None and each.cut_off for each in completed):
                 limits += "; the estimators complete what was cut off"
-        notes.append(f"{limits}; the data of different policies are taken as independent")
+        together = len(ranking) > 1 and _paired(*(r.summary for r in ranking[:2]))
+        between = (
+            "the best two are compared episode by episode of one log"
+            if together
+            else "the data of different policies are taken as independent"
+        )
+        notes.append(f"{limits}; {between}")
         if len(ranking) > 2 and ranking[1].assessment.feasible:
             notes.append(
                 f"the best two of {len(ranking)} are judged as if they had been chosen beforehand; with many "

@@ -1,0 +1,531 @@
+"""From trajectories with actions to the equations of another policy, and passes at known weights.
+
+With φ_t = φ(x_t, a_t) and φ̄_{t+1} = φ̄(x_{t+1}), 0 where the episode terminated there (written out in
+:mod:`policyrisk.lstd.definition`), the sums are products of matrices that have a row for every transition of
+a chunk: Φ, Φ̄ and the traces Z,
+
+    A = Zᵀ (Φ_J − γ Φ̄_J)     b = Zᵀ r     C = Yᵀ (Φ_M − γ² Φ̄_M)     D = Yᵀ 2γ diag(r) Φ̄_J     e = Yᵀ r²
+
+    Z = (I − S)⁻¹ Φ = … (I + S⁴)(I + S²)(I + S) Φ,        S_{t,t−1} = λγ c_t within episodes, 0 elsewhere.
+
+Every power of S has at most one entry in a row, and is dropped where it has FADED; where the sums stay
+sparse, from ``TRACE_CUT`` on (:mod:`policyrisk.lstd.trace_products`), to bound the fill. With δ_t the mean of
+δ_t(a') = r_t + γQ̃(x_{t+1}, a') − Q̃_t over a' ~ π(·|x_{t+1}), the direct variance needs
+
+    Σ_a' π(a') δ_t(a')² = δ_t² + γ² Var_π Q̃(x_{t+1}, ·)
+
+and its derivative by w_J, 2δ_t (γφ̄_{t+1} − φ_t) + 2γ² Cov_π(Q̃, φ_J)(x_{t+1}).
+
+A transition into a state where no action of the target is covered (see :mod:`policyrisk.features.target`) has
+nothing to bootstrap from: it is *dropped*, and traces end there. ``uncovered`` sums z_t times the share of
+the target that bootstrapping from x_{t+1} left out: γ (1 − covered), and 1 for what was dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from numba import njit
+
+from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, is_sparse
+from policyrisk._core.random import mammen
+from policyrisk._core.records import record
+from policyrisk._core.threads import in_order
+from policyrisk.equations import MomentEquations, Weights, too_many_for_dense
+from policyrisk.equations.table_system import TableSystem
+from policyrisk.errors import InvalidInputError
+from policyrisk.features import Tabular
+from policyrisk.features.actions import ActionRows
+from policyrisk.features.target import PolicyFeatures, spread_about
+from policyrisk.lstd.accumulate import in_single_precision
+from policyrisk.lstd.chunks import SPARSE_CHUNK, chunks
+from policyrisk.lstd.scores import ScorePass, Scores
+from policyrisk.lstd.trace_products import TRACE_CUT
+from policyrisk.risk import ErrorBars, SampleReturns
+from policyrisk.risk.completed import SIZE, CompletedReturns, EstimatesAt, centre_shift, episode_terms
+from policyrisk.trajectories import Source, Trajectories, batches
+
+FADED = 1e-12  # a trace's part that is no longer worth a look
+_NUMBERS = 1 << 22  # of a chunk's features, about
+_PROBE = 64  # states that tell how many features a row has
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, eq=False)
+class ActionPlan:
+    """The settings of the sums: φ̄_J and φ̄_M of one target policy, λ and γ."""
+
+    mean: PolicyFeatures
+    second: PolicyFeatures
+    lam: float
+    discount: float
+
+    @cached_property
+    def shared(self) -> bool:
+        """Whether φ_M is φ_J."""
+        return self.second == self.mean
+
+    @property
+    def many(self) -> bool:
+        """Whether there are too many features for dense sums, of sparse ones."""
+        return too_many_for_dense(self.mean, self.second)
+
+    def over(self, source: Source, work: Callable[[TargetSteps], Found]) -> Iterator[Found]:
+        """What some work finds in the chunks of a source, in order."""
+        found = (batch for batch in batches(source) if len(batch))
+        first = next(found, None)
+        if first is None:
+            return
+        data = chain([first], found)
+        few = TargetSteps(self, _first_steps(first))
+        numbers = max(_entries(each) for each in (few.phi_J, few.bar_J, few.phi_M, few.bar_M)) + 1
+        longer = 1 if self.lam == 0.0 else 8
+        most = min(max(_NUMBERS // (numbers * longer), 256), SPARSE_CHUNK)
+        dense = not sp.issparse(few.phi_J)
+        yield from in_order(lambda part: work(TargetSteps(self, part)), chunks(data, most), uses_blas=dense)
+
+
+class TargetSteps:
+    """The transitions of some episodes: features of what was done, and of what the target would do next."""
+
+    def __init__(self, plan: ActionPlan, data: Trajectories) -> None:
+        self.plan, self.data = plan, data
+        target = plan.mean.target
+        self.x, self.a = data.states[data.visited_rows], _as_actions(data, target.actions)
+        after = data.visited_rows + 1
+        last = data.offsets[1:][data.terminated] - 1  # what follows is never shown to the features
+        after[last] -= 1
+        self.goes_on = np.ones(data.transitions, dtype=np.bool_)
+        self.goes_on[last] = False
+        self.after = data.states[after]
+        self._candidates = target.candidates(self.after)
+        pi, share = target.weights(self.after, self._candidates)
+        self.pi: Floats = (
+            pi * self.goes_on[:, None]
+        )  # (n, m): π over what is covered, 0 where nothing follows
+        self.kept: Bools = ~self.goes_on | (self.pi.sum(axis=1) > 0)
+        self.left_out: Floats = np.where(self.goes_on, np.where(self.kept, 1.0 - share, 1.0), 0.0)
+        self.phi_J, self.rows_J = self._features(plan.mean)
+        self.bar_J = self.rows_J.combined(self.pi)
+        self.phi_M, self.bar_M = self.phi_J, self.bar_J
+        if not plan.shared:
+            self.phi_M, rows = self._features(plan.second)
+            self.bar_M = rows.combined(self.pi)
+
+    def _features(self, phi: PolicyFeatures) -> tuple[Matrix, ActionRows]:
+        return phi.map.at(self.x, self.a), phi.map.rows(self.after, self._candidates)
+
+    @cached_property
+    def episode(self) -> Any:
+        """CSR (episodes, n): ones where a transition belongs to an episode and was not dropped."""
+        shape = len(self.data), self.kept.size
+        ones = sp.csr_array(
+            (self.kept.astype(np.float64), np.arange(self.kept.size), self.data.offsets.copy()), shape
+        )
+        ones.eliminate_zeros()
+        return ones
+
+    @cached_property
+    def factors(self) -> Floats:
+        """c_t (n,), 0 at the first step of an episode."""
+        c = self.plan.mean.target.chance(self.x, self.a)
+        if self.data.propensities is not None:
+            c = np.minimum(1.0, c / self.data.propensities)
+        c = c.copy()
+        c[1:][~self.kept[:-1]] = 0.0
+        c[self.data.offsets[:-1]] = 0.0
+        return c
+
+    @cached_property
+    def Z(self) -> Matrix:
+        """z_t, of shape (n, l_J)."""
+        return _traces(self.phi_J, self.plan.lam * self.plan.discount, self)
+
+    @cached_property
+    def Y(self) -> Matrix:
+        """y_t, of shape (n, l_M)."""
+        if self.plan.shared and (self.plan.discount == 1.0 or self.plan.lam == 0.0):
+            return self.Z
+        return _traces(self.phi_M, self.plan.lam * self.plan.discount**2, self)
+
+    def errors(self, w_mean: Floats) -> tuple[Floats, Floats, Floats]:
+        """δ_t (n,), Q̃ at the target's choices (n, m), and their variance under it (n,)."""
+        Q = self.rows_J.values(w_mean)
+        delta = self.data.rewards + self.plan.discount * (self.pi * Q).sum(axis=1) - self.phi_J @ w_mean
+        return delta, Q, (spread_about(self.pi, Q) * Q).sum(axis=1)
+
+    def squares(self, w_mean: Floats) -> Floats:
+        """Σ_a' π(a') δ_t(a')², of shape (n,)."""
+        delta, _, variance = self.errors(w_mean)
+        squares: Floats = delta**2 + self.plan.discount**2 * variance
+        return squares
+
+    def slope(self, w_mean: Floats) -> Matrix:
+        """The derivative of these squares by w_J, of shape (n, l_J)."""
+        gamma = self.plan.discount
+        delta, Q, _ = self.errors(w_mean)
+        chosen = 2.0 * gamma * (delta[:, None] * self.pi + gamma * spread_about(self.pi, Q))
+        return self.rows_J.combined(chosen) - scaled(self.phi_J, 2.0 * delta)
+
+    def of_kept(self, matrix: Matrix) -> Matrix:
+        """The matrix with rows of 0 for dropped transitions."""
+        return matrix if self.kept.all() else scaled(matrix, self.kept.astype(np.float64))
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class ActionSums:
+    """What the pass for the equations finds; it adds.
+
+    The equations' features are stand-ins of the same sizes, so that the sums can be kept in files whatever
+    the features and the policy are.
+    """
+
+    equations: MomentEquations
+    returns: SampleReturns  # of the terminated episodes, under the policy that logged
+    episodes: tuple[int, ...]  # of each part, in order
+    uncovered: Floats  # (l_J,): Σ z_t times what bootstrapping left out of the target
+    left_out: float  # the sum of those shares
+    dropped: int  # transitions
+    dense: Floats  # (2,): chunks in which φ_J and φ_M were dense
+
+    @classmethod
+    def over(cls, source: Source, plan: ActionPlan) -> ActionSums:
+        """Of one part of the data."""
+        source = _sized(source, plan)
+        l_J, l_M = plan.mean.size, plan.second.size
+        stand_ins = Tabular(l_J), Tabular(l_M)
+        total = cls(
+            MomentEquations.empty(*stand_ins, lam=plan.lam, discount=plan.discount),
+            SampleReturns.of([]),
+            (0,),
+            np.zeros(l_J),
+            0.0,
+            0,
+            np.zeros(2),
+        )
+        for part in plan.over(source, lambda steps: cls._of(steps, *stand_ins)):
+            total = total._with(part)
+        if total.equations.sparse and plan.many:
+            return total
+        return replace(total, equations=_dense(total.equations))
+
+    @classmethod
+    def _of(cls, steps: TargetSteps, *stand_ins: Tabular) -> ActionSums:
+        plan, data = steps.plan, steps.data
+        gamma, r = plan.discount, data.rewards
+        Z = _transposed(steps.of_kept(steps.Z))
+        Y = Z if steps.Y is steps.Z else _transposed(steps.of_kept(steps.Y))
+        phi_J, phi_M = steps.of_kept(steps.phi_J), steps.of_kept(steps.phi_M)
+        A = Z @ (steps.phi_J - gamma * steps.bar_J)
+        one = plan.shared and gamma == 1.0
+        gram_J = (Z if steps.Z is steps.phi_J else _transposed(phi_J)) @ phi_J
+        visits, feature_episodes = _counts(phi_J, steps)
+        second_visits, second_episodes = (visits, feature_episodes) if plan.shared else _counts(phi_M, steps)
+        outside = plan.mean.map.outside(steps.x, steps.a)
+        if not plan.shared:
+            outside = outside | plan.second.map.outside(steps.x, steps.a)
+        left_out = steps.left_out * np.where(steps.kept, gamma, 1.0)
+        equations = MomentEquations(
+            A=A,
+            b=Z @ r,
+            C=A if one else Y @ (steps.phi_M - gamma**2 * steps.bar_M),
+            D=Y @ scaled(steps.bar_J, 2.0 * gamma * r),
+            e=Y @ r**2,
+            gram=gram_J if plan.shared else _transposed(phi_M) @ phi_M,
+            mean_gram=gram_J,
+            visits=visits,
+            second_visits=second_visits,
+            feature_episodes=feature_episodes,
+            second_feature_episodes=second_episodes,
+            episodes=len(data),
+            terminated=int(data.terminated.sum()),
+            transitions=int(np.count_nonzero(steps.kept)),
+            outside=int(np.count_nonzero(outside)),
+            lam=plan.lam,
+            discount=gamma,
+            features=stand_ins[0],
+            second_features=stand_ins[1],
+            trace_cut=TRACE_CUT if plan.many and plan.lam > 0 and sp.issparse(A) else 0.0,
+            single=in_single_precision(data.states),
+        )
+        returns = SampleReturns.of(data.returns(gamma)[data.terminated])
+        dropped = int(np.count_nonzero(~steps.kept))
+        uncovered = np.asarray(steps.Z.T @ left_out) if left_out.any() else np.zeros(len(equations.b))
+        dense = np.array([not sp.issparse(phi) for phi in (phi_J, phi_M)], dtype=np.float64)
+        return cls(equations, returns, (len(data),), uncovered, float(steps.left_out.sum()), dropped, dense)
+
+    def _with(self, other: ActionSums) -> ActionSums:
+        """The sum with some more episodes of the same part."""
+        both = self + other
+        return replace(both, episodes=(sum(both.episodes),))
+
+    def __add__(self, other: ActionSums) -> ActionSums:
+        return ActionSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """Which features lead to which, under the target, and which to an end; they add."""
+
+    to_features: tuple[Any, ...]  # CSR (l, l) for each map: how often j had a share in φ̄ after i was active
+    to_end: tuple[Floats, ...]  # (l,): how often the episode then terminated
+
+    @classmethod
+    def over(cls, plan: ActionPlan, source: Source, part: int) -> Ways:
+        """Of one part of the data."""
+        sizes = (plan.mean.size,) if plan.shared else (plan.mean.size, plan.second.size)
+        total = cls(tuple(sp.csr_array((n, n)) for n in sizes), tuple(np.zeros(n) for n in sizes))
+
+        def found(steps: TargetSteps) -> Ways:
+            pairs = ((steps.phi_J, steps.bar_J), (steps.phi_M, steps.bar_M))[: len(sizes)]
+            active = [[_active(each) for each in pair] for pair in pairs]
+            ends = (~steps.goes_on).astype(np.float64)
+            return cls(
+                tuple(sp.csr_array(_transposed(phi) @ bar) for phi, bar in active),
+                tuple(phi.T @ ends for phi, _ in active),
+            )
+
+        return sum(plan.over(source, found), start=total)
+
+    def __add__(self, other: Ways) -> Ways:
+        return Ways(
+            tuple(a + b for a, b in zip(self.to_features, other.to_features, strict=True)),
+            tuple(a + b for a, b in zip(self.to_end, other.to_end, strict=True)),
+        )
+
+    def to_an_end(self) -> tuple[Bools, ...]:
+        """The features that an end can be reached from, (l,) for each map."""
+        found = []
+        for ways, ends in zip(self.to_features, self.to_end, strict=True):
+            leads, before = ends > 0, -1
+            while leads.sum() > before:
+                before = int(leads.sum())
+                leads = leads | (ways @ leads.astype(np.float64) > 0)
+            found.append(leads)
+        return tuple(found)
+
+
+def direct_sums(source: Source, plan: ActionPlan, w_mean: Floats) -> Floats:
+    """Σ y_t Σ_a' π(a'|x_{t+1}) δ_t(a')², the right-hand side of the direct variance, of shape (l_M,)."""
+
+    def found(steps: TargetSteps) -> Floats:
+        return np.asarray(steps.of_kept(steps.Y).T @ steps.squares(w_mean))
+
+    return sum(plan.over(source, found), start=np.zeros(plan.second.size))
+
+
+@dataclass(frozen=True, eq=False)
+class ActionScorePass(ScorePass):
+    """The pass that sums scores at the given weights, for another policy than the one that logged.
+
+    Beside the scores go z of the estimates at the starts (:meth:`CompletedReturns.of_starts`).
+    """
+
+    at: EstimatesAt | None = None
+
+    def _over(self, source: Source) -> Iterator[tuple[Scores, Floats, Any]]:
+        assert isinstance(self.features, PolicyFeatures)
+        assert isinstance(self.second_features, PolicyFeatures)
+        plan = ActionPlan(self.features, self.second_features, self.lam, self.discount)
+        return plan.over(source, self._of)
+
+    def _of(self, steps: TargetSteps) -> tuple[Scores, Floats, Any]:
+        """The scores (episodes, l_J + l_M) of a chunk, z (episodes, 5) and its part of the direct D."""
+        gamma, r, D = steps.plan.discount, steps.data.rewards, None
+        delta, _, variance = steps.errors(self.w_mean)
+        M, M_next = steps.phi_M @ self.w_second, steps.bar_M @ self.w_second
+        if self.direct:
+            delta_M = delta**2 + gamma**2 * variance + gamma**2 * M_next - M
+            D = _transposed(steps.of_kept(steps.Y)) @ steps.slope(self.w_mean)
+        else:
+            delta_M = r**2 + 2.0 * gamma * r * (steps.bar_J @ self.w_mean) + gamma**2 * M_next - M
+        parts = [steps.episode @ scaled(z, by) for z, by in ((steps.Z, delta), (steps.Y, delta_M))]
+        assert self.at is not None
+        J, V = np.concatenate([(part.J, part.V) for part in self.at(steps.data.starts())], axis=1)
+        known = ~np.isnan(J)
+        h, V = np.where(known, J - self.reference, 0.0), np.where(known, V, 0.0)
+        z = episode_terms(h, V, h, V) * known[:, None]
+        if all(sp.issparse(part) for part in parts):
+            return sp.csr_array(sp.hstack(parts, format="csr")), z, D
+        return np.hstack([_as_dense(part) for part in parts]), z, D
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class DrawnScores:
+    """Sums over episodes' scores s_k with the multipliers ξ_kb of the bootstrap; they add."""
+
+    count: int  # episodes
+    sum: Floats  # (n,): Σ s_k
+    drawn: Floats  # (n, B): Σ_k ξ_kb s_k
+    drawn_sum: Floats  # (B,): Σ_k ξ_kb
+    drawn_beside: Floats  # (5, B): Σ_k ξ_kb z_k
+    D: Any  # (l_M, l_J): the direct variance's, 0 of another
+
+    @classmethod
+    def over(cls, scores: ScorePass, source: Source, part: int) -> DrawnScores:
+        """Of one part of the data; n are the visited features of both maps."""
+        l_J, l_M, B = scores.w_mean.size, scores.w_second.size, scores.replicates
+        columns = np.concatenate([scores.kept[0], l_J + scores.kept[1]])
+        n = columns.size
+        nothing = np.zeros(n), np.zeros((n, B)), np.zeros(B), np.zeros((SIZE, B)), sp.csr_array((l_M, l_J))
+        total = cls(0, *nothing)
+        for s, z, D in scores._over(source):
+            s = s[:, columns]
+            xi = np.empty((s.shape[0], B))
+            first = scores.first[part] + total.count
+            mammen(*scores.key, np.arange(first, first + len(xi)), xi)
+            D = nothing[-1] if D is None else D
+            total += cls(len(xi), np.asarray(s.sum(axis=0)).ravel(), s.T @ xi, xi.sum(axis=0), z.T @ xi, D)
+        return total
+
+    def __add__(self, other: DrawnScores) -> DrawnScores:
+        return DrawnScores(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def error_bars(self, equations: MomentEquations, weights: Weights, key: tuple[int, int]) -> ErrorBars:
+        """The covariance as that of B draws of the weights (see :mod:`policyrisk.lstd.sandwich`)."""
+        mean, second, K = weights.mean_system, weights.second_system, self.count
+        assert isinstance(mean, TableSystem)
+        assert isinstance(second, TableSystem)
+        D = self.D if self.D.nnz else equations.D
+        s = self.drawn - np.outer(self.sum / K, self.drawn_sum)
+        psi_J = mean.solve_kept(s[: mean.kept.size])
+        psi_M = second.solve_kept(s[mean.kept.size :] + D[second.kept][:, mean.kept] @ psi_J)
+        moved = np.vstack([psi_J, psi_M]).T * np.sqrt(K / max(K - 1, 1))
+        return ErrorBars(mean.kept, second.kept, None, None, None, moved.astype(np.float32), None, key)
+
+    def beside(self, completed: CompletedReturns, reference: float) -> CompletedReturns:
+        """The estimates at the starts with their draws, as :func:`policyrisk.lstd.sandwich.with_weights`."""
+        K, shift = self.count, reference - completed.mean
+        drawn = centre_shift(shift, shift) @ self.drawn_beside
+        return replace(completed, draws=drawn / np.sqrt(K * (K - 1))) if K > 1 else completed
+
+
+def _transposed(matrix: Matrix) -> Any:
+    """The transpose, (l, n), of the same format: products of CSR are made with CSR."""
+    return sp.csr_array(matrix.T) if is_sparse(matrix) else matrix.T
+
+
+def scaled(matrix: Matrix, by: Floats) -> Matrix:
+    """The matrix (n, l) with its rows multiplied by some numbers (n,)."""
+    if not is_sparse(matrix):
+        return np.asarray(matrix) * by[:, None]
+    data = matrix.data * np.repeat(by, np.diff(matrix.indptr))
+    return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def _traces(phi: Matrix, decay: float, steps: TargetSteps) -> Matrix:
+    """(I − S)⁻¹ Φ, of the shape of Φ."""
+    if decay == 0.0:
+        return phi
+    by = decay * steps.factors
+    if not sp.issparse(phi):
+        out = np.empty(phi.shape)
+        _dense_traces(by, np.asarray(phi), out)
+        return out
+    n = by.size
+    at, back, traces = np.arange(n), 1, phi
+    cut = TRACE_CUT if steps.plan.many else FADED
+    while (at := at[by[at] > cut]).size:  # S^back has by_t in column t − back
+        power = sp.csr_array((by[at], (at, at - back)), shape=(n, n))
+        traces = traces + power @ traces
+        later = np.zeros(n)
+        later[at] = by[at] * by[at - back]
+        by, back = later, 2 * back
+    return sp.csr_array(traces)
+
+
+@njit(cache=True)
+def _dense_traces(by: Floats, phi: Floats, out: Floats) -> None:
+    """out_t = by_t out_{t−1} + φ_t; by_0 is 0."""
+    for t in range(phi.shape[0]):
+        for i in range(phi.shape[1]):
+            out[t, i] = phi[t, i]
+            if by[t] != 0.0:
+                out[t, i] += by[t] * out[t - 1, i]
+
+
+def _active(phi: Any) -> Any:
+    """1 where a feature is active, in the format of φ."""
+    return (phi != 0).astype(np.float64)
+
+
+def _counts(phi: Matrix, steps: TargetSteps) -> tuple[Floats, Floats]:
+    """How many transitions and how many episodes had each feature active, each of shape (l,)."""
+    active = _active(phi)
+    visits = np.asarray(active.sum(axis=0)).ravel()
+    by_episode: Any = steps.episode @ active
+    if is_sparse(by_episode):
+        by_episode.eliminate_zeros()
+        return visits, np.bincount(by_episode.indices, minlength=phi.shape[1]).astype(np.float64)
+    return visits, np.count_nonzero(by_episode, axis=0).astype(np.float64)
+
+
+def _as_actions(data: Trajectories, actions: int) -> npt.NDArray[Any]:
+    """The actions of some episodes: (n,) below ``actions``, or (n, k) where that is 0."""
+    if data.actions is None:
+        raise InvalidInputError(
+            "data must hold the actions that were taken, got none; pass Trajectories(..., actions=...), or "
+            "name their column to the reader"
+        )
+    if (data.actions.ndim == 2) == bool(actions):
+        raise InvalidInputError(
+            f"data must hold {'whole-numbered' if actions else 'continuous'} actions for this policy, got "
+            f"{data.action_kind}; pass actions of shape {'(n,)' if actions else '(n, k)'}"
+        )
+    if actions and data.transitions and not (0 <= data.actions.min() and data.actions.max() < actions):
+        raise InvalidInputError(
+            f"data must hold actions from 0 to {actions - 1}, got {data.actions.min()} to "
+            f"{data.actions.max()}; number them so, or pass actions={data.actions.max() + 1} with a policy "
+            "that has a column for each"
+        )
+    return data.actions
+
+
+def _sized(source: Source, plan: ActionPlan) -> Source:
+    """The source, after features that are functions have told their size, as they do at their first call."""
+    if all(hasattr(phi.map.features, "size") for phi in (plan.mean, plan.second)):
+        return source
+    found = (batch for batch in batches(source) if len(batch))
+    first = next(found, None)
+    if first is None:
+        return source
+    TargetSteps(plan, _first_steps(first))
+    return chain([first], found)
+
+
+def _first_steps(data: Trajectories) -> Trajectories:
+    """The first transitions of the first few episodes, as episodes that were cut off or ended."""
+    few = data[: min(len(data), _PROBE)]
+    lengths: Ints = np.minimum(few.lengths, max(_PROBE // len(few), 1))
+    return few._shortened(lengths)
+
+
+def _entries(matrix: Matrix) -> int:
+    """How many numbers a row has."""
+    if sp.issparse(matrix):
+        return int(4 * matrix.nnz // max(matrix.shape[0], 1))
+    return int(matrix.shape[1])
+
+
+def _as_dense(matrix: Any) -> Floats:
+    dense: Floats = matrix.toarray() if is_sparse(matrix) else np.asarray(matrix)
+    return dense
+
+
+def _dense(equations: MomentEquations) -> MomentEquations:
+    """The same with dense matrices."""
+    A, gram = _as_dense(equations.A), _as_dense(equations.mean_gram)
+    C = A if equations.shared else _as_dense(equations.C)
+    second = gram if equations.gram is equations.mean_gram else _as_dense(equations.gram)
+    return replace(equations, A=A, C=C, D=_as_dense(equations.D), gram=second, mean_gram=gram)
