@@ -39,7 +39,6 @@ from policyrisk.montecarlo.sums import CUT_OFF, ROWS, STEPS, estimates, merge, t
 from policyrisk.passes.checkpoint import Checkpoint, stored_checkpoint
 from policyrisk.simulation.compiled import CompiledPolicy, Returns
 from policyrisk.simulation.cuda import MOST, Device, GpuEpisodes, Streams, on_gpu
-from policyrisk.simulation.domain import CompiledDomain
 from policyrisk.simulation.simulators import Runner, as_runner
 
 _WORK = "monte_carlo"  # the name of its checkpoints
@@ -72,12 +71,14 @@ def run_here(runner: Runner, blocks: Sequence[Block], key: Key) -> Iterator[Floa
 def run_on_gpu(runner: Runner, blocks: Sequence[Block], key: Key) -> Iterator[Floats]:
     """The same tables, the episodes of many blocks at a time on a GPU."""
     simulator, policy = runner.simulator, runner.policy
-    if not (isinstance(simulator, CompiledDomain) and isinstance(policy, CompiledPolicy)):
+    if not (hasattr(simulator, "compiled") and isinstance(policy, CompiledPolicy)):
         raise DeviceError(
             "a GPU runs compiled domains and policies, such as Pinball and GreedyPolicy, got "
             f'{type(simulator).__name__} and {type(policy).__name__}; pass device="cpu"'
         )
-    starts = simulator.as_starts(runner.states, "states")
+    starts = runner.states
+    if hasattr(simulator, "as_starts"):
+        starts = simulator.as_starts(starts, "states")
     gpu = GpuEpisodes(simulator.compiled(), policy.compiled(), starts, runner.max_steps, runner.discount)
     at_once = max(MOST // runner.most, 1)
     for first in range(0, len(blocks), at_once):
