@@ -382,6 +382,8 @@ def test_bad_input():
         PolicyFeatures(ActionBlocks(pr.Tabular(N), 2), Target.of(pi, None, 0, 0))
     with pytest.raises(InvalidInputError, match="known to estimates of LSTDQ alone"):
         pr.LSTD(pr.Tabular(N)).fit(data).covered([0])
+    with pytest.raises(InvalidInputError, match="score needs episodes of the policy"):
+        pr.LSTDQ(LINE, pi).fit(data).score(data)
 
 
 def test_the_constraint_makes_the_variance_positive():

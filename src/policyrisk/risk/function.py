@@ -343,6 +343,7 @@ class RiskFunction:
         >>> score.calibration.low < 1 < score.calibration.high
         True
         """
+        self._refuse_of_target("score")
         sums, cut_off = ScoreSums(), 0
         for steps in held_out_steps(held_out, self.provenance.discount):
             cut_off += steps.cut_off
@@ -366,6 +367,7 @@ class RiskFunction:
         >>> table.check(data, seed=0).misfit, halves.check(data, seed=0).misfit
         (False, True)
         """
+        self._refuse_of_target("check")
         test = None if features is None else as_features(features)
         bars = self._bars()
         if bars.replicates is None or bars.key is None:
@@ -446,6 +448,13 @@ class RiskFunction:
     def _parts(self, x: npt.ArrayLike, width: int = 0) -> Iterator[StateEstimates]:
         """The estimates at x in order, at least one part; a state takes ``width`` more numbers."""
         return estimates_in_parts(self, as_states(x, "x"), width)
+
+    def _refuse_of_target(self, what: str) -> None:
+        if isinstance(self.features, PolicyFeatures):
+            raise InvalidInputError(
+                f"{what} needs episodes of the policy that is estimated, and {self.provenance.estimator} "
+                "estimates another one than was recorded; simulate the target, or compare targets with compare"
+            )
 
     def _bars(self) -> ErrorBars:
         if self.error_bars is None:

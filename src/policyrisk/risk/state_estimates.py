@@ -74,7 +74,9 @@ class StateEstimates:
         """Its standard error, of shape (n,), nan where unvisited."""
         a_J, a_M = self.gradient(of)
         held = bars.holds(self.gradient("variance")[0], self.phi_mean, self.phi_second)
-        if held.any():  # Ṽ has no error there: what is left is J̃'s, as if the two were fitted apart
+        if (
+            held.any() and self.spread is None
+        ):  # Ṽ has no error there: what is left is J̃'s, as if the two were fitted apart
             a_J = np.where(held, replace(self, variance_method="direct").gradient(of)[0], a_J)
             a_M = np.where(held, 0.0, a_M)
         moved = self.deviations(bars) if bars.draws else None
