@@ -501,3 +501,20 @@ def test_targets_on_one_log_are_compared_by_episode(monkeypatch, many):
     assert (
         (high - low) / 2 < 0.7 * np.hypot(*(risk.standard_error(range(N)) * 1.96 for risk in risks.values()))
     ).all()
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("variance", ["direct", "second-moment"])
+def test_a_summary_from_one_start_is_the_estimate_there(monkeypatch, many, variance):
+    """Given as a start, or as the only one of the data: values and errors."""
+    monkeypatch.setattr(action_estimator, "TABLE_FROM", 0 if many else 1000)
+    P, r = process()
+    mu, pi = policies(30)
+    data = log(P, r, mu, 2000, seed=31)
+    data = data[data.starts()[:, 0] == 2]
+    risk = pr.LSTDQ(pr.Tabular(N), pi, variance=variance).fit(data)
+    for summary in (risk.summary([2]), risk.summary()):
+        for of in ("mean", "variance"):
+            estimate = getattr(summary, of)
+            assert estimate == pytest.approx(getattr(risk, of)([2])[0], rel=1e-9)
+            assert estimate.standard_error == pytest.approx(risk.standard_error([2], of)[0], rel=1e-5)

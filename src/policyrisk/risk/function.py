@@ -453,7 +453,7 @@ class RiskFunction:
         if isinstance(self.features, PolicyFeatures):
             raise InvalidInputError(
                 f"{what} needs episodes of the policy that is estimated, and {self.provenance.estimator} "
-                "estimates another one than was recorded; simulate the target, or compare targets with compare"
+                "estimates another than was recorded; simulate the target, or compare targets by compare"
             )
 
     def _bars(self) -> ErrorBars:
