@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from policyrisk._core.arrays import Floats
@@ -33,7 +33,7 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation.labels import label_columns, label_spellings
 from policyrisk.evaluation.spelling import Spelling
 from policyrisk.lstd import LSTD
-from policyrisk.montecarlo.forest import ReturnForest
+from policyrisk.montecarlo.forest import Grown, ReturnForest
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.selection.stacking import FOLDS, FOREST, Stack, brief, stack
@@ -68,6 +68,7 @@ class FeatureChoice:
     stack: Stack
     sampled: int  # episodes that it was chosen on
     episodes: int  # of the data
+    trees: Grown = field(default_factory=dict, repr=False)  # of the forest, on the sample
 
     def __str__(self) -> str:
         share = "all" if self.sampled == self.episodes else f"{self.sampled} of the"
@@ -188,8 +189,11 @@ def choose_features(
         for s in spellings
     }
 
+    trees: Grown = {}
+
     def forest(data: Trajectories, tail: RiskFunction | None, mean: Floats | None) -> tuple[Floats, Floats]:
-        fitted = ReturnForest(discount=discount).fit_out_of_bag(data, tail=tail, mean=mean, seed=seed)
+        settings = ReturnForest(discount=discount)
+        fitted = settings.fit_out_of_bag(data, tail=tail, mean=mean, seed=seed, grown=trees)
         return fitted.mean, fitted.variance
 
     stacked = stack(estimators, data, key=int(keys(seed)[0]), forest=forest if variance == "direct" else None)
@@ -197,4 +201,4 @@ def choose_features(
     members = tuple(
         Member(by_name.get(each.name), each.mean_share, each.variance_share) for each in stacked.members
     )
-    return FeatureChoice(members, found, stacked, sampled=K, episodes=survey.episodes)
+    return FeatureChoice(members, found, stacked, sampled=K, episodes=survey.episodes, trees=trees)

@@ -313,6 +313,7 @@ def _mixture(
                     share=others,
                     bootstrap=DRAWS,
                     seed=seed,
+                    grown=choice.trees,
                 )
             )
         else:
