@@ -54,6 +54,7 @@ class Member:
     spelling: Spelling | None
     mean_share: float
     variance_share: float
+    variance_lam: float  # κ of its direct variance
 
     def __str__(self) -> str:
         return FOREST if self.spelling is None else str(self.spelling)
@@ -68,7 +69,8 @@ class FeatureChoice:
     stack: Stack
     sampled: int  # episodes that it was chosen on
     episodes: int  # of the data
-    trees: Grown = field(default_factory=dict, repr=False)  # of the forest, on the sample
+    tail: Member | None  # what completed cut-off episodes for the forest, None where there were none
+    trees: Grown = field(repr=False)  # of the forest, on the sample
 
     def __str__(self) -> str:
         share = "all" if self.sampled == self.episodes else f"{self.sampled} of the"
@@ -198,7 +200,16 @@ def choose_features(
 
     stacked = stack(estimators, data, key=int(keys(seed)[0]), forest=forest if variance == "direct" else None)
     by_name = {str(s): s for s in spellings}
-    members = tuple(
-        Member(by_name.get(each.name), each.mean_share, each.variance_share) for each in stacked.members
+    members = {
+        each.name: Member(by_name.get(each.name), each.mean_share, each.variance_share, each.variance_lam)
+        for each in stacked.candidates
+    }
+    return FeatureChoice(
+        tuple(members[each.name] for each in stacked.members),
+        found,
+        stacked,
+        sampled=K,
+        episodes=survey.episodes,
+        tail=None if stacked.reference is None else members[stacked.reference[1]],
+        trees=trees,
     )
-    return FeatureChoice(members, found, stacked, sampled=K, episodes=survey.episodes, trees=trees)

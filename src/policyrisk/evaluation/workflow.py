@@ -164,15 +164,16 @@ def evaluate(
         demanded: Literal["visited"] | None = "visited" if nonnegative else None
         settled = variance or "second-moment"
 
-        def estimator(spelled: Spelling) -> LSTD:
+        def estimator(spelled: Spelling, variance_lam: float = 0.0) -> LSTD:
             with _naming_arguments("features"):
                 phi = spelled.build(names, survey, low, high)
                 other = spelled.second
                 second = None if other is None else other.build(names, survey, low, high, beside=spelled)
-            own = {**shared, "ridge": max(ridge, spelled.ridge(survey.episodes))}
-            for each in () if choice is None else choice.stack.candidates:
-                if each.name == str(spelled):
-                    own["variance_lam"] = each.variance_lam
+            own = {
+                **shared,
+                "ridge": max(ridge, spelled.ridge(survey.episodes)),
+                "variance_lam": variance_lam,
+            }
             return LSTD(phi, second, **own, variance=settled, nonnegative_at=demanded)
 
         if spelling is not None:
@@ -287,7 +288,7 @@ def _fit(lstd: LSTD, fold: Fold) -> RiskFunction:
 
 def _mixture(
     choice: FeatureChoice,
-    estimator: Callable[[Spelling], LSTD],
+    estimator: Callable[[Spelling, float], LSTD],
     fold: Fold,
     sample: Trajectories,
     discount: float,
@@ -317,7 +318,8 @@ def _mixture(
                 )
             )
         else:
-            fits.append(estimator(member.spelling).fit_by(fold, bootstrap=DRAWS, seed=seed))
+            lstd = estimator(member.spelling, member.variance_lam)
+            fits.append(lstd.fit_by(fold, bootstrap=DRAWS, seed=seed))
     direct = fits[0].variance_method == "direct"
     risk = RiskFunction.mixture(
         fits,
@@ -345,13 +347,16 @@ def _check(risk: RiskFunction, data: Source) -> FeatureCheck | None:
 
 
 def _tail(
-    choice: FeatureChoice, known: dict[str, RiskFunction], estimator: Callable[[Spelling], LSTD], fold: Fold
+    choice: FeatureChoice,
+    known: dict[str, RiskFunction],
+    estimator: Callable[[Spelling, float], LSTD],
+    fold: Fold,
 ) -> RiskFunction | None:
     """What completes the forest's cut-off episodes: the estimate that completed them in the choice."""
-    if choice.stack.reference is None:
+    if choice.tail is None or choice.tail.spelling is None:
         return None
-    name = choice.stack.reference[1]
-    return known.get(name) or estimator(Spelling.parse(name)).fit_by(fold, error_bars=False)
+    found, lstd = known.get(str(choice.tail)), estimator(choice.tail.spelling, choice.tail.variance_lam)
+    return lstd.fit_by(fold, error_bars=False) if found is None else found
 
 
 def _coordinates(
