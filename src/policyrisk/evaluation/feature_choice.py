@@ -36,7 +36,8 @@ from policyrisk.lstd import LSTD
 from policyrisk.montecarlo.forest import Grown, ReturnForest
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction, VarianceMethod
-from policyrisk.selection.stacking import FOLDS, FOREST, Stack, brief, stack
+from policyrisk.selection.out_of_fold import FOLDS
+from policyrisk.selection.stacking import FOREST, Stack, brief, stack
 from policyrisk.trajectories import Trajectories
 
 EPISODES = 2_000

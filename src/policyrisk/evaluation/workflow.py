@@ -169,12 +169,9 @@ def evaluate(
                 phi = spelled.build(names, survey, low, high)
                 other = spelled.second
                 second = None if other is None else other.build(names, survey, low, high, beside=spelled)
-            own = {
-                **shared,
-                "ridge": max(ridge, spelled.ridge(survey.episodes)),
-                "variance_lam": variance_lam,
-            }
-            return LSTD(phi, second, **own, variance=settled, nonnegative_at=demanded)
+            own = {**shared, "ridge": max(ridge, spelled.ridge(survey.episodes))}
+            own |= {"variance": settled, "variance_lam": variance_lam, "nonnegative_at": demanded}
+            return LSTD(phi, second, **own)
 
         if spelling is not None:
             with _naming_arguments("features"):
@@ -353,10 +350,10 @@ def _tail(
     fold: Fold,
 ) -> RiskFunction | None:
     """What completes the forest's cut-off episodes: the estimate that completed them in the choice."""
-    if choice.tail is None or choice.tail.spelling is None:
-        return None
-    found, lstd = known.get(str(choice.tail)), estimator(choice.tail.spelling, choice.tail.variance_lam)
-    return lstd.fit_by(fold, error_bars=False) if found is None else found
+    tail = choice.tail
+    if tail is None or tail.spelling is None or str(tail) in known:
+        return known.get(str(tail))
+    return estimator(tail.spelling, tail.variance_lam).fit_by(fold, error_bars=False)
 
 
 def _coordinates(
