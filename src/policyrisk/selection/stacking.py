@@ -41,7 +41,7 @@ from policyrisk.errors import ImproperPolicyError
 from policyrisk.lstd import LSTD
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.mixture import Misfit
-from policyrisk.selection.cross_validation import fold_of_episodes
+from policyrisk.selection.episode_folds import fold_of_episodes
 from policyrisk.selection.out_of_fold import FOLDS, FoldSteps, out_of_fold, reference_of
 from policyrisk.trajectories import Trajectories
 
