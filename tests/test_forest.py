@@ -260,6 +260,29 @@ def test_parts_elsewhere_keep_their_numbers(monkeypatch):
     np.testing.assert_allclose(two.error_bars.replicates, one.error_bars.replicates, rtol=1e-4, atol=1e-6)
 
 
+def test_trees_on_the_same_numbers_are_grown_once():
+    data = CHAIN.sample(0, episodes=60, seed=15)
+    other = pr.Trajectories(data.states[:, ::-1] + 1.0, data.rewards, data.lengths, data.terminated)
+    kept, mean = {}, ReturnForest(trees=4).fit_out_of_bag(data, seed=1).mean + 5.0
+    calls = [
+        (ReturnForest(trees=4), {"data": data, "seed": 1}, 2),
+        (ReturnForest(trees=4), {"data": data, "seed": 1, "bootstrap": 10}, 2),
+        (ReturnForest(trees=4), {"data": data, "seed": 1, "mean": mean}, 3),
+        (ReturnForest(trees=4), {"data": data, "seed": 2}, 5),
+        (ReturnForest(trees=6), {"data": data, "seed": 1}, 7),
+        (ReturnForest(trees=4), {"data": other, "seed": 1}, 9),
+    ]
+    for settings, arguments, count in calls:
+        again = settings.fit_out_of_bag(**arguments, grown=kept)
+        assert len(kept) == count
+        alone = settings.fit_out_of_bag(**arguments)
+        for name in ("features", "second_features"):
+            assert getattr(again.risk, name) == getattr(alone.risk, name)
+        for name in ("w_mean", "w_second"):
+            np.testing.assert_array_equal(getattr(again.risk, name), getattr(alone.risk, name))
+        np.testing.assert_array_equal(again.variance, alone.variance)
+
+
 def test_residuals_from_another_mean():
     """A mean that is off by c adds c² to the variance, of which the forest's own stage knows nothing."""
     data = CHAIN.sample(0, episodes=400, seed=16)

@@ -9,8 +9,9 @@ from scipy import optimize
 import policyrisk as pr
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.lstd.folds import fits_without_each
-from policyrisk.selection.cross_validation import fold_of_episodes
-from policyrisk.selection.stacking import FOLDS, FOREST, LEAST, MEMBERS, _filled, _shares, _simplex, stack
+from policyrisk.selection.episode_folds import fold_of_episodes
+from policyrisk.selection.out_of_fold import FOLDS
+from policyrisk.selection.stacking import FOREST, LEAST, MEMBERS, _filled, _shares, _simplex, stack
 
 CHAIN = pr.domains.walk(n=12, p=0.7)
 DATA = CHAIN.sample(start=0, episodes=400, seed=1)

@@ -187,8 +187,8 @@ def test_samples_of_merged_parts_are_uniform(data, monkeypatch):
     monkeypatch.setattr(survey_module, "STARTS", 40)
     monkeypatch.setattr(survey_module, "VISITED", 60)
     visited = np.concatenate([episode.states[:-1] for episode in data])[:, 0]
-    starts, states, episodes = np.zeros(200), np.zeros(visited.size), np.zeros(200)
-    for seed in range(500):
+    starts, states, episodes, runs = np.zeros(200), np.zeros(visited.size), np.zeros(200), 250
+    for seed in range(runs):
         sums = merged(parts(data, 5, 35, 160), seed, (50, 10**6))
         survey = sums.survey()
         assert (len(survey.starts), len(survey.visited), len(sums.sample())) == (40, 60, 50)
@@ -198,7 +198,7 @@ def test_samples_of_merged_parts_are_uniform(data, monkeypatch):
         states += np.isin(visited, survey.visited[:, 0])
         episodes += np.isin(data.starts()[:, 0], ids(sums.sample()))
     for counts, share in ((starts, 0.2), (states, 60 / visited.size), (episodes, 0.25)):
-        z = (counts - 500 * share) / np.sqrt(500 * share * (1 - share))
+        z = (counts - runs * share) / np.sqrt(runs * share * (1 - share))
         assert np.abs(z).max() < 4.5
         # A part's own total, which is hypergeometric in each run; the binomial's variance is the larger one.
         for part in np.split(z, [5, 35, 160]):

@@ -163,7 +163,12 @@ def limit(td: TD, chain: MarkovChain):
 
 @pytest.mark.parametrize(
     ("lam", "gamma", "update"),
-    [(0.0, 1.0, "episode"), (0.6, 1.0, "episode"), (0.0, 0.9, "episode"), (0.6, 0.9, "step")],
+    [
+        pytest.param(0.0, 1.0, "episode", marks=pytest.mark.slow),
+        (0.6, 1.0, "episode"),
+        pytest.param(0.0, 0.9, "episode", marks=pytest.mark.slow),
+        (0.6, 0.9, "step"),
+    ],
 )
 def test_theorem_10(lam, gamma, update):
     """TD reaches the exact projected weights: no bias beyond randomness, and an error that falls with √K."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from policyrisk._core.arrays import Floats
@@ -33,10 +33,11 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation.labels import label_columns, label_spellings
 from policyrisk.evaluation.spelling import Spelling
 from policyrisk.lstd import LSTD
-from policyrisk.montecarlo.forest import ReturnForest
+from policyrisk.montecarlo.forest import Grown, ReturnForest
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction, VarianceMethod
-from policyrisk.selection.stacking import FOLDS, FOREST, Stack, brief, stack
+from policyrisk.selection.out_of_fold import FOLDS
+from policyrisk.selection.stacking import FOREST, Stack, brief, stack
 from policyrisk.trajectories import Trajectories
 
 EPISODES = 2_000
@@ -54,6 +55,7 @@ class Member:
     spelling: Spelling | None
     mean_share: float
     variance_share: float
+    variance_lam: float  # κ of its direct variance
 
     def __str__(self) -> str:
         return FOREST if self.spelling is None else str(self.spelling)
@@ -68,6 +70,8 @@ class FeatureChoice:
     stack: Stack
     sampled: int  # episodes that it was chosen on
     episodes: int  # of the data
+    tail: Member | None  # what completed cut-off episodes for the forest, None where there were none
+    trees: Grown = field(repr=False)  # of the forest, on the sample
 
     def __str__(self) -> str:
         share = "all" if self.sampled == self.episodes else f"{self.sampled} of the"
@@ -188,13 +192,25 @@ def choose_features(
         for s in spellings
     }
 
+    trees: Grown = {}
+
     def forest(data: Trajectories, tail: RiskFunction | None, mean: Floats | None) -> tuple[Floats, Floats]:
-        fitted = ReturnForest(discount=discount).fit_out_of_bag(data, tail=tail, mean=mean, seed=seed)
+        settings = ReturnForest(discount=discount)
+        fitted = settings.fit_out_of_bag(data, tail=tail, mean=mean, seed=seed, grown=trees)
         return fitted.mean, fitted.variance
 
     stacked = stack(estimators, data, key=int(keys(seed)[0]), forest=forest if variance == "direct" else None)
     by_name = {str(s): s for s in spellings}
-    members = tuple(
-        Member(by_name.get(each.name), each.mean_share, each.variance_share) for each in stacked.members
+    members = {
+        each.name: Member(by_name.get(each.name), each.mean_share, each.variance_share, each.variance_lam)
+        for each in stacked.candidates
+    }
+    return FeatureChoice(
+        tuple(members[each.name] for each in stacked.members),
+        found,
+        stacked,
+        sampled=K,
+        episodes=survey.episodes,
+        tail=None if stacked.reference is None else members[stacked.reference[1]],
+        trees=trees,
     )
-    return FeatureChoice(members, found, stacked, sampled=K, episodes=survey.episodes)

@@ -164,16 +164,14 @@ def evaluate(
         demanded: Literal["visited"] | None = "visited" if nonnegative else None
         settled = variance or "second-moment"
 
-        def estimator(spelled: Spelling) -> LSTD:
+        def estimator(spelled: Spelling, variance_lam: float = 0.0) -> LSTD:
             with _naming_arguments("features"):
                 phi = spelled.build(names, survey, low, high)
                 other = spelled.second
                 second = None if other is None else other.build(names, survey, low, high, beside=spelled)
             own = {**shared, "ridge": max(ridge, spelled.ridge(survey.episodes))}
-            for each in () if choice is None else choice.stack.candidates:
-                if each.name == str(spelled):
-                    own["variance_lam"] = each.variance_lam
-            return LSTD(phi, second, **own, variance=settled, nonnegative_at=demanded)
+            own |= {"variance": settled, "variance_lam": variance_lam, "nonnegative_at": demanded}
+            return LSTD(phi, second, **own)
 
         if spelling is not None:
             with _naming_arguments("features"):
@@ -287,7 +285,7 @@ def _fit(lstd: LSTD, fold: Fold) -> RiskFunction:
 
 def _mixture(
     choice: FeatureChoice,
-    estimator: Callable[[Spelling], LSTD],
+    estimator: Callable[[Spelling, float], LSTD],
     fold: Fold,
     sample: Trajectories,
     discount: float,
@@ -313,10 +311,12 @@ def _mixture(
                     share=others,
                     bootstrap=DRAWS,
                     seed=seed,
+                    grown=choice.trees,
                 )
             )
         else:
-            fits.append(estimator(member.spelling).fit_by(fold, bootstrap=DRAWS, seed=seed))
+            lstd = estimator(member.spelling, member.variance_lam)
+            fits.append(lstd.fit_by(fold, bootstrap=DRAWS, seed=seed))
     direct = fits[0].variance_method == "direct"
     risk = RiskFunction.mixture(
         fits,
@@ -344,13 +344,16 @@ def _check(risk: RiskFunction, data: Source) -> FeatureCheck | None:
 
 
 def _tail(
-    choice: FeatureChoice, known: dict[str, RiskFunction], estimator: Callable[[Spelling], LSTD], fold: Fold
+    choice: FeatureChoice,
+    known: dict[str, RiskFunction],
+    estimator: Callable[[Spelling, float], LSTD],
+    fold: Fold,
 ) -> RiskFunction | None:
     """What completes the forest's cut-off episodes: the estimate that completed them in the choice."""
-    if choice.stack.reference is None:
-        return None
-    name = choice.stack.reference[1]
-    return known.get(name) or estimator(Spelling.parse(name)).fit_by(fold, error_bars=False)
+    tail = choice.tail
+    if tail is None or tail.spelling is None or str(tail) in known:
+        return known.get(str(tail))
+    return estimator(tail.spelling, tail.variance_lam).fit_by(fold, error_bars=False)
 
 
 def _coordinates(

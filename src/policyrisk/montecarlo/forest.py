@@ -34,7 +34,10 @@ sums over leaves, which passes over the whole data add up (:mod:`policyrisk.mont
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -56,6 +59,9 @@ _ROWS = 20_000  # steps of either half that a tree is grown on
 _LEAVES = 1000  # of a tree, at most about: the fewest steps of a leaf are this part of those it is grown on
 _TRIES = 2  # splits that are tried along every coordinate
 _FEWEST = 4  # episodes: two in either half
+
+# Trees and the episodes that each was grown without, by all that they come from.
+Grown: TypeAlias = dict[tuple[Hashable, ...], tuple[Leaves, Bools]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,15 +131,16 @@ class ReturnForest:
         share: float = 1.0,
         bootstrap: int = 0,
         seed: Seed = None,
+        grown: Grown | None = None,
     ) -> RiskFunction:
         """As ``fit``, for data that a fold goes over (:mod:`policyrisk.passes.fold`), and a sample of them.
 
         Where the sample holds as many episodes and transitions as the data, it is taken for all of them, in
         their order, and this is ``fit(sample)``. ``mean`` (transitions of the sample,) and ``around``, for
         the whole data, are another estimate's J, which residuals are taken from instead of J̃₋; of ``around``
-        it is this share, and the rest of J̃₋.
+        it is this share, and the rest of J̃₋. ``grown`` keeps trees from call to call.
         """
-        return self._fit_by(fold, sample, tail, bootstrap, keys(seed), mean, around, share)
+        return self._fit_by(fold, sample, tail, bootstrap, keys(seed), mean, around, share, grown)
 
     def fit_out_of_bag(
         self,
@@ -143,11 +150,13 @@ class ReturnForest:
         mean: Floats | None = None,
         bootstrap: int = 0,
         seed: Seed = None,
+        grown: Grown | None = None,
     ) -> OutOfBag:
         """As ``fit`` for episodes in memory, with what the forest says of each step without its episode.
 
         ``mean`` (transitions,) is another estimate's J at each step without its episode: residuals are taken
-        from it instead of J̃₋, whose squared error would be counted as variance.
+        from it instead of J̃₋, whose squared error would be counted as variance. ``grown`` keeps trees from
+        call to call: those of the same seed on the same numbers are grown once.
 
         >>> import policyrisk as pr
         >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=200, seed=1)
@@ -155,7 +164,7 @@ class ReturnForest:
         >>> fitted.mean.shape == data.rewards.shape, bool((fitted.variance >= 0).all())
         (True, True)
         """
-        return self._fit_here(data, tail, bootstrap, keys(seed), mean)
+        return self._fit_here(data, tail, bootstrap, keys(seed), mean, grown)
 
     def _fit_here(
         self,
@@ -164,14 +173,16 @@ class ReturnForest:
         bootstrap: int,
         key: StreamKey,
         given: Floats | None = None,
+        grown: Grown | None = None,
     ) -> OutOfBag:
         """Both stages, on episodes in memory."""
+        kept: Grown = {} if grown is None else grown
         draws = as_count(bootstrap, "bootstrap")
         self._check(data, tail)
         ends = Ends.of(data, () if tail is None else (tail,), self.discount, draws)
-        mean = self._stage(ends, ends.mean, data.returns_to_go(self.discount), 1, key, draws)
+        mean = self._stage(ends, ends.mean, data.returns_to_go(self.discount), 1, key, draws, kept)
         residuals = (mean.y - (mean.out_of_bag if given is None else given)) ** 2
-        second = self._stage(ends, ends.variance, residuals, 2, key, draws)
+        second = self._stage(ends, ends.variance, residuals, 2, key, draws, kept)
         counts = DataCounts.of(data, self.discount)
         moved = (mean.moved, second.moved) if draws else None
         risk = self._answer((mean.leaves, second.leaves), (mean.sums, second.sums), moved, counts, key)
@@ -195,7 +206,7 @@ class ReturnForest:
             )
 
     def _stage(
-        self, ends: Ends, known: EndValues, y: Floats, power: int, key: StreamKey, draws: int
+        self, ends: Ends, known: EndValues, y: Floats, power: int, key: StreamKey, draws: int, grown: Grown
     ) -> ForestStage:
         """A forest on the numbers y_t + γ^{power n} e of steps, e the values at the ends of the episodes."""
         data = ends.data
@@ -204,10 +215,10 @@ class ReturnForest:
         base = ends.completed(y, e, power)  # without what is missing
         if missing.any():
             e[missing] = ends.one_value(base, missing, power)
-            leaves, apart = self._grow(data, ends.completed(y, e, power), key, power)
+            leaves, apart = self._trees(data, ends.completed(y, e, power), key, power, grown)
             e[missing] = self._own_values(ends, leaves, apart, base, missing, power)[1]
         completed = ends.completed(y, e, power)
-        leaves, apart = self._grow(data, completed, key, power)
+        leaves, apart = self._trees(data, completed, key, power, grown)
         if missing.any():
             own, e[missing] = self._own_values(ends, leaves, apart, base, missing, power)
             completed = ends.completed(y, e, power)
@@ -230,6 +241,18 @@ class ReturnForest:
         sums = LeafSums.over(leaves, ends.data, base, apart, float(base.mean()))
         own = OwnEnds.of(ends, leaves, apart, sums.visits, missing, power)
         return own, own.solve(sums.values)
+
+    def _trees(
+        self, data: Trajectories, y: Floats, key: StreamKey, power: int, grown: Grown
+    ) -> tuple[Leaves, Bools]:
+        """As :meth:`_grow`, where they were not grown before."""
+        digest = hashlib.sha256()
+        for array in (data.states, data.lengths, y):
+            digest.update(array.tobytes())
+        name = self, int(key[0]), int(key[1]), power, digest.digest()
+        if name not in grown:
+            grown[name] = self._grow(data, y, key, power)
+        return grown[name]
 
     def _grow(self, data: Trajectories, y: Floats, key: StreamKey, power: int) -> tuple[Leaves, Bools]:
         """Trees on y (transitions,), and which episodes each was grown without, (episodes, trees)."""
@@ -310,9 +333,10 @@ class ReturnForest:
         given: Floats | None = None,
         around: RiskFunction | None = None,
         share: float = 1.0,
+        kept: Grown | None = None,
     ) -> RiskFunction:
         """The trees of the sample, with values and replicates of all the data, in four passes."""
-        grown = self._fit_here(sample, tail, bootstrap, key, given).risk
+        grown = self._fit_here(sample, tail, bootstrap, key, given, kept).risk
         counts = fold(lambda source, _: DataCounts.of(source, self.discount))
         if counts.episodes == len(sample) and counts.transitions == sample.transitions:
             return grown

@@ -18,26 +18,22 @@ Where an estimate says nothing, since its data never visited the state, it is sc
 guess then: by the mean and variance of all returns to go of the fold. All estimators are so compared over all
 steps, paired, with standard errors over episodes. Floor, guess and median are in the ranking alone:
 ``Candidate.score`` is what :func:`RiskFunction.score` gives.
-
-Each block of ``folds`` consecutive episodes is spread over the folds by a random permutation, a hash of the
-key and the episodes' running numbers. The folds are then of equal size to within one episode, the same for a
-stream as for one record, and nothing needs to be remembered between passes.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from itertools import combinations
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, Ints, Seed, as_count, check_named
+from policyrisk._core.arrays import Floats, Seed, as_count, check_named
 from policyrisk._core.progress import ProgressBar
-from policyrisk._core.random import keys, mix
+from policyrisk._core.random import keys
 from policyrisk._core.text import NONE, number, percent, plural, table
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
 from policyrisk.risk import RiskFunction, SampleReturns
@@ -51,7 +47,8 @@ from policyrisk.risk.scoring import (
     held_out_steps,
     scores_of,
 )
-from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
+from policyrisk.selection.episode_folds import FoldEpisodes
+from policyrisk.trajectories import Source, batches, check_reiterable
 
 FLOOR = 0.01  # f, of the mean squared error of J
 _ASTRONOMIC = 1e6  # from here on a calibration says no more than that some Ṽ is nearly 0
@@ -208,44 +205,6 @@ def _fit(estimator: Estimator, training: Source) -> RiskFunction:
     fit: Callable[..., RiskFunction] = estimator.fit
     spared = "error_bars" in inspect.signature(fit).parameters
     return fit(training, error_bars=False) if spared else fit(training)
-
-
-@dataclass(frozen=True, eq=False)
-class FoldEpisodes:
-    """The episodes of a source inside one fold, or outside it; read anew at every iteration."""
-
-    source: Source
-    key: int
-    folds: int
-    fold: int
-    held_out: bool
-
-    def __iter__(self) -> Iterator[Trajectories]:
-        first = 0
-        for batch in batches(self.source):
-            inside = fold_of_episodes(first, len(batch), self.folds, self.key) == self.fold
-            first += len(batch)
-            chosen = inside if self.held_out else ~inside
-            if chosen.any():
-                yield batch[chosen]
-
-    def collected(self) -> Source:
-        """One record where the source is one, else this stream."""
-        return next(iter(self)) if isinstance(self.source, Trajectories) else self
-
-
-def fold_of_episodes(first: int, count: int, folds: int, key: int) -> Ints:
-    """The fold of episodes first, …, first + count − 1, of shape (count,).
-
-    >>> sorted(fold_of_episodes(first=5, count=5, folds=5, key=7).tolist())
-    [0, 1, 2, 3, 4]
-    """
-    block = first // folds
-    blocks = -(-(first + count) // folds) - block
-    index = (np.arange(blocks * folds, dtype=np.uint64) + np.uint64(block * folds)).reshape(blocks, folds)
-    hashed = mix(index * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key))
-    permutations = np.argsort(hashed, axis=1, kind="stable").ravel()
-    return permutations[first - block * folds :][:count].astype(np.int64)
 
 
 class FoldReturns(NamedTuple):

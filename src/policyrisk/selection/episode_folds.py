@@ -1,0 +1,55 @@
+"""Which episodes are in which fold.
+
+Each block of ``folds`` consecutive episodes is spread over the folds by a random permutation, a hash of the
+key and the episodes' running numbers. The folds are then of equal size to within one episode, the same for a
+stream as for one record, and nothing needs to be remembered between passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from policyrisk._core.arrays import Ints
+from policyrisk._core.random import mix
+from policyrisk.trajectories import Source, Trajectories, batches
+
+
+@dataclass(frozen=True, eq=False)
+class FoldEpisodes:
+    """The episodes of a source inside one fold, or outside it; read anew at every iteration."""
+
+    source: Source
+    key: int
+    folds: int
+    fold: int
+    held_out: bool
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        first = 0
+        for batch in batches(self.source):
+            inside = fold_of_episodes(first, len(batch), self.folds, self.key) == self.fold
+            first += len(batch)
+            chosen = inside if self.held_out else ~inside
+            if chosen.any():
+                yield batch[chosen]
+
+    def collected(self) -> Source:
+        """One record where the source is one, else this stream."""
+        return next(iter(self)) if isinstance(self.source, Trajectories) else self
+
+
+def fold_of_episodes(first: int, count: int, folds: int, key: int) -> Ints:
+    """The fold of episodes first, …, first + count − 1, of shape (count,).
+
+    >>> sorted(fold_of_episodes(first=5, count=5, folds=5, key=7).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    block = first // folds
+    blocks = -(-(first + count) // folds) - block
+    index = (np.arange(blocks * folds, dtype=np.uint64) + np.uint64(block * folds)).reshape(blocks, folds)
+    hashed = mix(index * np.uint64(0x9E3779B97F4A7C15) + np.uint64(key))
+    permutations = np.argsort(hashed, axis=1, kind="stable").ravel()
+    return permutations[first - block * folds :][:count].astype(np.int64)
