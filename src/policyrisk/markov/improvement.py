@@ -198,9 +198,9 @@ class _Problem:
 
     def at(self, weights: Floats) -> Point:
         """The point of weights (k, actions)."""
-        steps, policy = self.mdp._steps, self.policy(weights)
-        chances = steps.weights(policy)
-        found = steps.gradient(chances, self.zeta, self.mdp.discount, _solver(steps.matrix(chances)))
+        flat, policy = self.mdp._flat, self.policy(weights)
+        chances = flat.weights(policy)
+        found = flat.gradient(chances, self.zeta, self.mdp.discount, _solver(flat.matrix(chances)))
         if not math.isfinite(found.mean) or not found.variance > -_TOLERANCE * found.mean**2:
             raise SolverError("a policy whose episodes hardly ever end")
         return self._point(weights, policy, found)

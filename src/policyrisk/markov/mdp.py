@@ -53,7 +53,7 @@ class PolicyGradient(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class ActionBranches:
     """The branches of all actions as one table; of each, what a policy weighs and what it does not."""
 
     n: int
@@ -65,7 +65,7 @@ class Steps:
     reward: Floats  # (branches,)
 
     @classmethod
-    def of(cls, parts: Sequence[Branches]) -> Steps:
+    def of(cls, parts: Sequence[Branches]) -> ActionBranches:
         """The table of one table per action."""
         columns = [
             (part.row, np.full(part.successor.size, a), part.successor, part.probability, part.reward)
@@ -186,16 +186,16 @@ class MDP:
         array([[-0.444444,  0.444444]])
         """
         chain = self.chain(policy)
-        weights = self._steps.weights(as_policy(policy, self.n, self.actions))
+        weights = self._flat.weights(as_policy(policy, self.n, self.actions))
 
         def solve(factor: float, b: Floats, transpose: bool) -> Floats:
             return chain.resolvent(factor).solve(b, transpose=transpose)[0]
 
-        return self._steps.gradient(weights, chain.start_distribution(start), self.discount, solve)
+        return self._flat.gradient(weights, chain.start_distribution(start), self.discount, solve)
 
     @cached_property
-    def _steps(self) -> Steps:
-        return Steps.of(self.branches)
+    def _flat(self) -> ActionBranches:
+        return ActionBranches.of(self.branches)
 
     def improve(
         self,
