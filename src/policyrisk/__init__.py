@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from policyrisk import errors as errors
     from policyrisk import plotting as plotting
     from policyrisk import readers as readers
+    from policyrisk.control.actor_critic import ActorCritic as ActorCritic
     from policyrisk.control.frontier import frontier as frontier
+    from policyrisk.control.softmax import SoftmaxPolicy as SoftmaxPolicy
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.evaluation import Evaluation as Evaluation
     from policyrisk.evaluation import evaluate as evaluate
@@ -58,6 +60,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ActionFeatures": "policyrisk.features",
+    "ActorCritic": "policyrisk.control.actor_critic",
     "Evaluation": "policyrisk.evaluation",
     "Fourier": "policyrisk.features",
     "FunctionFeatures": "policyrisk.features",
@@ -74,6 +77,7 @@ _HOMES = {
     "RadialBasis": "policyrisk.features",
     "ReturnForest": "policyrisk.montecarlo",
     "RiskFunction": "policyrisk.risk",
+    "SoftmaxPolicy": "policyrisk.control.softmax",
     "StepSize": "policyrisk.td",
     "TD": "policyrisk.td",
     "Tabular": "policyrisk.features",

@@ -75,7 +75,7 @@ class SoftmaxPolicy:
         return SoftmaxPolicy(self.features, self.actions, parameters.reshape(self.weights.shape))
 
     def score(self, states: npt.ArrayLike, actions: Ints, factors: Floats) -> Floats:
-        """Σ_t factors_t ∇log π(a_t|x_t) over n states, actions and factors, in the shape of the parameters."""
+        """Σ_t factors_t ∇log π(a_t|x_t) over n states and actions, as the parameters are laid out."""
         phi = self.features(as_states(states))
         push = -np.asarray(softmax(phi @ self.weights, axis=1))
         push[np.arange(len(push)), actions] += 1.0
