@@ -3,6 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from scipy import stats
 
 import policyrisk as pr
 from policyrisk import criteria
@@ -85,6 +86,65 @@ def test_saved_and_loaded(tmp_path):
     policy.save(tmp_path / "policy.npz")
     again = pr.SoftmaxPolicy.load(tmp_path / "policy.npz")
     assert np.array_equal(again(PORTFOLIO.states), policy(PORTFOLIO.states))
+
+
+# --- Gaussian policies -----------------------------------------------------------------------------
+
+
+def test_gaussian_score_by_finite_differences():
+    rng = np.random.default_rng(1)
+    phi = pr.Polynomial(1, [0, 0], [1, 1])
+    policy = pr.GaussianPolicy(phi, 2, rng.normal(size=(3, 2)), [-0.3, 0.4])
+    states, actions, factors = rng.random((5, 2)), rng.normal(size=(5, 2)), rng.normal(size=5)
+
+    def log_density(parameters):
+        moved = policy.with_parameters(parameters)
+        return stats.norm.logpdf(actions, moved(states), np.exp(moved.log_std)).sum(axis=1) @ factors
+
+    h, basis = 1e-6, np.eye(8)
+    slopes = [
+        (log_density(policy.parameters + h * e) - log_density(policy.parameters - h * e)) / (2 * h)
+        for e in basis
+    ]
+    assert policy.score(states, actions, factors) == pytest.approx(slopes, abs=1e-7)
+
+
+def test_gaussian_samples_have_its_mean_and_std(tmp_path):
+    policy = pr.GaussianPolicy(pr.Polynomial(1, [0], [1]), 1, [[1.0], [2.0]], [np.log(0.5)])
+    drawn = policy.sample(np.full((20_000, 1), 0.25), seed=0)
+    assert abs(drawn.mean() - 1.5) < 4 * 0.5 / np.sqrt(20_000)
+    assert drawn.std() == pytest.approx(0.5, rel=4 / np.sqrt(40_000))
+    policy.save(tmp_path / "policy.npz")
+    again = pr.GaussianPolicy.load(tmp_path / "policy.npz")
+    assert np.array_equal(again.parameters, policy.parameters)
+
+
+class Stake(gym.Env):
+    """One step: a stake a earns a(1 + ε), ε ~ N(0, 1); mean a, variance a²."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float64)
+    action_space = gym.spaces.Box(-10.0, 10.0, (1,), np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1), {}
+
+    def step(self, action):
+        stake = float(action[0])
+        return np.ones(1), stake * (1.0 + self.np_random.standard_normal()), True, False, {}
+
+
+def test_continuous_actions_find_the_best_stake():
+    """m − v/2 = a − a²/2 less what the policy's own randomness costs: a = 1 with σ → 0."""
+    constant = pr.Polynomial(0, [0], [1])
+    start = pr.GaussianPolicy(constant, 1, [[0.2]], [np.log(0.4)])
+    search = pr.ActorCritic(
+        start, criteria.MeanMinusVariance(0.5), pr.LSTD(constant), episodes=60, iterations=40, step=0.15
+    )
+    better = search.fit(Stake(), seed=0)
+    assert better.policy.weights[0, 0] == pytest.approx(1.0, abs=0.2)
+    assert better.policy.log_std[0] < np.log(0.4) - 0.5
+    assert better.history[-1, 4] > better.history[0, 4]
 
 
 # --- the gradient ----------------------------------------------------------------------------------

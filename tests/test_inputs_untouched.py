@@ -646,6 +646,11 @@ def portfolio(given: Given) -> Any:
 @use(
     "ActorCritic",
     "ActorCritic.fit",
+    "GaussianPolicy",
+    "GaussianPolicy.__call__",
+    "GaussianPolicy.sample",
+    "GaussianPolicy.score",
+    "GaussianPolicy.with_parameters",
     "SoftmaxPolicy",
     "SoftmaxPolicy.__call__",
     "SoftmaxPolicy.probabilities",
@@ -661,7 +666,11 @@ def softmax_policy(given: Given) -> Any:
     score = policy.score(states, given.array([0, 1], np.int64), given.array([1.0, 2.0]))
     search = pr.ActorCritic(policy, pr.criteria.Sharpe(), pr.LSTD(phi), episodes=20, iterations=2)
     better = search.fit(game, seed=0, starts=lambda n, generator: np.tile(states[:1], (n, 1)))
-    return [policy(states), policy.probabilities(states), other.weights, score, better.policy.weights]
+    drawn = pr.GaussianPolicy(phi, 1, given.array(np.ones((32, 1))), given.array([0.5]))
+    moved = drawn.with_parameters(given.array(np.arange(33.0)))
+    push = drawn.score(states, given.array([[0.0], [1.0]]), given.array([1.0, 2.0]))
+    found = [drawn(states), drawn.sample(states, seed=0), moved.weights, push]
+    return [policy(states), policy.probabilities(states), other.weights, score, better.policy.weights, *found]
 
 
 @use("plotting.plot_check", "plotting.plot_line", "plotting.plot_map", "plotting.plot_mean_std")

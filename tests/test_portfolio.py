@@ -176,6 +176,7 @@ def test_mean_less_variance_is_at_least_what_is_known(period, c, least):
     assert chain.mean()[0] - c * chain.variance()[0] >= least
 
 
+@pytest.mark.slow
 def test_reproduce_portfolio(tmp_path, capsys):
     arguments = ["--c", "0.1", "--episodes", "100", "--iterations", "3", "--restarts", "0"]
     assert cli.run(["reproduce", "portfolio", "--out", str(tmp_path), *arguments]) == 0

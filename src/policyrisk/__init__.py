@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from policyrisk import readers as readers
     from policyrisk.control.actor_critic import ActorCritic as ActorCritic
     from policyrisk.control.frontier import frontier as frontier
+    from policyrisk.control.gaussian import GaussianPolicy as GaussianPolicy
     from policyrisk.control.softmax import SoftmaxPolicy as SoftmaxPolicy
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.evaluation import Evaluation as Evaluation
@@ -64,6 +65,7 @@ _HOMES = {
     "Evaluation": "policyrisk.evaluation",
     "Fourier": "policyrisk.features",
     "FunctionFeatures": "policyrisk.features",
+    "GaussianPolicy": "policyrisk.control.gaussian",
     "Joint": "policyrisk.features",
     "LSTD": "policyrisk.lstd",
     "LSTDQ": "policyrisk.lstd",

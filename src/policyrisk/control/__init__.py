@@ -2,6 +2,7 @@
 
 from policyrisk.control.actor_critic import ActorCritic, ActorCriticResult
 from policyrisk.control.frontier import Frontier, FrontierPoint, frontier
+from policyrisk.control.gaussian import GaussianPolicy
 from policyrisk.control.pinball import pinball_policy, train_pinball
 from policyrisk.control.policy import GreedyPolicy
 from policyrisk.control.sarsa import Falling, Sarsa, SarsaResult
@@ -13,6 +14,7 @@ __all__ = [
     "Falling",
     "Frontier",
     "FrontierPoint",
+    "GaussianPolicy",
     "GreedyPolicy",
     "Sarsa",
     "SarsaResult",

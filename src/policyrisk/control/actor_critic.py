@@ -58,21 +58,17 @@ class Actor(Protocol):
     """A policy with parameters whose probabilities have a gradient."""
 
     @property
-    def actions(self) -> int:
-        """The number of actions."""
-
-    @property
     def parameters(self) -> Floats:
         """In one row."""
 
     def with_parameters(self, parameters: Floats) -> Any:
         """The policy with other parameters."""
 
-    def score(self, states: npt.ArrayLike, actions: Ints, factors: Floats) -> Floats:
+    def score(self, states: npt.ArrayLike, actions: Any, factors: Floats) -> Floats:
         """Σ_t factors_t ∇log π(a_t|x_t)."""
 
     def __call__(self, states: npt.ArrayLike) -> Floats:
-        """π(a|x), of shape (n, actions)."""
+        """π(a|x), of shape (n, actions), of policies that choose among some."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,9 +102,9 @@ class ActorCriticResult:
 class ActorCritic:
     """Steps along the sampled gradient of a criterion of mean and variance that has no constraint.
 
-    ``policy`` is where it starts, a :class:`SoftmaxPolicy` for example; ``critic`` an :class:`LSTD` whose
-    discount is that of the returns. ``episodes`` are run in each of the ``iterations``, and ``step`` is
-    Adam's first step size, about how far a parameter moves in an iteration.
+    ``policy`` is where it starts, a :class:`SoftmaxPolicy` or a :class:`GaussianPolicy`; ``critic`` an
+    :class:`LSTD` whose discount is that of the returns. ``episodes`` are run in each of the ``iterations``,
+    and ``step`` is Adam's first step size, about how far a parameter moves in an iteration.
 
     >>> import policyrisk as pr
     >>> portfolio = pr.domains.Portfolio()
@@ -121,7 +117,7 @@ class ActorCritic:
     True
     """
 
-    policy: Any
+    policy: Actor
     criterion: Any
     critic: LSTD
     episodes: int = 1000
@@ -161,7 +157,7 @@ class ActorCritic:
 
         ``simulator`` is one of our domains, whose ``starts(n, generator)`` give the start states of n
         episodes (by default its ``sample_starts``), or whatever :func:`policyrisk.rollout` runs, a Gymnasium
-        environment or its id, with discrete actions. With a ``checkpoint`` an interrupted run goes on by
+        environment or its id. With a ``checkpoint`` an interrupted run goes on by
         ``resume=True``, and ends as if nothing had happened.
         """
         play = _player(simulator, self.episodes, starts, as_count(max_steps, "max_steps", 1))
@@ -312,7 +308,16 @@ def _player(simulator: Any, episodes: int, starts: Starts | None, max_steps: int
             raise InvalidInputError(
                 f"starts must be None for a Gymnasium environment, got {starts!r}; its reset decides"
             )
-        return lambda policy, seed: rollout(simulator, policy.__call__, episodes, seed, max_steps=max_steps)
+
+        def play_env(policy: Any, seed: np.random.SeedSequence) -> Trajectories:
+            follow, env_seed = policy.__call__, seed
+            if hasattr(policy, "sample"):  # continuous actions, drawn here
+                acts, env_seed = seed.spawn(2)
+                rng = np.random.default_rng(acts)
+                follow = lambda states: policy.sample(states, rng)  # noqa: E731
+            return rollout(simulator, follow, episodes, env_seed, max_steps=max_steps)
+
+        return play_env
     drawn = starts_of(simulator, starts)
 
     def play(policy: Any, seed: np.random.SeedSequence) -> Trajectories:

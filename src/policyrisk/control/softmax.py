@@ -43,11 +43,7 @@ class SoftmaxPolicy:
     weights: Floats  # (features.size, actions)
 
     def __init__(self, features: Features, actions: int, weights: npt.ArrayLike | None = None) -> None:
-        if not isinstance(features, Features):
-            raise InvalidInputError(
-                f"features must be a map from states to features, got {type(features).__name__}; pass for "
-                "example TileCoding(low, high, bins)"
-            )
+        check_features(features)
         self.features = features
         self.actions = as_count(actions, "actions", 1)
         shape = (features.size, self.actions)
@@ -131,3 +127,12 @@ class SoftmaxPolicy:
     def load(cls, path: str | PathLike[str]) -> SoftmaxPolicy:
         """The policy that :meth:`save` wrote."""
         return cls(**records.load(path, "SoftmaxPolicy", dict))
+
+
+def check_features(features: object) -> None:
+    """Raise unless they are a map from states to features."""
+    if not isinstance(features, Features):
+        raise InvalidInputError(
+            f"features must be a map from states to features, got {type(features).__name__}; pass for "
+            "example TileCoding(low, high, bins)"
+        )
