@@ -102,6 +102,7 @@ def test_every_command_has_json_and_random_ones_a_seed(capsys):
         ("query",): False,
         ("reproduce", "chain"): False,
         ("reproduce", "pinball"): True,
+        ("reproduce", "portfolio"): True,
         ("train", "pinball"): True,
     }
     for command, is_random in commands.items():

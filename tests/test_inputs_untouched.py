@@ -643,6 +643,36 @@ def portfolio(given: Given) -> Any:
     return [*found, game.returns(policy, states, seed=1).returns]
 
 
+@use(
+    "ActorCritic",
+    "ActorCritic.fit",
+    "GaussianPolicy",
+    "GaussianPolicy.__call__",
+    "GaussianPolicy.sample",
+    "GaussianPolicy.score",
+    "GaussianPolicy.with_parameters",
+    "SoftmaxPolicy",
+    "SoftmaxPolicy.__call__",
+    "SoftmaxPolicy.probabilities",
+    "SoftmaxPolicy.score",
+    "SoftmaxPolicy.with_parameters",
+)
+def softmax_policy(given: Given) -> Any:
+    game = pr.domains.Portfolio()
+    phi = game.features()
+    policy = pr.SoftmaxPolicy(phi, 2, given.array(np.arange(64.0).reshape(32, 2) / 64))
+    states = given.array(game.states[[5, 900]])
+    other = policy.with_parameters(given.array(np.arange(64.0)))
+    score = policy.score(states, given.array([0, 1], np.int64), given.array([1.0, 2.0]))
+    search = pr.ActorCritic(policy, pr.criteria.Sharpe(), pr.LSTD(phi), episodes=20, iterations=2)
+    better = search.fit(game, seed=0, starts=lambda n, generator: np.tile(states[:1], (n, 1)))
+    drawn = pr.GaussianPolicy(phi, 1, given.array(np.ones((32, 1))), given.array([0.5]))
+    moved = drawn.with_parameters(given.array(np.arange(33.0)))
+    push = drawn.score(states, given.array([[0.0], [1.0]]), given.array([1.0, 2.0]))
+    found = [drawn(states), drawn.sample(states, seed=0), moved.weights, push]
+    return [policy(states), policy.probabilities(states), other.weights, score, better.policy.weights, *found]
+
+
 @use("plotting.plot_check", "plotting.plot_line", "plotting.plot_map", "plotting.plot_mean_std")
 def plotted(given: Given) -> Any:
     box = {"low": [0.0, 0.0], "high": [1.0, 1.0]}
@@ -669,6 +699,9 @@ def plotted(given: Given) -> Any:
 NOT_USED = {
     "MomentEquations.solve": "takes a number and what makes systems",
     "RiskFunction.load": "takes a path and a function",
+    "control.ActorCriticResult": "a record that is only made",
+    "control.Frontier": "a record that is only made",
+    "control.FrontierPoint": "a record that is only made",
     "plotting.plot_frontier": "reads a record of plain numbers",
     "MDP.from_branches": "keeps the tables that it is given",
     "MarkovChain.from_branches": "keeps the table that it is given",

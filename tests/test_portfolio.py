@@ -1,11 +1,14 @@
 """The portfolio: simulator, exact process and environment are one thing, with the known figures."""
 
+import json
+
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
 import policyrisk as pr
+from policyrisk import cli
 from policyrisk.criteria import MeanMinusStd, MeanMinusVariance
 from policyrisk.domains import UniformPolicy
 from policyrisk.errors import InvalidInputError, MismatchError
@@ -171,3 +174,19 @@ def test_mean_less_variance_is_at_least_what_is_known(period, c, least):
     better = PORTFOLIO.mdp.improve(MeanMinusVariance(c), features=features, restarts=1)
     chain = PORTFOLIO.mdp.chain(better.policy)
     assert chain.mean()[0] - c * chain.variance()[0] >= least
+
+
+@pytest.mark.slow
+def test_reproduce_portfolio(tmp_path, capsys):
+    arguments = ["--c", "0.1", "--episodes", "100", "--iterations", "3", "--restarts", "0"]
+    assert cli.run(["reproduce", "portfolio", "--out", str(tmp_path), *arguments]) == 0
+    told = capsys.readouterr().out
+    assert "always invest" in told
+    assert "from episodes" in told
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["simple"]["always invest"] == pytest.approx([65.948313, 47.143059], abs=1e-6)
+    assert result["improved"]["slots and rate"][0][2] >= 61.17
+    assert result["improved"]["and the period"][0][2] >= 63.17
+    mean, variance, value = result["improved"]["from episodes"][0]
+    assert value == pytest.approx(mean - 0.1 * variance)
+    assert (tmp_path / "portfolio.png").read_bytes().startswith(b"\x89PNG")

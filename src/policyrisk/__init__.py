@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from policyrisk import errors as errors
     from policyrisk import plotting as plotting
     from policyrisk import readers as readers
+    from policyrisk.control.actor_critic import ActorCritic as ActorCritic
     from policyrisk.control.frontier import frontier as frontier
+    from policyrisk.control.gaussian import GaussianPolicy as GaussianPolicy
+    from policyrisk.control.softmax import SoftmaxPolicy as SoftmaxPolicy
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.evaluation import Evaluation as Evaluation
     from policyrisk.evaluation import evaluate as evaluate
@@ -58,9 +61,11 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ActionFeatures": "policyrisk.features",
+    "ActorCritic": "policyrisk.control.actor_critic",
     "Evaluation": "policyrisk.evaluation",
     "Fourier": "policyrisk.features",
     "FunctionFeatures": "policyrisk.features",
+    "GaussianPolicy": "policyrisk.control.gaussian",
     "Joint": "policyrisk.features",
     "LSTD": "policyrisk.lstd",
     "LSTDQ": "policyrisk.lstd",
@@ -74,6 +79,7 @@ _HOMES = {
     "RadialBasis": "policyrisk.features",
     "ReturnForest": "policyrisk.montecarlo",
     "RiskFunction": "policyrisk.risk",
+    "SoftmaxPolicy": "policyrisk.control.softmax",
     "StepSize": "policyrisk.td",
     "TD": "policyrisk.td",
     "Tabular": "policyrisk.features",

@@ -28,9 +28,9 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
         if self._shown:
             self._progress.stop()
 
-    def advance(self, by: int = 1) -> None:
-        """``by`` more of the total are done."""
-        self._progress.advance(self._task, by)
+    def advance(self, by: int = 1, told: str | None = None) -> None:
+        """``by`` more of the total are done; ``told`` takes the place of the name."""
+        self._progress.update(self._task, advance=by, description=told)
         if not self._shown and self._console.is_terminal and time.monotonic() - self._began > _PATIENCE:
             self._shown = True
             self._progress.start()

@@ -11,6 +11,7 @@ from policyrisk.cli.shared import AsJson, Ray, RayAddress, as_json_text, cluster
 
 if TYPE_CHECKING:
     from policyrisk.paper.chain import ChainResult
+    from policyrisk.paper.portfolio import PortfolioResult
     from policyrisk.simulation.cuda import Device
 
 app = typer.Typer(help="Redraw the paper's experiments.", no_args_is_help=True)
@@ -59,6 +60,48 @@ def _chain_text(result: ChainResult, paths: list[Path]) -> str:
         "Written: " + ", ".join(map(str, paths)),
     ]
     return "\n".join(lines)
+
+
+@app.command("portfolio")
+def reproduce_portfolio(
+    out: Annotated[Path, typer.Option(help="Folder for result.json and portfolio.png.")] = Path(
+        "results/portfolio"
+    ),
+    c: Annotated[
+        list[float] | None, typer.Option(help="What a unit of variance costs; again for more.")
+    ] = None,
+    episodes: Annotated[int, typer.Option(help="Episodes of an iteration.")] = 1000,
+    iterations: Annotated[int, typer.Option(help="Iterations of the actor-critic.")] = 200,
+    restarts: Annotated[int, typer.Option(help="Random starts of the exact gradient.")] = 1,
+    seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """A liquid and a non-liquid asset: policies improved by mean − c·variance, exactly and from episodes."""
+    from policyrisk.paper import portfolio
+
+    given = portfolio.PortfolioParameters()
+    parameters = portfolio.PortfolioParameters(
+        tuple(c) if c else given.c, restarts, episodes, iterations, given.step, seed
+    )
+    result = portfolio.run(parameters)
+    paths = portfolio.write(result, out)
+    typer.echo(as_json_text(result.to_dict()) if as_json else _portfolio_text(result, paths))
+
+
+def _portfolio_text(result: PortfolioResult, paths: list[Path]) -> str:
+    from policyrisk._core.text import number, table
+
+    rows = [
+        [name, "", number(mean), number(variance), ""] for name, (mean, variance) in result.simple.items()
+    ]
+    for kind, found in result.improved.items():
+        rows += [
+            [kind, f"{c:g}", *(number(value) for value in row)]
+            for c, row in zip(result.parameters.c, found, strict=True)
+        ]
+    return table(["policy", "c", "mean", "variance", "mean − c·variance"], rows) + (
+        "\nWritten: " + ", ".join(map(str, paths))
+    )
 
 
 @app.command("pinball")

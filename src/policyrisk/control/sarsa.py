@@ -139,7 +139,7 @@ class Sarsa:
         learner = _Learner(self, count, keys(rng))
         if hasattr(domain, "compiled"):
             learner.check_actions(domain.actions)
-            learner.run_compiled(domain, _starts_of(domain, starts), rng, most)
+            learner.run_compiled(domain, starts_of(domain, starts), rng, most)
         elif hasattr(domain, "reset") and hasattr(domain, "action_space"):
             if starts is not None:
                 raise InvalidInputError(
@@ -291,7 +291,8 @@ class _Learner:
             )
 
 
-def _starts_of(domain: Any, starts: Starts | None) -> Starts:
+def starts_of(domain: Any, starts: Starts | None) -> Starts:
+    """The given function of start states, or the domain's own."""
     if starts is not None:
         return starts
     if not hasattr(domain, "sample_starts"):

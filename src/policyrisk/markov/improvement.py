@@ -11,6 +11,9 @@ wrong action; so every climb is three, with weights within ±2, ±4 and ±16 (in
 value): the first settles what is worth being certain of while no probability is small, the last has
 probabilities down to 1e-14.
 
+Such criteria have many local optima. Climbs start from the given policy, from the uniform one, from those
+with the largest mean and the smallest variance, which are climbed to first, and from random ones.
+
 A constraint g(m, v) ≥ 0 is met by an augmented Lagrangian: climbs of
 
     f − (max(0, λ − μg)² − λ²) / 2μ,      after each of which λ ← max(0, λ − μg)
@@ -50,10 +53,12 @@ from policyrisk.errors import (
     InvalidInputError,
     SolverError,
 )
+from policyrisk.markov.branches import Sparse
 from policyrisk.markov.decisions import as_policy
+from policyrisk.markov.linear import Corrector, Resolvent, choose
 
 if TYPE_CHECKING:
-    from policyrisk.markov.mdp import MDP
+    from policyrisk.markov.mdp import MDP, PolicyGradient, Solve
 
 Slope: TypeAlias = tuple[float, float, float]  # a function of mean and variance: its value and derivatives
 
@@ -125,15 +130,20 @@ def improve(
             f"{criterion!r}; pass one of those, or give it `slopes`, `slack` and `larger_is_better`"
         )
     phi = _as_features(features, mdp.n)
-    rng, shape = generator(seed), (phi.shape[1], mdp.actions)
-    starts = [(np.zeros(shape), 0)]
+    rng, uniform, last = generator(seed), np.zeros((phi.shape[1], mdp.actions)), len(_BOUNDS) - 1
+    starts = [(uniform, 0)]
     if policy is not None:
         given = _weights_near(as_policy(policy, mdp.n, mdp.actions), phi)
-        starts = [(given, len(_BOUNDS) - 1), (given, 0), *starts]  # as it is, and softened
-    starts += [(rng.standard_normal(shape), 0) for _ in range(as_count(restarts, "restarts"))]
-    problem = _Problem(mdp, criterion, phi, start, as_count(iterations, "iterations", 1))
+        starts = [(given, last), (given, 0), *starts]  # as it is, and softened
+    count, most = as_count(restarts, "restarts"), as_count(iterations, "iterations", 1)
+    starts += [(rng.standard_normal(uniform.shape), 0) for _ in range(count)]
+    problem = _Problem(mdp, criterion, phi, start, most)
     climbs = []
-    with ProgressBar(f"improving {criterion}", len(starts)) as bar:
+    with ProgressBar(f"improving {criterion}", len(starts) + len(_EXTREMES)) as bar:
+        for extreme in _EXTREMES:
+            end = _Climb(_Problem(mdp, extreme, phi, start, most), uniform, 0).best
+            starts += [] if end is None else [(end.weights, last), (end.weights, 1)]
+            bar.advance()
         for weights, first in starts:
             climbs.append(_Climb(problem, weights, first))
             bar.advance()
@@ -171,7 +181,7 @@ class _Problem:
         self.largest: Floats = largest.max(axis=0).toarray().ravel()
         self.largest[self.largest == 0.0] = 1.0
         uniform = np.zeros((phi.shape[1], mdp.actions))
-        self.zeta = mdp._mixed(self.policy(uniform)).start_distribution(start)
+        self.zeta = mdp.chain(self.policy(uniform)).start_distribution(start)
         point = self.at(uniform)
         self.variance = point.variance if point.variance > 0 else max(point.mean**2, 1.0)
         self.middle = point.aim[0] if math.isfinite(point.aim[0]) else 0.0
@@ -188,20 +198,25 @@ class _Problem:
 
     def at(self, weights: Floats) -> Point:
         """The point of weights (k, actions)."""
-        return self._at(weights, self.policy(weights))
+        flat, policy = self.mdp._flat, self.policy(weights)
+        chances = flat.weights(policy)
+        found = flat.gradient(chances, self.zeta, self.mdp.discount, _solver(flat.matrix(chances)))
+        if not math.isfinite(found.mean) or not found.variance > -_TOLERANCE * found.mean**2:
+            raise SolverError("a policy whose episodes hardly ever end")
+        return self._point(weights, policy, found)
 
     def rounded(self, point: Point) -> Point:
         """The point without its smallest probabilities, unless that makes it worse."""
         policy = np.where(point.policy < _SURE, 0.0, point.policy)
         try:
-            sure = self._at(point.weights, policy / policy.sum(axis=1, keepdims=True))
+            policy /= policy.sum(axis=1, keepdims=True)
+            sure = self._point(point.weights, policy, self.mdp.gradient(policy, self.zeta))
         except (ImproperPolicyError, SolverError, InvalidInputError):
             return point
         feasible = self.violation(sure) <= self.violation(point)
         return sure if feasible and sure.aim[0] >= point.aim[0] else point
 
-    def _at(self, weights: Floats, policy: Floats) -> Point:
-        found = self.mdp._gradient(self.mdp._mixed(policy), self.zeta)
+    def _point(self, weights: Floats, policy: Floats, found: PolicyGradient) -> Point:
         m, v = found.mean, found.variance
         value, by_mean, by_variance = self.criterion.slopes(m, v)
         gradients = (
@@ -214,6 +229,23 @@ class _Problem:
     def violation(self, point: Point) -> float:
         """How far outside the constraint a point is, in its unit; 0 inside."""
         return 0.0 if point.slack is None else max(-point.slack[0] / self.slack_unit, 0.0)
+
+
+class _Extreme(NamedTuple):
+    """A weighted sum of mean and variance, as a criterion."""
+
+    by_mean: float
+    by_variance: float
+    larger_is_better: bool = True
+
+    def slopes(self, mean: float, variance: float) -> Slope:
+        return self.by_mean * mean + self.by_variance * variance, self.by_mean, self.by_variance
+
+    def slack(self, mean: float, variance: float) -> None:
+        return None
+
+
+_EXTREMES = (_Extreme(1.0, 0.0), _Extreme(0.0, -1.0))  # the boldest policy, and the most careful one
 
 
 class _NoRiskError(Exception):
@@ -323,6 +355,20 @@ class _Climb:
             by_mean += pressure * mean_inside
             by_variance += pressure * variance_inside
         return value, by_mean * point.mean_gradient + by_variance * point.variance_gradient
+
+
+def _solver(P: Sparse) -> Solve:
+    """The solves of one policy: a direct method's first answer will do for a gradient."""
+    methods: dict[float, Corrector] = {}
+
+    def solve(factor: float, b: Floats, transpose: bool) -> Floats:
+        if factor not in methods:
+            methods[factor] = choose(P, factor)
+        if not methods[factor].together:  # an iterative one
+            return Resolvent(P, factor).solve(b, transpose=transpose)[0]
+        return methods[factor].correct(b[:, None], 0.0, transpose=transpose).d[:, 0]
+
+    return solve
 
 
 def _as_features(features: object, n: int) -> Matrix:

@@ -22,19 +22,25 @@ which changes no variance: nothing large is subtracted, as M − J² does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Seed, as_number
-from policyrisk.markov.branches import Branches, mix
+from policyrisk._core.arrays import Floats, Ints, Seed, as_number
+from policyrisk.markov.branches import Branches, Sparse, mix
 from policyrisk.markov.chain import MarkovChain
 from policyrisk.markov.decisions import as_policy, by_action
 
 if TYPE_CHECKING:
     from policyrisk.markov.improvement import Improvement
+
+
+Solve: TypeAlias = Callable[[float, Floats, bool], Floats]  # x of (I − factor·P) x = b, or of its transpose
 
 
 class PolicyGradient(NamedTuple):
@@ -44,6 +50,77 @@ class PolicyGradient(NamedTuple):
     variance: float
     by_mean: Floats  # (n, actions): ∂m/∂π(a|x)
     by_variance: Floats  # (n, actions): ∂v/∂π(a|x)
+
+
+@dataclass(frozen=True, eq=False)
+class ActionBranches:
+    """The branches of all actions as one table; of each, what a policy weighs and what it does not."""
+
+    n: int
+    actions: int
+    row: Ints  # (branches,)
+    action: Ints  # (branches,)
+    successor: Ints  # (branches,): n for the end
+    probability: Floats  # (branches,) given the action
+    reward: Floats  # (branches,)
+
+    @classmethod
+    def of(cls, parts: Sequence[Branches]) -> ActionBranches:
+        """The table of one table per action."""
+        columns = [
+            (part.row, np.full(part.successor.size, a), part.successor, part.probability, part.reward)
+            for a, part in enumerate(parts)
+        ]
+        return cls(parts[0].n, len(parts), *(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+    def weights(self, policy: Floats) -> Floats:
+        """The probability (branches,) of each under a policy (n, actions)."""
+        weights: Floats = policy[self.row, self.action] * self.probability
+        return weights
+
+    def matrix(self, weights: Floats) -> Sparse:
+        """P of shape (n, n)."""
+        indptr, indices, place = self._pattern
+        data = np.bincount(place, weights=weights, minlength=indices.size + 1)[:-1]
+        return sp.csr_array((data, indices, indptr), shape=(self.n, self.n))
+
+    @cached_property
+    def _pattern(self) -> tuple[Ints, Ints, Ints]:
+        """P's rows and columns, and the entry of each branch, one past the last for those that end."""
+        going = self.successor < self.n
+        cells, place = np.unique(self.row[going] * self.n + self.successor[going], return_inverse=True)
+        indptr = np.searchsorted(cells, np.arange(self.n + 1) * self.n)
+        where = np.full(self.row.size, cells.size)
+        where[going] = place
+        return indptr, cells % self.n, where
+
+    def gradient(self, weights: Floats, zeta: Floats, gamma: float, solve: Solve) -> PolicyGradient:
+        """The module's formulas."""
+
+        def expect(values: Floats) -> Floats:
+            sums = np.bincount(self.row, weights=weights * values, minlength=self.n)
+            return sums.astype(np.float64, copy=False)
+
+        def by_action(values: Floats) -> Floats:
+            sums = np.bincount(
+                self.row * self.actions + self.action,
+                weights=self.probability * values,
+                minlength=self.n * self.actions,
+            )
+            return sums.astype(np.float64, copy=False).reshape(self.n, self.actions)
+
+        J = solve(gamma, expect(self.reward), False)
+        delta = self.reward + gamma * np.append(J, 0.0)[self.successor] - J[self.row]
+        V = solve(gamma**2, expect(delta**2), False)
+        A = by_action(delta)
+        W = by_action(delta**2 + gamma**2 * np.append(V, 0.0)[self.successor])
+        m = float(zeta @ J)
+        v = float(zeta @ V + zeta @ (J - m) ** 2)
+        q_2 = solve(gamma**2, zeta, True)
+        q_1 = q_2 if gamma == 1.0 else solve(gamma, zeta, True)
+        carried = np.bincount(self.successor, weights=weights * delta * q_2[self.row], minlength=self.n + 1)
+        u = solve(gamma, zeta * (J - m) + gamma * carried[:-1], True)
+        return PolicyGradient(m, v, q_1[:, None] * A, q_2[:, None] * W + 2.0 * u[:, None] * A)
 
 
 class MDP:
@@ -96,10 +173,8 @@ class MDP:
 
     def chain(self, policy: npt.ArrayLike) -> MarkovChain:
         """The chain of a policy: (n, actions), the probability of each action, or (n,) ints."""
-        return self._mixed(as_policy(policy, self.n, self.actions))
-
-    def _mixed(self, policy: Floats) -> MarkovChain:
-        return MarkovChain.from_branches(mix(self.branches, policy), self.discount)
+        probabilities = as_policy(policy, self.n, self.actions)
+        return MarkovChain.from_branches(mix(self.branches, probabilities), self.discount)
 
     def gradient(self, policy: npt.ArrayLike, start: npt.ArrayLike = 0) -> PolicyGradient:
         """Mean and variance of the return, and their derivatives by every probability of the policy.
@@ -111,30 +186,16 @@ class MDP:
         array([[-0.444444,  0.444444]])
         """
         chain = self.chain(policy)
-        return self._gradient(chain, chain.start_distribution(start))
+        weights = self._flat.weights(as_policy(policy, self.n, self.actions))
 
-    def _gradient(self, chain: MarkovChain, zeta: Floats) -> PolicyGradient:
-        gamma, J, V = self.discount, chain.mean(), chain.variance()
-        J_after, V_after = np.append(J, 0.0), np.append(V, 0.0)
+        def solve(factor: float, b: Floats, transpose: bool) -> Floats:
+            return chain.resolvent(factor).solve(b, transpose=transpose)[0]
 
-        def errors(branches: Branches) -> Floats:
-            """δ of every branch."""
-            delta: Floats = branches.reward + gamma * J_after[branches.successor] - J[branches.row]
-            return delta
+        return self._flat.gradient(weights, chain.start_distribution(start), self.discount, solve)
 
-        A, W = np.empty((self.n, self.actions)), np.empty((self.n, self.actions))
-        for a, branches in enumerate(self.branches):
-            delta = errors(branches)
-            A[:, a] = branches.expect(delta)
-            W[:, a] = branches.expect(delta**2 + gamma**2 * V_after[branches.successor])
-        m = float(zeta @ J)
-        v = float(zeta @ V + zeta @ (J - m) ** 2)
-        once = chain.resolvent(gamma)
-        q_2 = chain.resolvent(gamma**2).solve(zeta, transpose=True)[0]
-        carried = gamma * (chain.branches.matrix(errors(chain.branches)).T @ q_2)
-        u = once.solve(zeta * (J - m) + carried, transpose=True)[0]
-        q_1 = q_2 if gamma == 1.0 else once.solve(zeta, transpose=True)[0]
-        return PolicyGradient(m, v, q_1[:, None] * A, q_2[:, None] * W + 2.0 * u[:, None] * A)
+    @cached_property
+    def _flat(self) -> ActionBranches:
+        return ActionBranches.of(self.branches)
 
     def improve(
         self,
@@ -144,7 +205,7 @@ class MDP:
         seed: Seed = 0,
         *,
         features: object = None,
-        restarts: int = 3,
+        restarts: int = 2,
         iterations: int = 300,
     ) -> Improvement:
         """A policy that is better by a criterion of :mod:`policyrisk.criteria`, found by the exact gradient.
@@ -152,9 +213,10 @@ class MDP:
         ``start`` is a state's index or a distribution of shape (n,). Policies are the softmax of a table, or
         of ``features`` (n, k) of the states, dense or sparse: states with the same features act alike. L-BFGS
         starts from ``policy`` where one is given (with features, from the nearest softmax policy), from the
-        uniform one, and ``restarts`` times from random ones of the seed; the best that was found is kept, and
-        without features is no worse than the given one. Criteria of mean and variance have many local optima:
-        this is the best of those that were reached, no proof that there is none better.
+        uniform one, from those with the largest mean and the smallest variance, and ``restarts`` times from
+        random ones of the seed; the best that was found is kept, and without features is no worse than the
+        given one. Criteria of mean and variance have many local optima: this is the best of those that were
+        reached, no proof that there is none better.
 
         With a constraint, the answer meets it (to 1e-9 of the uniform policy's), or
         :class:`~policyrisk.errors.InfeasibleConstraintError` is raised.

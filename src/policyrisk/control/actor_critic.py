@@ -1,0 +1,330 @@
+"""Improving a policy from simulated episodes: the actor-critic of the paper's conclusion.
+
+Every iteration runs episodes of the policy π_w, fits the critic J̃, M̃ to them, and takes a step of w along the
+sampled gradient of a criterion f(m, v). With R_<t = Σ_{s<t} γ^s r_s and
+
+    δ^J_t = r_t + γ J̃(x_{t+1}) − J̃(x_t)
+    δ^M_t = r_t² + 2γ r_t J̃(x_{t+1}) + γ² M̃(x_{t+1}) − M̃(x_t)
+
+the gradients of the mean J_0 and of the second moment M_0 of the return are
+
+    ∇J_0 = E Σ_t γ^t ∇log π_t δ^J_t
+    ∇M_0 = E Σ_t ∇log π_t (γ^{2t} δ^M_t + 2γ^t R_<t δ^J_t)
+
+where the critic is exact, and ∇V_0 = ∇M_0 − 2 J_0 ∇J_0. So a step counts for the factor
+
+    γ^t δ^J_t (∂f/∂m + 2 ∂f/∂v (R_<t − J_0)) + γ^{2t} δ^M_t ∂f/∂v
+
+of ∇log π_t, in which J_0 is the mean return of the *other* episodes: a product of two estimates from the same
+episode would be biased. An episode that was cut off is completed by the critic.
+
+A critic that is not exact biases the gradient, the more the worse it follows how J and V change from one
+state to the next: give it features that do. Where V is simpler than M, use ``LSTD(…, variance="direct")``.
+
+Steps are Adam's (Kingma and Ba 2015), the step size falling linearly to 0 over the iterations.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._core.arrays import Floats, Ints, Seed, as_count, as_number, freeze
+from policyrisk._core.progress import ProgressBar
+from policyrisk._core.random import keys
+from policyrisk._core.text import number, table
+from policyrisk.control.sarsa import Starts, starts_of
+from policyrisk.errors import InvalidInputError, SolverError
+from policyrisk.lstd import LSTD
+from policyrisk.passes.checkpoint import Checkpoint
+from policyrisk.risk.start_sums import SampleReturns
+from policyrisk.risk.summary import Moments
+from policyrisk.simulation.rollouts import rollout
+from policyrisk.trajectories import Trajectories
+
+Run: TypeAlias = Callable[[Any, np.random.SeedSequence], Trajectories]  # a policy and a seed to episodes
+
+COLUMNS = ("mean", "mean_error", "std", "std_error", "value", "value_error")
+_FIRST, _SECOND = 0.9, 0.99  # Adam's memory of the gradient and of its square
+_WORK = "actor-critic"
+
+
+class Actor(Protocol):
+    """A policy with parameters whose probabilities have a gradient."""
+
+    @property
+    def parameters(self) -> Floats:
+        """In one row."""
+
+    def with_parameters(self, parameters: Floats) -> Any:
+        """The policy with other parameters."""
+
+    def score(self, states: npt.ArrayLike, actions: Any, factors: Floats) -> Floats:
+        """Σ_t factors_t ∇log π(a_t|x_t)."""
+
+    def __call__(self, states: npt.ArrayLike) -> Floats:
+        """π(a|x), of shape (n, actions), of policies that choose among some."""
+
+
+@dataclass(frozen=True, eq=False)
+class ActorCriticResult:
+    """An improved policy, and how the iterations that led to it went."""
+
+    policy: Any
+    criterion: Any
+    history: Floats  # (iterations, 6): mean, std and value of the criterion, each with its standard error
+
+    def __post_init__(self) -> None:
+        freeze(self)
+
+    def curve(self, of: str = "value") -> tuple[Ints, Floats]:
+        """The learning curve: the iterations' numbers, from 1, and one of the history's columns."""
+        if of not in COLUMNS:
+            raise InvalidInputError(f"of must be one of {', '.join(COLUMNS)}, got {of!r}; choose one")
+        return np.arange(1, len(self.history) + 1), self.history[:, COLUMNS.index(of)]
+
+    def __str__(self) -> str:
+        """The learning curve in ten lines."""
+        ends = np.unique(np.linspace(1, len(self.history), min(10, len(self.history))).round().astype(int))
+        rows = [
+            [str(end), *(f"{number(row[i])} ± {number(row[i + 1], 2)}" for i in (0, 2, 4))]
+            for end, row in zip(ends.tolist(), self.history[ends - 1], strict=True)
+        ]
+        return table(["iteration", "mean", "std", "value"], rows)
+
+
+@dataclass(frozen=True, eq=False)
+class ActorCritic:
+    """Steps along the sampled gradient of a criterion of mean and variance that has no constraint.
+
+    ``policy`` is where it starts, a :class:`SoftmaxPolicy` or a :class:`GaussianPolicy`; ``critic`` an
+    :class:`LSTD` whose discount is that of the returns. ``episodes`` are run in each of the ``iterations``,
+    and ``step`` is Adam's first step size, about how far a parameter moves in an iteration.
+
+    >>> import policyrisk as pr
+    >>> portfolio = pr.domains.Portfolio()
+    >>> phi = portfolio.features()
+    >>> critic = pr.LSTD(pr.Joint([pr.Polynomial(2, [0], [50], dims=[0]), phi]), variance="direct")
+    >>> start, criterion = pr.SoftmaxPolicy(phi, actions=2), pr.criteria.MeanMinusVariance(0.2)
+    >>> search = pr.ActorCritic(start, criterion, critic, episodes=200, iterations=10)
+    >>> better = search.fit(portfolio, seed=0)
+    >>> bool(better.history[-1, 4] > better.history[0, 4])
+    True
+    """
+
+    policy: Actor
+    criterion: Any
+    critic: LSTD
+    episodes: int = 1000
+    iterations: int = 300
+    step: float = 0.1
+
+    def __post_init__(self) -> None:
+        as_count(self.episodes, "episodes", 2)
+        as_count(self.iterations, "iterations", 1)
+        as_number(self.step, "step", 0.0, open_low=True)
+        if not all(hasattr(self.policy, name) for name in ("parameters", "with_parameters", "score")):
+            raise InvalidInputError(
+                "policy must be one with a gradient such as SoftmaxPolicy, got "
+                f"{type(self.policy).__name__}; give it `parameters`, `with_parameters` and `score`"
+            )
+        if not isinstance(self.critic, LSTD):
+            raise InvalidInputError(
+                f"critic must be an LSTD, got {type(self.critic).__name__}; pass LSTD(features)"
+            )
+        if not hasattr(self.criterion, "slopes") or self.criterion.slack(1.0, 1.0) is not None:
+            raise InvalidInputError(
+                "criterion must be one of mean and variance without a constraint, such as MeanMinusStd(1.0), "
+                f"got {self.criterion!r}; a penalty c·std or c·variance can take the place of a bound"
+            )
+
+    def fit(
+        self,
+        simulator: Any,
+        seed: Seed = None,
+        *,
+        starts: Starts | None = None,
+        max_steps: int = 10_000,
+        checkpoint: str | os.PathLike[str] | None = None,
+        resume: bool = False,
+    ) -> ActorCriticResult:
+        """Improve the policy on episodes of a simulator.
+
+        ``simulator`` is one of our domains, whose ``starts(n, generator)`` give the start states of n
+        episodes (by default its ``sample_starts``), or whatever :func:`policyrisk.rollout` runs, a Gymnasium
+        environment or its id. With a ``checkpoint`` an interrupted run goes on by
+        ``resume=True``, and ends as if nothing had happened.
+        """
+        play = _player(simulator, self.episodes, starts, as_count(max_steps, "max_steps", 1))
+        file = Checkpoint(_WORK, checkpoint, self._problem(simulator, max_steps))
+        state = self._begun(file, seed, resume)
+        with ProgressBar("improving", self.iterations) as bar:
+            bar.advance(len(state["history"]))
+            with file.saved_on_interrupt(lambda: state, lambda: f"{len(state['history'])} iterations"):
+                while len(state["history"]) < self.iterations:
+                    state |= self._iterate(state, play)
+                    bar.advance(1, _told(state["history"][-1]))
+                    file.save_if_due(state.copy)
+        if checkpoint is not None:
+            file.save(state)
+        policy = self.policy.with_parameters(state["parameters"])
+        return ActorCriticResult(policy, self.criterion, np.array(state["history"]))
+
+    def _problem(self, simulator: Any, max_steps: int) -> dict[str, Any]:
+        return {
+            "policy": repr(self.policy),
+            "criterion": repr(self.criterion),
+            "critic": repr((self.critic.features, self.critic.second_features, self.critic.lam)),
+            "discount": float(self.critic.discount),
+            "variance": self.critic.variance,
+            "episodes": self.episodes,
+            "iterations": self.iterations,
+            "step": float(self.step),
+            "simulator": simulator if isinstance(simulator, str) else repr(simulator),
+            "max_steps": max_steps,
+        }
+
+    def _begun(self, file: Checkpoint, seed: Seed, resume: bool) -> dict[str, Any]:
+        if resume and file.path is None:
+            raise InvalidInputError(
+                "checkpoint must be given with resume=True, got None; pass the path of the run to go on with"
+            )
+        if file.path is not None and file.path.exists():
+            if not resume:
+                raise InvalidInputError(
+                    f"checkpoint must not exist yet, got {file.path}; pass resume=True to go on, or delete it"
+                )
+            stored: dict[str, Any] = file.load()
+            return stored
+        nothing = np.zeros_like(self.policy.parameters)
+        return {
+            "key": [int(word) for word in keys(seed)],
+            "parameters": np.array(self.policy.parameters),
+            "first": nothing,
+            "second": nothing,
+            "history": [],
+        }
+
+    def _iterate(self, state: dict[str, Any], play: Run) -> dict[str, Any]:
+        """One iteration: episodes, critic, gradient, step."""
+        k = len(state["history"])
+        policy = self.policy.with_parameters(state["parameters"])
+        data = play(policy, np.random.SeedSequence([*state["key"], k]))
+        risk = self.critic.fit(data, error_bars=False)
+        J, M = risk.mean(data.states), risk.second_moment(data.states)
+        returns = completed_returns(data, J, self.critic.discount)
+        sample = SampleReturns.of(returns)
+        moments = Moments(sample.mean, sample.variance, sample.covariance(), sample.count, 0.95)
+        slopes = self.criterion.slopes(sample.mean, sample.variance)
+        factors = step_factors(data, J, M, returns, self.critic.discount, slopes[1], slopes[2])
+        gradient = policy.score(data.states[data.visited_rows], data.actions, factors) / len(data)
+        if not np.isfinite(gradient).all():
+            raise SolverError(
+                f"the gradient is not finite after {k} iterations, with mean {number(sample.mean)} and "
+                f"variance {number(sample.variance)}; pass a smaller step, or a criterion that has a "
+                "gradient where no risk is left"
+            )
+        up = gradient if self.criterion.larger_is_better else -gradient
+        first = _FIRST * state["first"] + (1.0 - _FIRST) * up
+        second = _SECOND * state["second"] + (1.0 - _SECOND) * up**2
+        direction = first / (1.0 - _FIRST ** (k + 1))
+        scale = np.sqrt(second / (1.0 - _SECOND ** (k + 1)))
+        size = self.step * (1.0 - k / self.iterations)
+        moved = state["parameters"] + size * direction / np.where(scale > 0.0, scale, 1.0)
+        value = self.criterion.assess(moments).value
+        row = [float(x) for e in (moments.mean, moments.std, value) for x in (e.value, e.standard_error)]
+        history = [*state["history"], row]
+        return {"parameters": moved, "first": first, "second": second, "history": history}
+
+
+def _told(row: list[float]) -> str:
+    parts = zip(("mean", "std", "value"), row[::2], row[1::2], strict=True)
+    return ", ".join(f"{name} {number(value)} ± {number(error, 2)}" for name, value, error in parts)
+
+
+def completed_returns(data: Trajectories, J: Floats, discount: float) -> Floats:
+    """The episodes' returns (episodes,); of one that was cut off, with γ^T J̃(x_T) for what it misses."""
+    rest = np.where(data.terminated, 0.0, J[data.final_rows])
+    known = np.where(np.isfinite(rest), rest, 0.0)
+    returns: Floats = data.returns(discount) + discount**data.lengths * known
+    return returns
+
+
+def step_factors(
+    data: Trajectories,
+    J: Floats,
+    M: Floats,
+    returns: Floats,
+    discount: float,
+    by_mean: float,
+    by_variance: float,
+) -> Floats:
+    """What every step's ∇log π counts for in the gradient of f(m, v), of shape (transitions,).
+
+    J and M are the critic's at all of ``data.states``, nan where it knows nothing: steps that lead there
+    count for nothing. ``returns`` (episodes,) are what J_0 is the mean of.
+    """
+    lengths, episodes = data.lengths, len(data)
+    begins = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    t = np.arange(data.transitions) - begins
+    weight = discount**t
+    earned = np.append(0.0, np.cumsum(weight * data.rewards))
+    before = earned[:-1] - earned[begins]  # R_<t
+    others = np.repeat((returns.sum() - returns) / (episodes - 1), lengths)  # J_0
+    J_end, M_end = J.copy(), M.copy()
+    J_end[data.final_rows[data.terminated]] = M_end[data.final_rows[data.terminated]] = 0.0
+    rows, r = data.visited_rows, data.rewards
+    J_next, M_next = J_end[rows + 1], M_end[rows + 1]
+    delta_J = r + discount * J_next - J[rows]
+    delta_M = r**2 + 2.0 * discount * r * J_next + discount**2 * M_next - M[rows]
+    factors = weight * delta_J * (by_mean + 2.0 * by_variance * (before - others))
+    factors += weight**2 * delta_M * by_variance
+    return np.where(np.isfinite(factors), factors, 0.0)
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """A policy for compiled code that is not asked for the probabilities of what it did."""
+
+    policy: Any
+
+    @property
+    def actions(self) -> int:
+        return int(self.policy.actions)
+
+    def compiled(self) -> Any:
+        return self.policy.compiled()
+
+
+def _player(simulator: Any, episodes: int, starts: Starts | None, max_steps: int) -> Run:
+    """How episodes of a simulator are run."""
+    if not hasattr(simulator, "compiled"):
+        if starts is not None:
+            raise InvalidInputError(
+                f"starts must be None for a Gymnasium environment, got {starts!r}; its reset decides"
+            )
+
+        def play_env(policy: Any, seed: np.random.SeedSequence) -> Trajectories:
+            follow, env_seed = policy.__call__, seed
+            if hasattr(policy, "sample"):  # continuous actions, drawn here
+                acts, env_seed = seed.spawn(2)
+                rng = np.random.default_rng(acts)
+                follow = lambda states: policy.sample(states, rng)  # noqa: E731
+            return rollout(simulator, follow, episodes, env_seed, max_steps=max_steps)
+
+        return play_env
+    drawn = starts_of(simulator, starts)
+
+    def play(policy: Any, seed: np.random.SeedSequence) -> Trajectories:
+        places, acts = seed.spawn(2)
+        begin = drawn(episodes, np.random.default_rng(places))
+        follow = _Followed(policy) if getattr(policy, "compilable", False) else policy.__call__
+        data: Trajectories = simulator.rollout(follow, begin, seed=acts, max_steps=max_steps)
+        return data
+
+    return play
