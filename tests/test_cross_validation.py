@@ -9,9 +9,9 @@ import pytest
 import policyrisk as pr
 from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError, MismatchError, SingularSystemError
+from policyrisk.passes.episode_folds import FoldEpisodes, fold_of_episodes
 from policyrisk.risk.scoring import ClusterSums, step_scores
 from policyrisk.selection.cross_validation import cross_validate
-from policyrisk.selection.episode_folds import FoldEpisodes, fold_of_episodes
 
 CHAIN = pr.domains.walk(n=8, p=0.7)
 DATA = CHAIN.sample(0, episodes=47, seed=0)

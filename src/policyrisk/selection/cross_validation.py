@@ -36,6 +36,7 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import NONE, number, percent, plural, table
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
+from policyrisk.passes.episode_folds import FoldEpisodes
 from policyrisk.risk import RiskFunction, SampleReturns
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.scoring import (
@@ -47,7 +48,6 @@ from policyrisk.risk.scoring import (
     held_out_steps,
     scores_of,
 )
-from policyrisk.selection.episode_folds import FoldEpisodes
 from policyrisk.trajectories import Source, batches, check_reiterable
 
 FLOOR = 0.01  # f, of the mean squared error of J

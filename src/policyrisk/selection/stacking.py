@@ -39,9 +39,9 @@ from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.text import number, percent, plural, table
 from policyrisk.errors import ImproperPolicyError
 from policyrisk.lstd import LSTD
+from policyrisk.passes.episode_folds import fold_of_episodes
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.mixture import Misfit
-from policyrisk.selection.episode_folds import fold_of_episodes
 from policyrisk.selection.out_of_fold import FOLDS, FoldSteps, out_of_fold, reference_of
 from policyrisk.trajectories import Trajectories
 
