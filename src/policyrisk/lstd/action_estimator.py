@@ -52,6 +52,7 @@ from policyrisk.lstd.action_sums import (
     direct_sums,
 )
 from policyrisk.lstd.cutoffs import Trim
+from policyrisk.lstd.doubly_robust import DoublyRobust, doubly_robust
 from policyrisk.lstd.estimator import LSTD, ConstraintSolver
 from policyrisk.lstd.passes import SecondPass, StartsAndReturns
 from policyrisk.lstd.sandwich import sandwich, with_weights
@@ -242,6 +243,30 @@ class LSTDQ:
         bars = sandwich(second.scores, equations, weights, face, key)
         completed = with_weights(second.completed, second.scores, reference, equations, weights, face)
         return replace(risk, error_bars=bars, starts=second.starts, completed=completed)
+
+    def doubly_robust(
+        self, data: Source, folds: int = 4, *, level: float = 0.95, seed: Seed = None
+    ) -> DoublyRobust:
+        """Mean, variance, std and Sharpe ratio over the data's starts, by data with propensities.
+
+        Each episode's fit without its fold is corrected by how the episode went on, weighed by the ratios of
+        the two policies: right where the propensities are, whatever the features, and right where the fit is,
+        whatever the propensities (:mod:`policyrisk.lstd.doubly_robust`). The fit to all of the data and
+        importance sampling stand beside it. ``seed`` draws the folds.
+
+        >>> import numpy as np
+        >>> import policyrisk as pr
+        >>> rng = np.random.default_rng(0)
+        >>> a = rng.integers(2, size=2000)  # a coin, where the target takes action 1 in three of four cases
+        >>> data = pr.Trajectories([[0], [1]] * 2000, rng.normal(a, 1 + a), [1] * 2000, [True] * 2000,
+        ...                        actions=a, propensities=np.full(2000, 0.5))
+        >>> found = pr.LSTDQ(pr.Tabular(1), [[0.25, 0.75]]).doubly_robust(data, seed=1)
+        >>> found.mean.low < 0.75 < found.mean.high, found.variance.low < 3.4375 < found.variance.high
+        (True, True)
+        >>> print(f"{found.effective_episodes:.0f} of {found.episodes} episodes")
+        1611 of 2000 episodes
+        """
+        return doubly_robust(self, data, folds, level, seed)
 
     @property
     def _maps(self) -> tuple[ActionMap, ...]:

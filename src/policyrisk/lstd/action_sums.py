@@ -99,7 +99,7 @@ class TargetSteps:
     def __init__(self, plan: ActionPlan, data: Trajectories) -> None:
         self.plan, self.data = plan, data
         target = plan.mean.target
-        self.x, self.a = data.states[data.visited_rows], _as_actions(data, target.actions)
+        self.x, self.a = data.states[data.visited_rows], action_numbers(data, target.actions)
         after = data.visited_rows + 1
         last = data.offsets[1:][data.terminated] - 1  # what follows is never shown to the features
         after[last] -= 1
@@ -471,7 +471,7 @@ def _counts(phi: Matrix, steps: TargetSteps) -> tuple[Floats, Floats]:
     return visits, np.count_nonzero(by_episode, axis=0).astype(np.float64)
 
 
-def _as_actions(data: Trajectories, actions: int) -> npt.NDArray[Any]:
+def action_numbers(data: Trajectories, actions: int) -> npt.NDArray[Any]:
     """The actions of some episodes: (n,) below ``actions``, or (n, k) where that is 0."""
     if data.actions is None:
         raise InvalidInputError(

@@ -102,7 +102,7 @@ class CompletedReturns:
     def of(cls, data: Trajectories, at: EstimatesAt, discount: float, l_J: int, l_M: int) -> CompletedReturns:
         """The sums of some episodes."""
         none = cls.empty(l_J, l_M)
-        last, rewards = _ends(data, at, discount)
+        last, rewards = known_ends(data, at, discount)
         unknown = last < 0
         if unknown.any():
             data, last, rewards = data[~unknown], last[~unknown], rewards[~unknown]
@@ -319,7 +319,7 @@ def centre_shift(d: float, h: float) -> Floats:
     return L
 
 
-def _ends(data: Trajectories, at: EstimatesAt, discount: float) -> tuple[Ints, Floats]:
+def known_ends(data: Trajectories, at: EstimatesAt, discount: float) -> tuple[Ints, Floats]:
     """For each episode, (episodes,): the step it is completed from, −1 for none, and the return up to it.
 
     That of a terminated episode is its length.
