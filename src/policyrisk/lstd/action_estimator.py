@@ -264,7 +264,7 @@ class LSTDQ:
         >>> found.mean.low < 0.75 < found.mean.high, found.variance.low < 3.4375 < found.variance.high
         (True, True)
         >>> print(f"{found.effective_episodes:.0f} of {found.episodes} episodes")
-        1611 of 2000 episodes
+        1614 of 2000 episodes
         """
         return doubly_robust(self, data, folds, level, seed)
 

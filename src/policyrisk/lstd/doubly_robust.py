@@ -109,7 +109,7 @@ class DoublyRobust(Moments):
     def _notes(self) -> Iterator[str]:
         few = self.effective_episodes < FEW_EPISODES
         yield (
-            f"the target's weights leave the worth of {number(self.effective_episodes, 3)} of "
+            f"the target's weights leave the worth of {_worth(self.effective_episodes)} of "
             f"{plural(int(self.episodes), 'episode')}"
             + ("; intervals then cover less often than they say, and LSTDQ's are to be preferred" * few)
         )
@@ -180,6 +180,11 @@ class DoublyRobust(Moments):
             **{name: getattr(self, name) for name in counts},
             "notes": list(self.notes),
         }
+
+
+def _worth(effective: float) -> str:
+    """So many episodes, whole ones where there are many."""
+    return number(effective, 2) if effective < 100 else f"{effective:.0f}"
 
 
 def _plain(moments: Moments) -> dict[str, dict[str, float]]:
@@ -285,7 +290,7 @@ def doubly_robust(lstdq: LSTDQ, data: Source, folds: int, level: float, seed: Se
     )
     if effective < FEW_EPISODES:
         warnings.warn(
-            f"the target's weights leave the worth of {number(effective, 3)} of {plural(K, 'episode')}, so "
+            f"the target's weights leave the worth of {_worth(effective)} of {plural(K, 'episode')}, so "
             "that the doubly robust intervals cover less often than they say; gather more episodes, or of a "
             "policy that is nearer to the target, and prefer fit(data).summary()",
             FewEpisodesWarning,
