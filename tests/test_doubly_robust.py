@@ -9,7 +9,8 @@ from test_lstdq import ACTIONS, LINE, N, log, policies, process
 
 import policyrisk as pr
 from policyrisk._core.random import keys
-from policyrisk.errors import FewEpisodesWarning, InvalidInputError, UncoveredWarning
+from policyrisk.equations import moment_equations
+from policyrisk.errors import FewEpisodesWarning, InvalidInputError, UncoveredError, UncoveredWarning
 from policyrisk.lstd import doubly_robust
 from policyrisk.lstd.critics import CriticValues, EpisodeTerms
 from policyrisk.lstd.doubly_robust import FoldTerms
@@ -262,6 +263,24 @@ def test_episodes_cut_off_where_no_other_fold_was():
     assert abs(found.mean - mean) < 3 * found.mean.standard_error
 
 
+def test_features_without_error_bars(monkeypatch):
+    """Sparse and many: the same estimate, and the errors of what completes episodes are not known."""
+    data, q = log(P, R, MU, 1000, seed=12, max_steps=6), pr.LSTDQ(pr.Tabular(N), PI)
+    dense = q.doubly_robust(data, seed=0)
+    monkeypatch.setattr(moment_equations, "DENSE_MOST", 10)
+    sparse = q.doubly_robust(data, seed=0)
+    assert sparse.variance == pytest.approx(dense.variance, rel=1e-6)
+    assert sparse.mean.standard_error < dense.mean.standard_error
+    assert any("whose error is not in the intervals" in note for note in sparse.notes)
+
+
+def test_a_target_that_nobody_logged_is_refused():
+    """As by the summary of LSTDQ."""
+    mu, pi = np.tile([0.5, 0.5, 0.0], (N, 1)), np.tile([0.3, 0.3, 0.4], (N, 1))
+    with pytest.warns(UncoveredWarning), pytest.raises(UncoveredError, match="never logged"):
+        pr.LSTDQ(pr.Tabular(N), pi).doubly_robust(log(P, R, mu, 500, seed=13), seed=0)
+
+
 def test_few_effective_episodes_are_said():
     """A target that is far from the log leaves a handful of episodes."""
     mu = np.tile([0.9, 0.05, 0.05], (N, 1))
@@ -285,8 +304,9 @@ def test_bad_input():
         q.doubly_robust(data[:3])
     with pytest.raises(InvalidInputError, match="folds must be"):
         q.doubly_robust(data, folds=1)
-    with pytest.raises(InvalidInputError, match="overflow"):
-        q.doubly_robust(replace(BIG[:2000], propensities=np.full(BIG[:2000].transitions, 1e-80)))
+    for tiny in (1e-80, 1e-10):
+        with pytest.raises(InvalidInputError, match="overflow"):
+            q.doubly_robust(replace(BIG[:2000], propensities=np.full(BIG[:2000].transitions, tiny)))
 
     class Noisy:
         def sample(self, states, seed):
@@ -299,6 +319,7 @@ def test_bad_input():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::policyrisk.errors.FewEpisodesWarning")  # one data set in some hundreds
 @pytest.mark.parametrize("case", ["table", "cut off", "line"])
 def test_intervals_cover(case):
     """Nominal 95 % intervals, whether the features are right, wrong, or complete what was cut off."""

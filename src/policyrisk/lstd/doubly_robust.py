@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
 REPLICATES = 1000  # of the weights that complete cut-off episodes
 _MULTIPLIERS = 4096  # episodes whose multipliers are in hand at once
+_OVERFLOW = 1e75  # from where on fourth powers are too large
 _STEPS = 1 << 14  # that are looked at together
 
 
@@ -257,7 +258,7 @@ def doubly_robust(lstdq: LSTDQ, data: Source, folds: int, level: float, seed: Se
             f"{count - K} of {count} episodes were cut off in states that the other folds say nothing about, "
             f"and at most {LOST_MOST:.0%} may be left out; use coarser features or more folds"
         )
-    if not all(np.isfinite(array).all() for array in vars(terms).values()):
+    if not all((np.abs(array) < _OVERFLOW).all() for array in vars(terms).values()):
         raise InvalidInputError(
             "propensities must be those of the policy that was recorded, got some with which the products of "
             "the ratios along episodes overflow; check them"
