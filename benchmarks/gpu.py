@@ -1,4 +1,4 @@
-"""Simulation on a GPU: the paper's Monte-Carlo map, 1.25 million trajectories, beside the same on the CPU.
+"""A GPU beside the CPU: the paper's Monte-Carlo map, 1.25 million trajectories, and sums of dense features.
 
     python benchmarks/gpu.py [--episodes 936]
 
@@ -41,7 +41,7 @@ def main():
     which = np.repeat(np.arange(len(states)), K)
     streams = cuda._one_block((np.uint64(1), np.uint64(2)), len(which))
     gpu = cuda.GpuEpisodes(pinball.compiled(), policy.compiled(), states, 10_000, 1.0)
-    numba_cuda = cuda._cuda()
+    numba_cuda = cuda.numba_cuda()
     moved = [numba_cuda.to_device(each) for each in (which, *streams)]
     nothing = [
         numba_cuda.to_device(a)
@@ -74,7 +74,57 @@ def main():
             lambda device=device: pinball.rollout(policy, starts, seed=0, device=device), 2
         )
     found["rollout_transitions"] = data.transitions
+    found["sums"] = [sums(size) for size in (256, 1024, 4096)]
     print(json.dumps(found, indent=1))
+
+
+class Rows:
+    """Dense features that cost next to nothing: a row is looked up."""
+
+    def __init__(self, size):
+        self.size = size
+        self.table = np.random.default_rng(0).standard_normal((2000, size))
+
+    def __call__(self, states):
+        return self.table[np.asarray(states)[:, 0].astype(int)]
+
+
+def sums(size):
+    """Seconds of the equations, and the rate of their products beside that of one large product."""
+    import cupy
+
+    n, length = (1 << 31) // size // 8, 50
+    rng = np.random.default_rng(1)
+    lengths = np.full(n // length, length)
+    states = rng.integers(0, 2000, (int(lengths.sum()) + len(lengths), 1)).astype(float)
+    data = pr.Trajectories(
+        states, rng.standard_normal(int(lengths.sum())), lengths, np.ones(len(lengths), bool)
+    )
+    lstd = pr.LSTD(Rows(size), lam=0.9)
+    lstd.equations(data[:100], device="cuda")
+    took, there = best(lambda: lstd.equations(data, device="cuda"), 2)
+    beside, here = best(lambda: lstd.equations(data), 1)
+    flops = 6.0 * data.transitions * size**2  # the Gram matrix, A and D
+    a = cupy.random.standard_normal((8192, 8192))
+    cupy.cuda.Device().synchronize()
+
+    def product():
+        for _ in range(5):
+            a @ a
+        cupy.cuda.Device().synchronize()
+
+    product()
+    rate = 5 * 2 * 8192.0**3 / best(product, 3)[0]
+    return {
+        "features": size,
+        "transitions": data.transitions,
+        "cuda_s": took,
+        "cpu_s": beside,
+        "cuda_tflops": flops / took / 1e12,
+        "dgemm_tflops": rate / 1e12,
+        "share": flops / took / rate,
+        "difference": float(np.abs(here.A - there.A).max() / np.abs(here.A).max()),
+    }
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
+from policyrisk._core.devices import on_gpu
 from policyrisk.control import pinball_policy
 from policyrisk.domains import Pinball, Portfolio, UniformPolicy
 from policyrisk.errors import DeviceError, InvalidInputError, MissingPackageError, PolicyRiskError
-from policyrisk.simulation.cuda import on_gpu
 
-GPU = importlib.util.find_spec("numba_cuda") is not None and on_gpu("auto")
+GPU = importlib.util.find_spec("numba_cuda") is not None and on_gpu("auto", "numba_cuda")
+CUPY = importlib.util.find_spec("cupy") is not None and on_gpu("auto", "cupy")
+needs_cupy = pytest.mark.skipif(not CUPY, reason="no GPU, or CuPy is not installed")
 needs_gpu = pytest.mark.skipif(not GPU, reason="no GPU, or numba-cuda is not installed")
 
 
@@ -88,3 +90,56 @@ def test_without_a_gpu():
         assert "cuda" in str(caught.value)
     here, auto = (pinball.returns(policy, starts, seed=1, device=device) for device in ("cpu", "auto"))
     np.testing.assert_array_equal(auto.returns, here.returns)
+
+
+@needs_cupy
+@pytest.mark.parametrize("discount", [1.0, 0.9])
+@pytest.mark.parametrize("second", [False, True])
+def test_sums_of_dense_features_are_those_of_the_cpu(second, discount):
+    """Cut-off episodes, features with zeros, several chunks, one map and two."""
+    pinball, policy = next(domains())
+    data = pinball.rollout(policy, pinball.sample_starts(700, seed=7), seed=8, max_steps=40)
+    phi = pr.RadialBasis.grid([0, 0], [1, 1], (9, 9), dims=[0, 1])
+    cut = pr.RadialBasis.grid([0] * 4, [1] * 4, 3, truncate=0.9)
+    lstd = pr.LSTD(phi, cut if second else None, lam=0.8, discount=discount)
+    here, there = (lstd.equations(data, device=device) for device in ("cpu", "cuda"))
+    for name in ("A", "b", "C", "D", "e", "gram", "mean_gram"):
+        a, b = (np.asarray(getattr(each, name)) for each in (here, there))
+        assert np.abs(a - b).max() <= 1e-12 * np.abs(a).max(), name
+    for name in ("visits", "second_visits", "feature_episodes", "second_feature_episodes"):
+        np.testing.assert_array_equal(getattr(here, name), getattr(there, name))
+    assert (here.episodes, here.terminated, here.transitions) == (
+        there.episodes,
+        there.terminated,
+        there.transitions,
+    )
+    whole = sum(lstd.equations(part, device="cuda") for part in (data[:300], data[300:]))
+    assert np.abs(whole.A - here.A).max() <= 1e-12 * np.abs(here.A).max()
+
+
+@needs_cupy
+def test_a_fit_on_the_gpu():
+    pinball, policy = next(domains())
+    data = pinball.rollout(policy, pinball.sample_starts(500, seed=9), seed=10)
+    lstd = pr.LSTD(pr.Polynomial(3, [0] * 4, [1] * 4), variance="direct")
+    here, there = (lstd.fit(data, device=device) for device in ("cpu", "cuda"))
+    x = data.starts()[:20]
+    np.testing.assert_allclose(there.mean(x), here.mean(x), rtol=1e-6)
+    np.testing.assert_allclose(there.standard_error(x), here.standard_error(x), rtol=1e-6)
+
+
+@needs_cupy
+def test_sparse_features_are_summed_on_the_cpu():
+    data = pr.domains.walk(5).sample(0, episodes=10, seed=1)
+    with pytest.raises(DeviceError, match="dense features"):
+        pr.LSTD(pr.Tabular(5)).fit(data, device="cuda")
+
+
+@pytest.mark.skipif(CUPY, reason="there is a GPU")
+def test_sums_without_a_gpu():
+    data = pr.domains.walk(5).sample(0, episodes=10, seed=1)
+    lstd = pr.LSTD(pr.Polynomial(1, [0], [4]))
+    for ask in (lstd.fit, lstd.equations):
+        with pytest.raises((DeviceError, MissingPackageError), match="cuda"):
+            ask(data, device="cuda")
+    np.testing.assert_array_equal(lstd.equations(data, device="auto").A, lstd.equations(data).A)

@@ -10,7 +10,7 @@ from policyrisk.errors import MissingPackageError
 
 # The extra of pyproject.toml that brings each package.
 _EXTRAS = {"gymnasium": "gym", "minari": "gym", "pyarrow": "parquet", "ray": "ray"}
-_EXTRAS |= {"matplotlib": "plot", "plotly": "plot", "numba_cuda": "cuda"}
+_EXTRAS |= {"matplotlib": "plot", "plotly": "plot", "numba_cuda": "cuda", "cupy": "cuda"}
 
 
 def lazy(

@@ -10,9 +10,9 @@ import typer
 from policyrisk.cli.shared import AsJson, Ray, RayAddress, as_json_text, cluster, saying_why
 
 if TYPE_CHECKING:
+    from policyrisk._core.devices import Device
     from policyrisk.paper.chain import ChainResult
     from policyrisk.paper.portfolio import PortfolioResult
-    from policyrisk.simulation.cuda import Device
 
 app = typer.Typer(help="Redraw the paper's experiments.", no_args_is_help=True)
 

@@ -30,6 +30,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, as_number
+from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.threads import in_order
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
@@ -50,11 +51,13 @@ def accumulate(
     *,
     lam: float,
     discount: float,
+    device: Device = "cpu",
 ) -> MomentEquations:
     """The moment equations of a source's episodes: the sums of the module's docstring.
 
     One pass, in memory that does not depend on the source's length. φ_M is φ_J where
-    ``second_features`` is None. The same data give the same bits, on one thread and on many.
+    ``second_features`` is None. The same data give the same bits, on one thread and on many; on a GPU
+    (``device="cuda"``, for dense features) the same but for rounding.
 
     >>> from policyrisk.features import Tabular
     >>> data = Trajectories([[0], [1], [2]], [1.0, 3.0], [2], [True])
@@ -73,7 +76,12 @@ def accumulate(
     plan, parts = Plan.of(source, features, second, lam, discount)
     if plan is None:
         return MomentEquations.empty(features, second, lam=lam, discount=discount)
-    sums = _Sums(plan)
+    sums = Sums(plan)
+    if on_gpu(device, "cupy"):
+        from policyrisk.lstd.gpu_sums import add_on_gpu
+
+        add_on_gpu(sums, parts)
+        return sums.equations()
     for part in in_order(partial(_chunk_sums, plan), parts, uses_blas=plan.dense):
         sums.add(part)
     return sums.equations()
@@ -92,11 +100,8 @@ class _Part:
 def _chunk_sums(plan: Plan, data: Trajectories) -> _Part:
     """Everything that a chunk adds to the equations."""
     chunk = Chunk.of(data)
-    part = _Part(data, chunk.outside(plan.maps), _map_sums(plan), _products(plan, chunk))
-    # weights of the rows in b and in e
-    right_hand_sides = zip((data.rewards, data.rewards**2), plan.decays, strict=True)
-    b_and_e = np.stack([plan.to_go(x, chunk, kappa) for x, kappa in right_hand_sides])
-    weights = np.split(b_and_e, len(part.maps))
+    part = _Part(data, chunk.outside(plan.maps), _map_sums(plan), chunk_products(plan, chunk))
+    weights = np.split(right_hand_sides(plan, chunk), len(part.maps))
     for at, *phi in plan.blocks(chunk):
         for sums, rows, weight in zip(part.maps, phi, weights, strict=False):
             sums.block(rows, weight[:, at])
@@ -113,7 +118,13 @@ def _chunk_sums(plan: Plan, data: Trajectories) -> _Part:
     return part
 
 
-def _products(plan: Plan, chunk: Chunk) -> list[TraceProduct]:
+def right_hand_sides(plan: Plan, chunk: Chunk) -> Floats:
+    """The weights of a chunk's rows in b and in e, of shape (2, rows)."""
+    r = chunk.data.rewards
+    return np.stack([plan.to_go(x, chunk, kappa) for x, kappa in zip((r, r**2), plan.decays, strict=True)])
+
+
+def chunk_products(plan: Plan, chunk: Chunk) -> list[TraceProduct]:
     """The plan's products of a chunk."""
     data, made = chunk.data, []
     for left, right, channels in plan.products:
@@ -203,7 +214,7 @@ def _map_sums(plan: Plan) -> list[_MapSums]:
     return [_MapSums(each.features.size, 3 - len(plan.maps), plan.sparse_sums) for each in plan.maps]
 
 
-class _Sums:
+class Sums:
     """The equations under way."""
 
     def __init__(self, plan: Plan) -> None:
@@ -217,15 +228,19 @@ class _Sums:
 
     def add(self, part: _Part) -> None:
         """Add a chunk; chunks come in the order of the data."""
-        self.episodes += len(part.data)
-        self.terminated += int(part.data.terminated.sum())
-        self.transitions += part.data.transitions
-        self.outside += part.outside
-        self.single = self.single and in_single_precision(part.data.states)
+        self.count(part.data, part.outside)
         for sums, more in zip(self.maps, part.maps, strict=True):
             sums.add(more)
         for total, product in zip(self.totals, part.products, strict=True):
             total.add(product)
+
+    def count(self, data: Trajectories, outside: int) -> None:
+        """Count the episodes of a chunk."""
+        self.episodes += len(data)
+        self.terminated += int(data.terminated.sum())
+        self.transitions += data.transitions
+        self.outside += outside
+        self.single = self.single and in_single_precision(data.states)
 
     def equations(self) -> MomentEquations:
         """The finished record."""

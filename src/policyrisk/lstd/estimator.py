@@ -20,6 +20,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, Seed, as_number, as_states, check_choice
+from policyrisk._core.devices import Device
 from policyrisk._core.text import plural
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
 from policyrisk.errors import GivenUpWarning, InvalidInputError, MismatchError, NoErrorBarsWarning
@@ -121,12 +122,22 @@ class LSTD:
         visited = np.flatnonzero(projected.q > 0)[:, None].astype(np.float64)
         return self._answer(equations, weights, d, "LSTD's exact equations", visited=visited)[0]
 
-    def equations(self, data: Source) -> MomentEquations:
-        """The sums A, b, C, D and e over recorded episodes, in one pass; they add."""
-        return accumulate(data, **self._sampled)
+    def equations(self, data: Source, device: Device = "cpu") -> MomentEquations:
+        """The sums A, b, C, D and e over recorded episodes, in one pass; they add.
+
+        ``device="cuda"`` sums dense features on a GPU (:mod:`policyrisk.lstd.gpu_sums`), "auto" where there
+        is one.
+        """
+        return accumulate(data, **self._sampled, device=device)
 
     def fit(
-        self, data: Source, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
+        self,
+        data: Source,
+        *,
+        error_bars: bool = True,
+        bootstrap: int = 0,
+        seed: Seed = None,
+        device: Device = "cpu",
     ) -> RiskFunction:
         """The risk function of recorded episodes, with error bars unless ``error_bars`` is False.
 
@@ -135,6 +146,7 @@ class LSTD:
         many features, and no estimate needs it; the direct variance, the constraint at
         "visited" states and cut-off episodes that end in unvisited states take more. ``bootstrap``
         draws of the weights are kept for ``risk.interval(method="bootstrap")`` (``seed`` is theirs).
+        ``device="cuda"`` sums the equations of dense features on a GPU; the other passes are the CPU's.
 
         >>> import policyrisk as pr
         >>> chain = pr.domains.walk(n=10, p=0.7)
@@ -144,10 +156,16 @@ class LSTD:
         True
         """
         check_reiterable(data)
-        return self.fit_by(here(data), error_bars=error_bars, bootstrap=bootstrap, seed=seed)
+        return self.fit_by(here(data), error_bars=error_bars, bootstrap=bootstrap, seed=seed, device=device)
 
     def fit_by(
-        self, fold: Fold, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
+        self,
+        fold: Fold,
+        *,
+        error_bars: bool = True,
+        bootstrap: int = 0,
+        seed: Seed = None,
+        device: Device = "cpu",
     ) -> RiskFunction:
         """As ``fit``, for data that a fold goes over, wherever they are (see :mod:`policyrisk.passes.fold`).
 
@@ -163,7 +181,7 @@ class LSTD:
                 f"bootstrap={bootstrap} draws need the error bars' pass, got error_bars=False; leave one out"
             )
         sampled = self._sampled
-        first = fold(lambda source, _: FirstPass.over(source, **sampled))
+        first = fold(lambda source, _: FirstPass.over(source, **sampled, device=device))
         returns, equations = first.returns, first.equations  # of all episodes, whatever is given up
         starts, cut, trimmed, episodes = error_bars, Trim(()), fold, first.episodes
         lost: tuple[Floats, ...] = ()
@@ -187,7 +205,7 @@ class LSTD:
                     return fold(lambda source, part: work(cut(source), part))
 
                 del first, equations  # large, and no longer true
-                first = trimmed(lambda source, _: FirstPass.over(source, **sampled))
+                first = trimmed(lambda source, _: FirstPass.over(source, **sampled, device=device))
                 equations = first.equations
                 lost = lost_traces(fold, cut, self.lam, self.discount)
         weights = equations.solve(self.ridge)

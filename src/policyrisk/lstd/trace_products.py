@@ -160,18 +160,22 @@ class Total:
     def add(self, part: TraceProduct) -> None:
         """Add a chunk's product."""
         if part.dense is not None:
-            if not np.isfinite(part.dense).all():
-                raise InvalidInputError(
-                    "features and their products must be finite, got some that are not; "
-                    "look for nan, infinite or huge features"
-                )
-            channels, rows, columns = self._sums.shape
-            self._sums += part.dense.reshape(rows, channels, columns).transpose(1, 0, 2)
+            self.put(part.dense)
         if part.positions is not None:
             self._note(part, part.positions)
             part.positions = None
         if self._visits >= self._enough:
             self._sweep()
+
+    def put(self, product: Floats) -> None:
+        """Add a product of dense rows, (rows, channels · columns)."""
+        if not np.isfinite(product).all():
+            raise InvalidInputError(
+                "features and their products must be finite, got some that are not; "
+                "look for nan, infinite or huge features"
+            )
+        channels, rows, columns = self._sums.shape
+        self._sums += product.reshape(rows, channels, columns).transpose(1, 0, 2)
 
     def finish(self) -> Floats:
         """The sums, with everything in them."""

@@ -29,6 +29,7 @@ import numpy as np
 
 from policyrisk._core.arrays import Floats, Seed, as_count, as_number, as_states, name_some
 from policyrisk._core.central_sums import COUNT
+from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import percent, plural
@@ -38,7 +39,7 @@ from policyrisk.montecarlo.record import MonteCarlo
 from policyrisk.montecarlo.sums import CUT_OFF, ROWS, STEPS, estimates, merge, tabulate
 from policyrisk.passes.checkpoint import Checkpoint, stored_checkpoint
 from policyrisk.simulation.compiled import CompiledPolicy, Returns
-from policyrisk.simulation.cuda import MOST, Device, GpuEpisodes, Streams, on_gpu
+from policyrisk.simulation.cuda import MOST, GpuEpisodes, Streams
 from policyrisk.simulation.simulators import Runner, as_runner
 
 _WORK = "monte_carlo"  # the name of its checkpoints
@@ -145,7 +146,7 @@ def monte_carlo(
             "checkpoint must be given with resume=True, got None; pass the path of the run to go on with"
         )
     runner = as_runner(simulator, policy, states, gamma, most)
-    if on_gpu(device):
+    if on_gpu(device, "numba_cuda"):
         run = run_on_gpu
     begun = _begun(checkpoint, resume)
     high, low = keys(seed)

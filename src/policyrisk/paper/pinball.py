@@ -28,6 +28,7 @@ from scipy import stats
 
 from policyrisk import distributed
 from policyrisk._core.arrays import Floats, Seed, as_count
+from policyrisk._core.devices import Device
 from policyrisk._core.output import Clock, make_folder, write_figure, write_json
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.records import write_atomically
@@ -43,7 +44,6 @@ from policyrisk.paper.map_errors import LADDER, Budget, Truth
 from policyrisk.paper.tiles import TileGrid, TileReturns, every_visit, visit_sums
 from policyrisk.risk import RiskFunction
 from policyrisk.simulation.compiled import CompiledPolicy
-from policyrisk.simulation.cuda import Device
 from policyrisk.trajectories import Trajectories
 
 _BATCH = 10_000  # fresh trajectories in memory at a time

@@ -12,75 +12,24 @@ Recorded episodes are run twice, once for their lengths and once to be written w
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, Ints, check_choice
-from policyrisk._core.imports import check_installed
+from policyrisk._core.arrays import Floats, Ints
+from policyrisk._core.devices import numba_cuda, older_numpy
 from policyrisk._core.random import stream
-from policyrisk.errors import DeviceError
 from policyrisk.simulation.compiled import Episodes, Returns, Words, choose, read, step
-
-Device: TypeAlias = Literal["cpu", "cuda", "auto"]
 
 MOST = 1 << 22  # episodes at a time
 _THREADS = 128  # of a block
 _SHARE = 0.5  # of the free memory that records of a batch may take
-_GONE = "row_stack"
-
-
-def on_gpu(device: Device) -> bool:
-    """Whether to run on a GPU: "auto" where there is one; an error where "cuda" was asked for in vain.
-
-    >>> on_gpu("cpu")
-    False
-    """
-    check_choice(device, "device", ("cpu", "cuda", "auto"))
-    if device == "cpu":
-        return False
-    if device == "cuda":
-        check_installed("numba_cuda", 'device="cuda"')
-    try:
-        found = bool(_cuda().is_available())
-    except ImportError:
-        found = False
-    if device == "cuda" and not found:
-        raise DeviceError(
-            'device="cuda" needs an NVIDIA GPU and its driver, and found none; pass device="cpu", or "auto" '
-            "for a GPU where there is one"
-        )
-    return found
-
-
-@contextmanager
-def _older_numpy() -> Iterator[None]:
-    """NumPy with a name that numba-cuda 0.30 asks for when it loads, and that NumPy 2.5 no longer has."""
-    gone = not hasattr(np, _GONE)
-    if gone:
-        setattr(np, _GONE, np.vstack)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            yield
-    finally:
-        if gone:
-            delattr(np, _GONE)
-
-
-@cache
-def _cuda() -> Any:
-    with _older_numpy():
-        from numba import cuda
-    return cuda
 
 
 @cache
 def _kernel() -> Any:
-    cuda = _cuda()
+    cuda = numba_cuda()
 
     def play(
         domain: Any,
@@ -128,7 +77,7 @@ def _kernel() -> Any:
             lengths[i] = t
             ended[i] = done
 
-    with _older_numpy():
+    with older_numpy():
         cuda.jit("void()")(lambda: None)  # loads what compilation needs
     return cuda.jit(play)
 
@@ -150,19 +99,19 @@ class GpuEpisodes:
 
     def __init__(self, domain: Any, policy: Any, starts: Floats, max_steps: int, discount: float) -> None:
         self._tables = _moved(domain), _moved(policy)
-        self._starts = _cuda().to_device(np.ascontiguousarray(starts))
+        self._starts = numba_cuda().to_device(np.ascontiguousarray(starts))
         self._dim = starts.shape[1]
         self._limits = max_steps, discount
 
     def returns(self, which: Ints, streams: Streams) -> Returns:
         """The sums of the rewards of episodes from the starts ``which`` (n,)."""
         nothing = np.empty(0, np.int64), np.empty((0, self._dim)), np.empty(0), np.empty(0, np.int64)
-        return self._play(which, streams, *map(_cuda().to_device, nothing))
+        return self._play(which, streams, *map(numba_cuda().to_device, nothing))
 
     def episodes(self, which: Ints, streams: Streams) -> Episodes:
         """The same episodes, recorded."""
         lengths = self.returns(which, streams).lengths
-        free, _ = _cuda().current_context().get_memory_info()
+        free, _ = numba_cuda().current_context().get_memory_info()
         room = max(int(_SHARE * free / (8 * (self._dim + 2))), 1)  # transitions
         parts: list[Episodes] = []
         first = 0
@@ -175,7 +124,7 @@ class GpuEpisodes:
         return parts[0] if len(parts) == 1 else Episodes(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _recorded(self, which: Ints, streams: Streams, lengths: Ints) -> Episodes:
-        cuda, total = _cuda(), int(lengths.sum())
+        cuda, total = numba_cuda(), int(lengths.sum())
         states = cuda.device_array((total + len(which), self._dim), np.float64)
         rewards, actions = cuda.device_array(total, np.float64), cuda.device_array(total, np.int64)
         offsets = cuda.to_device(np.cumsum(lengths) - lengths)
@@ -185,7 +134,7 @@ class GpuEpisodes:
         )
 
     def _play(self, which: Ints, streams: Streams, *recorded: Any) -> Returns:
-        cuda, n = _cuda(), len(which)
+        cuda, n = numba_cuda(), len(which)
         out = [cuda.device_array(n, dtype) for dtype in (np.float64, np.int64, np.bool_)]
         if n:
             moved = [cuda.to_device(np.ascontiguousarray(each)) for each in (which, *streams)]
@@ -199,7 +148,7 @@ class GpuEpisodes:
 
 def _moved(table: Any) -> Any:
     """A table with its arrays in the GPU's memory."""
-    cuda = _cuda()
+    cuda = numba_cuda()
     return type(table)(
         *(cuda.to_device(np.ascontiguousarray(v)) if isinstance(v, np.ndarray) else v for v in table)
     )

@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count, as_number
+from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.simulation import cuda
 from policyrisk.simulation.compiled import CompiledPolicy, Returns, Words, run, run_returns, start_streams
-from policyrisk.simulation.cuda import Device, on_gpu
 from policyrisk.simulation.probabilities import drawn_actions, told_propensities, with_propensities
 from policyrisk.simulation.recorder import EpisodeRecorder
 from policyrisk.trajectories import Trajectories
@@ -74,7 +74,7 @@ class CompiledDomain(ABC):
         now = self.as_starts(starts, "starts")
         most = as_count(max_steps, "max_steps", 1)
         if isinstance(policy, CompiledPolicy):
-            play = cuda.run if on_gpu(device) else run
+            play = cuda.run if on_gpu(device, "numba_cuda") else run
             data = Trajectories(*play(self.compiled(), self._as_table(policy), now, keys(seed), most))
             return with_propensities(data, policy, policy.actions)
         if not callable(policy):
@@ -108,7 +108,7 @@ class CompiledDomain(ABC):
                 "use rollout(...).returns() for a policy that is a Python function"
             )
         gamma = as_number(discount, "discount", 0.0, 1.0, open_low=True)
-        play = cuda.run_returns if on_gpu(device) else run_returns
+        play = cuda.run_returns if on_gpu(device, "numba_cuda") else run_returns
         return play(self.compiled(), self._as_table(policy), now, repeats, keys(seed), most, gamma)
 
     def _run_callable(

@@ -1,0 +1,1 @@
+"""CuPy and cupyx, as far as they are used."""

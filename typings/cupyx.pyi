@@ -1,0 +1,3 @@
+from typing import Any
+
+def empty_pinned(shape: tuple[int, ...], dtype: Any) -> Any: ...
