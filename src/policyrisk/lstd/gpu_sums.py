@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from functools import cache, partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -147,7 +148,7 @@ class _Gpu:
                     "tally", each.shape[1], len(data), each, first, each.shape[1], len(data), *self._visits[k]
                 )
                 self._right[k] += weights[k] @ each
-                _add_product(xp, V[k], V[k], self._grams[k])
+                _add_product(V[k], V[k], self._grams[k])
             for (left, other, channels), (g, h, kappa), total in zip(
                 plan.products, moved, self._products, strict=True
             ):
@@ -157,7 +158,7 @@ class _Gpu:
                     "traces", sigma.shape[1], len(data),
                     sigma, g, h, first, np.float64(kappa), channels, sigma.shape[1], len(data), traces,
                 )  # fmt: skip
-                _add_product(xp, V[min(left, len(V) - 1)], traces, total)
+                _add_product(V[min(left, len(V) - 1)], traces, total)
             done = self._work.record()
         self._under_way.append((done, (rows, phi, V, moved, weights, first, visited)))
         while len(self._under_way) > _AHEAD:
@@ -191,7 +192,7 @@ def _copied(xp: Any, pinned: Any, stream: Any) -> Any:
     return out
 
 
-def _add_product(xp: Any, rows: Any, columns: Any, total: Any) -> None:
+def _add_product(rows: Any, columns: Any, total: Any) -> None:
     """total += rowsᵀ columns."""
     # As row-major matrices are the transposes of what cuBLAS means: totalᵀ += columnsᵀ rows.
-    xp.cublas.gemm("N", "T", columns.T, rows.T, out=total.T, alpha=1.0, beta=1.0)
+    import_module("cupy.cublas").gemm("N", "T", columns.T, rows.T, out=total.T, alpha=1.0, beta=1.0)
