@@ -188,7 +188,7 @@ def test_sepsis_no_policy_is_better_than_the_optimal_one(run):
     P, policies = names["P"], names["policies"]
     n, survived = names["STATES"], names["SURVIVED"]
     enters = np.broadcast_to(np.arange(n) == survived, (n, n)).astype(float)
-    J = pr.MarkovChain.from_mdp(P, enters, policies["optimal"]).mean()
+    J = pr.MDP(P, enters).chain(policies["optimal"]).mean()
     assert (P[:, :, survived] + P @ J).max(axis=0) == pytest.approx(J, abs=1e-10)
     assert (policies["clinicians"] * policies["optimal"]).sum(axis=1)[: names["DIED"]].min() > 0.02
 
