@@ -94,7 +94,7 @@ def speeds() -> dict[str, float]:
     for estimator in estimators.values():
         estimator.fit(data[:500], error_bars=False)  # compiled before it is timed
     found: dict[str, float] = {}
-    for _ in range(3):  # in turns, so that both meet the same disturbances
+    for _ in range(5):  # in turns, so that both meet the same disturbances
         for name, estimator in estimators.items():
             works = {
                 "sums": lambda estimator=estimator: estimator.equations(data),
