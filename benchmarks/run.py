@@ -31,6 +31,7 @@ NAMES = (
     "exact",
     "constraint",
     "lstd",
+    "off_policy",
     "td",
     "pinball",
     "sarsa",

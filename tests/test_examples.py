@@ -162,3 +162,76 @@ def test_savings_prefers_half_and_half(run):
     J, S = np.array([names["exact"](names[plan], x) for plan in PLANS])[:, :, 0].T
     assert PLANS[np.argmax(J - S)] == "half_and_half"
     assert "half_and_half leads glide_path" in printed
+
+
+# The treatment of sepsis
+
+
+# Survival, mean and variance of the length of stay, from the distribution of first states.
+SEPSIS = {
+    "clinicians": (0.781845, 9.23795, 91.31938),
+    "random": (0.780071, 9.46230, 96.56309),
+    "optimal": (0.875142, 10.99174, 139.08207),
+}
+
+
+@pytest.mark.parametrize("policy", SEPSIS)
+def test_sepsis_truths(run, policy):
+    found = run("sepsis")[0]["truths"][policy]
+    assert np.abs(np.subtract(found, SEPSIS[policy])).max() < 5.1e-6
+    assert abs(found[0] - SEPSIS[policy][0]) < 5.1e-7
+
+
+def test_sepsis_no_policy_is_better_than_the_optimal_one(run):
+    """One step that departs from it, anywhere, gains nothing; and clinicians know all that it does."""
+    names, _, _ = run("sepsis")
+    P, policies = names["P"], names["policies"]
+    n, survived = names["STATES"], names["SURVIVED"]
+    enters = np.broadcast_to(np.arange(n) == survived, (n, n)).astype(float)
+    J = pr.MDP(P, enters).chain(policies["optimal"]).mean()
+    assert (P[:, :, survived] + P @ J).max(axis=0) == pytest.approx(J, abs=1e-10)
+    assert (policies["clinicians"] * policies["optimal"]).sum(axis=1)[: names["DIED"]].min() > 0.02
+
+
+def test_sepsis_log_is_of_the_process(run):
+    names, _, _ = run("sepsis")
+    P, start, policy, log = (names[name] for name in ("P", "start", "clinicians", "log"))
+    died, survived = names["DIED"], names["SURVIVED"]
+    x, y, a = log.states[log.visited_rows, 0], log.states[log.visited_rows + 1, 0], log.actions
+    assert log.terminated.all()
+    assert set(log.states[log.final_rows, 0]) == {died, survived}
+    assert x.max() < died
+    np.testing.assert_array_equal(log.propensities, policy[x, a])
+    # What is drawn at a step, the treatment and what follows, is on average what the step expects.
+    rng = np.random.default_rng(0)
+    u, v = rng.normal(size=policy.shape), rng.normal(size=len(start))
+    for drawn, (expected, square) in (
+        (u[x, a], [(policy * u**k).sum(axis=1)[x] for k in (1, 2)]),
+        (v[y], [(P @ v**k)[a, x] for k in (1, 2)]),
+    ):
+        assert abs((drawn - expected).sum()) < 4 * np.sqrt((square - expected**2).sum())
+    first = np.bincount(log.starts()[:, 0], minlength=len(start)) / len(log)
+    assert (np.abs(first - start) <= 5 * np.sqrt(start / len(log))).all()
+    lived = names["survival"](log).returns()
+    np.testing.assert_array_equal(lived, log.states[log.final_rows, 0] == survived)
+    share, mean, variance = SEPSIS["clinicians"]
+    error = np.sqrt(np.array([share * (1 - share), variance]) / len(log))
+    z = (np.array([lived.mean(), log.returns().mean()]) - [share, mean]) / error
+    assert np.abs(z).max() < 4
+
+
+def test_sepsis(run):
+    """Estimates of other policies from the clinicians' log, as far from the truth as their errors say."""
+    names, printed, _ = run("sepsis")
+    assert "random          refused: the target takes actions that were never logged" in printed
+    assert set(names["found"]) == {"clinicians", "half and half", "optimal"}
+    target = names["policies"]["half and half"]
+    with pytest.warns(pr.errors.UncoveredWarning, match=r"1\.0% of the target's probability"):
+        risk = pr.LSTDQ(pr.Tabular(names["STATES"]), target).fit(names["log"], bootstrap=100, seed=1)
+    summary, (_, mean, variance) = risk.summary(), names["truths"]["half and half"]
+    assert summary.mean_value == pytest.approx(names["found"]["half and half"][1])
+    assert abs(summary.mean_value - mean) < 4 * summary.mean.standard_error
+    assert abs(summary.variance.value - variance) < 4 * summary.variance.standard_error
+    assert summary.covered > 0.85
+    lived = [names["found"][name][0] for name in ("clinicians", "half and half", "optimal")]
+    np.testing.assert_allclose(lived, [0.782, 0.823, 0.875], atol=0.02)
