@@ -309,7 +309,7 @@ class RiskFunction:
         if sums is None:
             raise InvalidInputError(
                 "starts must be passed, since this RiskFunction did not keep those of its data: it came "
-                f"from {self.provenance.estimator}, and only LSTD.fit with error bars keeps them; "
+                f"from {self.provenance.estimator}, and only a fit with error bars keeps them; "
                 "pass data.starts()"
             )
         return summarise(self, sums, self.completed if starts is None else None, level)

@@ -201,8 +201,9 @@ class PolicySummary(Moments):
         notes, completed = [], self.completed
         if self.unvisited:
             notes.append(
-                f"{self.unvisited} of {plural(self.starts, 'start')} were not visited by the data and are "
-                f"left out{'' if completed is None else f' by {self.estimator}'}; the numbers speak of the "
+                f"{self.unvisited} of {plural(self.starts, 'start')} "
+                f"{'were not visited by the data' if self.covered is None else 'have too few data behind them'} "
+                f"and are left out{'' if completed is None else f' by {self.estimator}'}; the numbers speak of the "
                 "others"
             )
         if self.covered is not None:
