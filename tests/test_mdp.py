@@ -238,6 +238,31 @@ def test_the_given_policy_is_never_made_worse():
     assert "1 iterations were made" in again.reason or "vanished" in again.reason
 
 
+def test_a_process_with_the_reward_so_far_is_the_same_process():
+    """Whatever the start, a policy that does not look at the sum has the same mean and variance."""
+    rng = np.random.default_rng(6)
+    P = np.triu(rng.dirichlet(np.ones(4), size=(2, 4)), k=1)  # no way back: few sums
+    mdp = pr.MDP(P, rng.integers(-2, 3, size=(2, 4, 4)).astype(float), terminal_rewards=[1.0, -1.0, 0.5, 2.0])
+    zeta, policy = np.array([0.3, 0.0, 0.7, 0.0]), rng.dirichlet(np.ones(2), size=4)
+    seeing, states, sums = mdp.with_reward_so_far(zeta)
+    assert states[:2].tolist() == [0, 2]
+    assert sums[:2].tolist() == [0.0, 0.0]
+    start = np.zeros(seeing.n)
+    start[:2] = zeta[[0, 2]]
+    assert moments(seeing, policy[states], start) == pytest.approx(moments(mdp, policy, zeta))
+    assert len(set(zip(states.tolist(), sums.tolist(), strict=True))) == seeing.n > 4
+    better, blind = (m.improve(criteria.MeanMinusVariance(0.5), s) for m, s in ((seeing, start), (mdp, zeta)))
+    assert better.value > blind.value + 5e-4
+
+
+def test_the_reward_so_far_needs_few_sums_and_no_discount():
+    endless = pr.MDP([[[0.9]], [[0.5]]], [1.0])
+    with pytest.raises(InvalidInputError, match="most must be at least"):
+        endless.with_reward_so_far(most=50)
+    with pytest.raises(InvalidInputError, match="discount must be 1"):
+        pr.MDP([[[0.9]]], [1.0], 0.9).with_reward_so_far()
+
+
 def test_frontier():
     mdp = random_process(np.random.default_rng(9), n=6, actions=3)
     prices = [2.0, 0.0, 0.5, 1.0]

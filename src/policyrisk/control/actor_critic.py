@@ -216,12 +216,12 @@ class ActorCritic:
         policy = self.policy.with_parameters(state["parameters"])
         data = play(policy, np.random.SeedSequence([*state["key"], k]))
         risk = self.critic.fit(data, error_bars=False)
-        J, M = risk.mean(data.states), risk.second_moment(data.states)
+        J, V = risk.mean_and_variance(data.states)
         returns = completed_returns(data, J, self.critic.discount)
         sample = SampleReturns.of(returns)
         moments = Moments(sample.mean, sample.variance, sample.covariance(), sample.count, 0.95)
         slopes = self.criterion.slopes(sample.mean, sample.variance)
-        factors = step_factors(data, J, M, returns, self.critic.discount, slopes[1], slopes[2])
+        factors = step_factors(data, J, V + J**2, returns, self.critic.discount, slopes[1], slopes[2])
         gradient = policy.score(data.states[data.visited_rows], data.actions, factors) / len(data)
         if not np.isfinite(gradient).all():
             raise SolverError(
