@@ -8,7 +8,7 @@ from scipy import stats
 import policyrisk as pr
 from policyrisk import criteria
 from policyrisk.control.actor_critic import completed_returns, step_factors
-from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.errors import InvalidInputError, MismatchError, SolverError
 
 PORTFOLIO = pr.domains.Portfolio()
 PHI = PORTFOLIO.features()
@@ -341,6 +341,16 @@ def test_gymnasium():
     assert exact_value(better.policy, 0.0) > 58.2  # mostly a matter of the mean here
     with pytest.raises(InvalidInputError, match="starts must be None for a Gymnasium"):
         search().fit(env, starts=lambda n, rng: None)
+
+
+@pytest.mark.filterwarnings("ignore::policyrisk.errors.GivenUpWarning")
+def test_a_critic_that_knows_too_little_is_a_named_error():
+    """All episodes are cut off where nothing is known, so that nothing is known anywhere."""
+    blind = pr.ActorCritic(
+        pr.SoftmaxPolicy(PHI, 2), criteria.Sharpe(), pr.LSTD(PHI, discount=0.9), episodes=200, iterations=2
+    )
+    with pytest.raises(SolverError, match="the critic must know most states"):
+        blind.fit(PORTFOLIO, seed=0, max_steps=3)
 
 
 def test_bad_input():

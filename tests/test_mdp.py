@@ -200,6 +200,25 @@ def test_without_risk_the_sharpe_ratio_has_no_bound():
     assert (best.value, best.mean) == (np.inf, 2.0)
 
 
+def test_a_criterion_without_a_bound_is_a_named_error():
+    """To stay for ever earns more than any policy that ends; the variance puts a price on it."""
+    stay = pr.MDP([[[1.0]], [[0.0]]], [1.0])
+    with pytest.raises(ImproperPolicyError, match="criterion must have a bound"):
+        stay.improve(criteria.MeanMinusStd(0.5), restarts=0)
+    # To leave with probability q has mean 1/q and variance (1 − q)/q²: at c = .1 the best 1/q is 5.5.
+    priced = stay.improve(criteria.MeanMinusVariance(0.1), restarts=0)
+    assert priced.mean == pytest.approx(5.5, abs=1e-4)
+    assert priced.value == pytest.approx(3.025)
+
+
+def test_without_any_reward_every_policy_is_the_same():
+    nothing = pr.MDP([[[0.9]], [[0.0]]], [0.0])
+    for criterion in (criteria.MeanMinusStd(0.5), criteria.MeanVarianceAtMost(0.0), criteria.Sharpe()):
+        better = nothing.improve(criterion, restarts=0)
+        assert better.value == 0.0
+        assert better.history.shape[1] == 3
+
+
 def test_sharpe_ratio_of_independent_bets():
     """A bet of mean 2 and std 1, or one of mean 3 and std 4."""
     P = np.zeros((2, 5, 5))
