@@ -211,6 +211,15 @@ def test_a_criterion_without_a_bound_is_a_named_error():
     assert priced.value == pytest.approx(3.025)
 
 
+def test_a_policy_that_never_ends_can_be_improved():
+    """A ring of 40 states that only the second action leaves, with a reward of −1 for each step."""
+    ring = np.roll(np.eye(40), 1, axis=1)
+    better = pr.MDP([ring, 0.5 * ring], np.full(40, -1.0)).improve(
+        criteria.MeanMinusStd(1.0), policy=np.zeros(40, dtype=int), restarts=0
+    )
+    assert better.mean == pytest.approx(-2.0, abs=1e-6)
+
+
 def test_without_any_reward_every_policy_is_the_same():
     nothing = pr.MDP([[[0.9]], [[0.0]]], [0.0])
     for criterion in (criteria.MeanMinusStd(0.5), criteria.MeanVarianceAtMost(0.0), criteria.Sharpe()):

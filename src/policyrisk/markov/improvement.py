@@ -25,6 +25,7 @@ policy. Of all policies on the way that meet the constraint the best is the answ
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 
 Slope: TypeAlias = tuple[float, float, float]  # a function of mean and variance: its value and derivatives
 
+_ENDLESS = (ImproperPolicyError, SolverError, InvalidInputError)  # episodes of a policy hardly ever end
 _BOUNDS = (2.0, 4.0, 16.0)  # of the weights, climb after climb
 _TOLERANCE = 1e-9  # of the constraint, in its unit: further out is not feasible
 _MARGIN = 1e-7  # in the same units: how far inside the bound the Lagrangian aims
@@ -146,7 +148,8 @@ def improve(
             starts += [] if end is None else [(end.weights, last), (end.weights, 1)]
             bar.advance()
         for weights, first in starts:
-            climbs.append(_Climb(problem, weights, first))
+            with suppress(*_ENDLESS):  # of its first policy
+                climbs.append(_Climb(problem, weights, first))
             bar.advance()
     climb = max(climbs, key=lambda climb: climb.value)
     found = climb.best
@@ -218,7 +221,7 @@ class _Problem:
         try:
             policy /= policy.sum(axis=1, keepdims=True)
             sure = self._point(point.weights, policy, self.mdp.gradient(policy, self.zeta))
-        except (ImproperPolicyError, SolverError, InvalidInputError):
+        except _ENDLESS:
             return point
         feasible = self.violation(sure) <= self.violation(point)
         return sure if feasible and sure.aim[0] >= point.aim[0] else point
@@ -312,7 +315,7 @@ class _Climb:
             nonlocal tried
             try:
                 tried = self.problem.at(flat.reshape(shape))
-            except (ImproperPolicyError, SolverError, InvalidInputError):  # hardly ever ends: step back
+            except _ENDLESS:  # step back
                 return 1e6, np.zeros(flat.size)
             self._see(tried)
             value, gradient = self._lagrangian(tried)
