@@ -343,6 +343,24 @@ def test_gymnasium():
         search().fit(env, starts=lambda n, rng: None)
 
 
+def test_frontier_of_a_simulator():
+    """Rescored exactly, each policy is the better one for its own c; the errors are those of its episodes."""
+    found = pr.frontier(
+        PORTFOLIO, c=[0.0, 1.0], criterion=criteria.MeanMinusVariance, search=search(15), seed=1
+    )
+    bold, careful = found.points
+    assert bold.mean > careful.mean
+    assert bold.std > careful.std
+    chains = [PORTFOLIO.mdp.chain(point.policy(PORTFOLIO.states)) for point in found.points]
+    for point, chain in zip(found.points, chains, strict=True):
+        assert abs(point.mean - chain.mean()[0]) < 4 * point.mean_error
+        assert abs(point.std - chain.std()[0]) < 4 * point.std_error
+        assert point.value == pytest.approx(point.mean - point.c * point.variance)
+    assert abs(found.given[0] - 57.974157) < 4 * np.sqrt(16.107994 / 3000)
+    with pytest.raises(InvalidInputError, match="search must be an ActorCritic"):
+        pr.frontier(PORTFOLIO)
+
+
 @pytest.mark.filterwarnings("ignore::policyrisk.errors.GivenUpWarning")
 def test_a_critic_that_knows_too_little_is_a_named_error():
     """All episodes are cut off where nothing is known, so that nothing is known anywhere."""

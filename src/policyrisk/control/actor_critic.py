@@ -161,7 +161,7 @@ class ActorCritic:
         environment or its id. With a ``checkpoint`` an interrupted run goes on by
         ``resume=True``, and ends as if nothing had happened.
         """
-        play = _player(simulator, self.episodes, starts, as_count(max_steps, "max_steps", 1))
+        play = player(simulator, self.episodes, starts, as_count(max_steps, "max_steps", 1))
         file = Checkpoint(_WORK, checkpoint, self._problem(simulator, max_steps))
         state = self._begun(file, seed, resume)
         with ProgressBar("improving", self.iterations) as bar:
@@ -310,8 +310,8 @@ class _Followed:
         return self.policy.compiled()
 
 
-def _player(simulator: Any, episodes: int, starts: Starts | None, max_steps: int) -> Run:
-    """How episodes of a simulator are run."""
+def player(simulator: Any, episodes: int, starts: Starts | None, max_steps: int) -> Run:
+    """How as many episodes of a simulator are run, from a policy and a seed."""
     if not hasattr(simulator, "compiled"):
         if starts is not None:
             raise InvalidInputError(
