@@ -211,7 +211,7 @@ def chain_of_matrices(given: Given) -> Any:
     return [*found, by_transition.mean(), by_transition.variance(), dense.mean(), dense.variance()]
 
 
-@use("MDP", "MDP.chain", "MDP.gradient", "MDP.improve", "frontier")
+@use("MDP", "MDP.chain", "MDP.gradient", "MDP.improve", "MDP.with_reward_so_far", "frontier")
 def decision_process(given: Given) -> Any:
     P, r = P_and_r()
     policy, start = given.array(np.full((STATES, 2), 0.5)), given.array(np.full(STATES, 1 / STATES))
@@ -221,7 +221,8 @@ def decision_process(given: Given) -> Any:
     )
     some = pr.frontier(mdp, start, given.array([0.0, 1.0]), policy, restarts=0)
     chain, gradient = mdp.chain(policy), mdp.gradient(policy, start)
-    return [chain.mean(), gradient.by_variance, better.policy, some.points[0].policy]
+    ends = pr.MDP([given.matrix(np.eye(STATES, k=1))], given.array(r)).with_reward_so_far(start)
+    return [chain.mean(), gradient.by_variance, better.policy, some.points[0].policy, *ends[1:]]
 
 
 @use("MarkovChain.from_mdp")

@@ -200,6 +200,34 @@ def test_without_risk_the_sharpe_ratio_has_no_bound():
     assert (best.value, best.mean) == (np.inf, 2.0)
 
 
+def test_a_criterion_without_a_bound_is_a_named_error():
+    """To stay for ever earns more than any policy that ends; the variance puts a price on it."""
+    stay = pr.MDP([[[1.0]], [[0.0]]], [1.0])
+    with pytest.raises(ImproperPolicyError, match="criterion must have a bound"):
+        stay.improve(criteria.MeanMinusStd(0.5), restarts=0)
+    # To leave with probability q has mean 1/q and variance (1 − q)/q²: at c = .1 the best 1/q is 5.5.
+    priced = stay.improve(criteria.MeanMinusVariance(0.1), restarts=0)
+    assert priced.mean == pytest.approx(5.5, abs=1e-4)
+    assert priced.value == pytest.approx(3.025)
+
+
+def test_a_policy_that_never_ends_can_be_improved():
+    """A ring of 40 states that only the second action leaves, with a reward of −1 for each step."""
+    ring = np.roll(np.eye(40), 1, axis=1)
+    better = pr.MDP([ring, 0.5 * ring], np.full(40, -1.0)).improve(
+        criteria.MeanMinusStd(1.0), policy=np.zeros(40, dtype=int), restarts=0
+    )
+    assert better.mean == pytest.approx(-2.0, abs=1e-6)
+
+
+def test_without_any_reward_every_policy_is_the_same():
+    nothing = pr.MDP([[[0.9]], [[0.0]]], [0.0])
+    for criterion in (criteria.MeanMinusStd(0.5), criteria.MeanVarianceAtMost(0.0), criteria.Sharpe()):
+        better = nothing.improve(criterion, restarts=0)
+        assert better.value == 0.0
+        assert better.history.shape[1] == 3
+
+
 def test_sharpe_ratio_of_independent_bets():
     """A bet of mean 2 and std 1, or one of mean 3 and std 4."""
     P = np.zeros((2, 5, 5))
@@ -236,6 +264,31 @@ def test_the_given_policy_is_never_made_worse():
     rounded = criterion.slopes(*moments(mdp, best.policy.argmax(axis=1), np.eye(5)[1]))[0]
     assert again.value >= rounded - 1e-9
     assert "1 iterations were made" in again.reason or "vanished" in again.reason
+
+
+def test_a_process_with_the_reward_so_far_is_the_same_process():
+    """Whatever the start, a policy that does not look at the sum has the same mean and variance."""
+    rng = np.random.default_rng(6)
+    P = np.triu(rng.dirichlet(np.ones(4), size=(2, 4)), k=1)  # no way back: few sums
+    mdp = pr.MDP(P, rng.integers(-2, 3, size=(2, 4, 4)).astype(float), terminal_rewards=[1.0, -1.0, 0.5, 2.0])
+    zeta, policy = np.array([0.3, 0.0, 0.7, 0.0]), rng.dirichlet(np.ones(2), size=4)
+    seeing, states, sums = mdp.with_reward_so_far(zeta)
+    assert states[:2].tolist() == [0, 2]
+    assert sums[:2].tolist() == [0.0, 0.0]
+    start = np.zeros(seeing.n)
+    start[:2] = zeta[[0, 2]]
+    assert moments(seeing, policy[states], start) == pytest.approx(moments(mdp, policy, zeta))
+    assert len(set(zip(states.tolist(), sums.tolist(), strict=True))) == seeing.n > 4
+    better, blind = (m.improve(criteria.MeanMinusVariance(0.5), s) for m, s in ((seeing, start), (mdp, zeta)))
+    assert better.value > blind.value + 5e-4
+
+
+def test_the_reward_so_far_needs_few_sums_and_no_discount():
+    endless = pr.MDP([[[0.9]], [[0.5]]], [1.0])
+    with pytest.raises(InvalidInputError, match="most must be at least"):
+        endless.with_reward_so_far(most=50)
+    with pytest.raises(InvalidInputError, match="discount must be 1"):
+        pr.MDP([[[0.9]]], [1.0], 0.9).with_reward_so_far()
 
 
 def test_frontier():

@@ -90,9 +90,9 @@ class Sharpe:
         return _assessment(summary, summary.sharpe)
 
     def slopes(self, mean: float, variance: float) -> Slopes:
-        """m / √v and its derivatives; infinite, with none, where v is 0."""
+        """m / √v and its derivatives; where v is 0, infinite (0 where m is too) and none."""
         if variance <= 0:
-            return Slopes(math.copysign(math.inf, mean), 0.0, 0.0)
+            return Slopes(math.copysign(math.inf, mean) if mean else 0.0, 0.0, 0.0)
         root = math.sqrt(variance)
         return Slopes(mean / root, 1.0 / root, -0.5 * mean / root**3)
 

@@ -51,6 +51,7 @@ Run: TypeAlias = Callable[[Any, np.random.SeedSequence], Trajectories]  # a poli
 
 COLUMNS = ("mean", "mean_error", "std", "std_error", "value", "value_error")
 _FIRST, _SECOND = 0.9, 0.99  # Adam's memory of the gradient and of its square
+_UNKNOWN = 0.1  # of the steps: more that the critic says nothing about are an error
 _WORK = "actor-critic"
 
 
@@ -160,7 +161,7 @@ class ActorCritic:
         environment or its id. With a ``checkpoint`` an interrupted run goes on by
         ``resume=True``, and ends as if nothing had happened.
         """
-        play = _player(simulator, self.episodes, starts, as_count(max_steps, "max_steps", 1))
+        play = player(simulator, self.episodes, starts, as_count(max_steps, "max_steps", 1))
         file = Checkpoint(_WORK, checkpoint, self._problem(simulator, max_steps))
         state = self._begun(file, seed, resume)
         with ProgressBar("improving", self.iterations) as bar:
@@ -216,12 +217,20 @@ class ActorCritic:
         policy = self.policy.with_parameters(state["parameters"])
         data = play(policy, np.random.SeedSequence([*state["key"], k]))
         risk = self.critic.fit(data, error_bars=False)
-        J, M = risk.mean(data.states), risk.second_moment(data.states)
+        J, V = risk.mean_and_variance(data.states)
         returns = completed_returns(data, J, self.critic.discount)
         sample = SampleReturns.of(returns)
         moments = Moments(sample.mean, sample.variance, sample.covariance(), sample.count, 0.95)
         slopes = self.criterion.slopes(sample.mean, sample.variance)
-        factors = step_factors(data, J, M, returns, self.critic.discount, slopes[1], slopes[2])
+        factors = step_factors(data, J, V + J**2, returns, self.critic.discount, slopes[1], slopes[2])
+        unknown = np.isnan(factors)
+        if unknown.mean() > _UNKNOWN:
+            raise SolverError(
+                "the critic must know most states that episodes come through, got nothing about "
+                f"{unknown.mean():.0%} of the steps after {k} iterations; give it features that states "
+                "share, or run more and longer episodes"
+            )
+        factors[unknown] = 0.0
         gradient = policy.score(data.states[data.visited_rows], data.actions, factors) / len(data)
         if not np.isfinite(gradient).all():
             raise SolverError(
@@ -266,8 +275,8 @@ def step_factors(
 ) -> Floats:
     """What every step's ∇log π counts for in the gradient of f(m, v), of shape (transitions,).
 
-    J and M are the critic's at all of ``data.states``, nan where it knows nothing: steps that lead there
-    count for nothing. ``returns`` (episodes,) are what J_0 is the mean of.
+    J and M are the critic's at all of ``data.states``, nan where it knows nothing, and so are the factors of
+    steps that lead there. ``returns`` (episodes,) are what J_0 is the mean of.
     """
     lengths, episodes = data.lengths, len(data)
     begins = np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -282,9 +291,9 @@ def step_factors(
     J_next, M_next = J_end[rows + 1], M_end[rows + 1]
     delta_J = r + discount * J_next - J[rows]
     delta_M = r**2 + 2.0 * discount * r * J_next + discount**2 * M_next - M[rows]
-    factors = weight * delta_J * (by_mean + 2.0 * by_variance * (before - others))
+    factors: Floats = weight * delta_J * (by_mean + 2.0 * by_variance * (before - others))
     factors += weight**2 * delta_M * by_variance
-    return np.where(np.isfinite(factors), factors, 0.0)
+    return factors
 
 
 @dataclass(frozen=True)
@@ -301,8 +310,8 @@ class _Followed:
         return self.policy.compiled()
 
 
-def _player(simulator: Any, episodes: int, starts: Starts | None, max_steps: int) -> Run:
-    """How episodes of a simulator are run."""
+def player(simulator: Any, episodes: int, starts: Starts | None, max_steps: int) -> Run:
+    """How as many episodes of a simulator are run, from a policy and a seed."""
     if not hasattr(simulator, "compiled"):
         if starts is not None:
             raise InvalidInputError(

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Seed, as_floats, readonly
+from policyrisk._core.arrays import Seed, as_floats, readonly
 from policyrisk._core.progress import ProgressBar
+from policyrisk._core.random import keys
 from policyrisk._core.text import number, table
+from policyrisk.control.actor_critic import ActorCritic, player
 from policyrisk.criteria import MeanMinusStd
 from policyrisk.errors import InvalidInputError
 from policyrisk.markov import MDP
+from policyrisk.risk.start_sums import SampleReturns
+from policyrisk.risk.summary import Moments
+
+_FRESH = 10  # times the episodes of an iteration: on which policies of a simulator are compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +32,9 @@ class FrontierPoint:
     mean: float
     variance: float
     value: float  # of the criterion with this c
-    policy: Floats  # (n, actions)
+    policy: Any  # (n, actions) of a decision process; of a simulator, the policy itself
+    mean_error: float = 0.0  # standard errors; 0 where all is exact
+    std_error: float = 0.0
 
     @property
     def std(self) -> float:
@@ -52,7 +60,7 @@ class Frontier:
 
 
 def frontier(
-    mdp: MDP,
+    model: Any,
     start: npt.ArrayLike = 0,
     c: Sequence[float] = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0),
     policy: npt.ArrayLike | None = None,
@@ -61,12 +69,15 @@ def frontier(
     features: object = None,
     seed: Seed = 0,
     restarts: int = 1,
+    search: ActorCritic | None = None,
 ) -> Frontier:
-    """The best policies by mean − c·std, for each c, of a decision process known exactly.
+    """The best policies by mean − c·std, for each c, of a decision process or of a simulator.
 
-    The first c is improved (:meth:`MDP.improve`, with the same arguments) from the given ``policy``, the
-    others from what was found before; then every c takes the best of all policies found. ``criterion`` may be
-    :class:`~policyrisk.criteria.MeanMinusVariance` as well. A given ``policy`` is shown beside them.
+    For an :class:`MDP` the first c is improved (:meth:`MDP.improve`, with the same arguments) from the given
+    ``policy``, the others from what was found before; then every c takes the best of all policies found. A
+    simulator needs a ``search``, which is fitted for each c in the same way, from its policy and on; all
+    policies are then compared, and its own beside them, on the same fresh episodes. ``criterion`` may be
+    :class:`~policyrisk.criteria.MeanMinusVariance` as well.
     :func:`policyrisk.plotting.plot_frontier` draws the record.
 
     Leaving pays 3; staying pays 5 in the mean, and nobody knows how long:
@@ -78,23 +89,68 @@ def frontier(
     1                  3       0      3
     given policy  3.3333   1.291
     """
-    prices = np.unique(as_floats(c, "c", (None,)))
-    if prices.size == 0:
+    prices = np.unique(as_floats(c, "c", (None,))).tolist()
+    if not prices:
         raise InvalidInputError("c must hold at least one number, got none; pass for example [0, 0.5, 1]")
-    found, near = [], policy
-    with ProgressBar("frontier", prices.size) as bar:
-        for price in prices.tolist():
-            better = mdp.improve(criterion(price), start, near, seed, features=features, restarts=restarts)
-            near = better.policy
-            found.append(better)
-            bar.advance()
+    if isinstance(model, MDP):
+        found: list[FrontierPoint] = []
+        with ProgressBar("frontier", len(prices)) as bar:
+            for price in prices:
+                near = found[-1].policy if found else policy
+                better = model.improve(
+                    criterion(price), start, near, seed, features=features, restarts=restarts
+                )
+                one = better.mean, better.variance, better.value, readonly(better.policy)
+                found.append(FrontierPoint(price, *one))
+                bar.advance()
+        given = None
+        if policy is not None:
+            known = model.gradient(policy, start)
+            given = known.mean, math.sqrt(max(known.variance, 0.0))
+        return _best(prices, found, criterion, given)
+    if search is None or policy is not None or features is not None:
+        raise InvalidInputError(
+            f"search must be an ActorCritic for a simulator such as {type(model).__name__}, and policy and "
+            f"features None, got {search!r}; its own policy is where it begins"
+        )
+    return _simulated(model, prices, criterion, search, seed)
+
+
+def _simulated(
+    simulator: Any, prices: list[float], criterion: Callable[[float], Any], search: ActorCritic, seed: Seed
+) -> Frontier:
+    """Each c from the policy of the one before; all on the same episodes in the end."""
+    root = np.random.SeedSequence([int(word) for word in keys(seed)])
+    fresh, *seeds = root.spawn(len(prices) + 1)
+    play = player(simulator, _FRESH * search.episodes, None, 10_000)
+
+    def told(price: float, policy: Any) -> FrontierPoint:
+        # A sequence counts what it has spawned: each policy needs one that has spawned nothing yet.
+        again = np.random.SeedSequence(fresh.entropy, spawn_key=fresh.spawn_key)
+        sample = SampleReturns.of(play(policy, again).returns(search.critic.discount))
+        at = Moments(sample.mean, sample.variance, sample.covariance(), sample.count, 0.95)
+        value = criterion(price).slopes(sample.mean, sample.variance)[0]
+        errors = at.mean.standard_error, at.std.standard_error
+        return FrontierPoint(price, sample.mean, sample.variance, value, policy, *errors)
+
+    found: list[FrontierPoint] = []
+    policy: Any = search.policy
+    for price, own in zip(prices, seeds, strict=True):
+        policy = replace(search, policy=policy, criterion=criterion(price)).fit(simulator, own).policy
+        found.append(told(price, policy))
+    begin = told(prices[0], search.policy)
+    return _best(prices, found, criterion, (begin.mean, begin.std))
+
+
+def _best(
+    prices: list[float],
+    found: list[FrontierPoint],
+    criterion: Callable[[float], Any],
+    given: tuple[float, float] | None,
+) -> Frontier:
+    """For every c the best of all policies that were found."""
     points = []
-    for price in prices.tolist():
-        values = [criterion(price).slopes(better.mean, better.variance)[0] for better in found]
-        best = found[int(np.argmax(values))]
-        points.append(FrontierPoint(price, best.mean, best.variance, max(values), readonly(best.policy)))
-    given = None
-    if policy is not None:
-        known = mdp.gradient(policy, start)
-        given = known.mean, math.sqrt(max(known.variance, 0.0))
+    for price in prices:
+        values = [criterion(price).slopes(point.mean, point.variance)[0] for point in found]
+        points.append(replace(found[int(np.argmax(values))], c=price, value=max(values)))
     return Frontier(tuple(points), given)

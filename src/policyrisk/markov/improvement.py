@@ -25,6 +25,7 @@ policy. Of all policies on the way that meet the constraint the best is the answ
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -62,11 +63,13 @@ if TYPE_CHECKING:
 
 Slope: TypeAlias = tuple[float, float, float]  # a function of mean and variance: its value and derivatives
 
+_ENDLESS = (ImproperPolicyError, SolverError, InvalidInputError)  # episodes of a policy hardly ever end
 _BOUNDS = (2.0, 4.0, 16.0)  # of the weights, climb after climb
 _TOLERANCE = 1e-9  # of the constraint, in its unit: further out is not feasible
 _MARGIN = 1e-7  # in the same units: how far inside the bound the Lagrangian aims
 _MULTIPLIERS = 30  # updates of the multiplier, at most, within a bound
 _SURE = 1e-6  # a smaller probability is made 0 at the end
+_NO_END = 1e9  # times what the uniform policy earns: more has no bound
 _NO_RISK = 1e-10  # of the uniform policy's variance: none is left
 
 
@@ -145,7 +148,8 @@ def improve(
             starts += [] if end is None else [(end.weights, last), (end.weights, 1)]
             bar.advance()
         for weights, first in starts:
-            climbs.append(_Climb(problem, weights, first))
+            with suppress(*_ENDLESS):  # of its first policy
+                climbs.append(_Climb(problem, weights, first))
             bar.advance()
     climb = max(climbs, key=lambda climb: climb.value)
     found = climb.best
@@ -157,6 +161,11 @@ def improve(
             f"{number(nearest.variance)}: loosen the bound, or let the policy see more of the state"
         )
     final = problem.rounded(found)
+    if abs(final.mean) > _NO_END * max(abs(problem.mean), math.sqrt(problem.variance)):
+        raise ImproperPolicyError(
+            f"criterion must have a bound, got {criterion}, whose mean grew to {number(final.mean)} with "
+            "episodes that hardly ever end; use discount < 1, or a criterion that counts their variance"
+        )
     return Improvement(
         policy=final.policy,
         weights=final.weights,
@@ -164,7 +173,7 @@ def improve(
         variance=final.variance,
         value=problem.sign * final.aim[0],
         criterion=criterion,
-        history=np.array(climb.history),
+        history=np.array(climb.history).reshape(-1, 3),
         reached=np.array([math.nan if c.best is None else problem.sign * c.value for c in climbs]),
         reason="no risk is left" if final.variance <= _NO_RISK * problem.variance else climb.reason,
     )
@@ -183,6 +192,7 @@ class _Problem:
         uniform = np.zeros((phi.shape[1], mdp.actions))
         self.zeta = mdp.chain(self.policy(uniform)).start_distribution(start)
         point = self.at(uniform)
+        self.mean = point.mean
         self.variance = point.variance if point.variance > 0 else max(point.mean**2, 1.0)
         self.middle = point.aim[0] if math.isfinite(point.aim[0]) else 0.0
         self.unit = self._size(point.aim)
@@ -201,7 +211,7 @@ class _Problem:
         flat, policy = self.mdp._flat, self.policy(weights)
         chances = flat.weights(policy)
         found = flat.gradient(chances, self.zeta, self.mdp.discount, _solver(flat.matrix(chances)))
-        if not math.isfinite(found.mean) or not found.variance > -_TOLERANCE * found.mean**2:
+        if not math.isfinite(found.mean) or not found.variance >= -_TOLERANCE * found.mean**2:
             raise SolverError("a policy whose episodes hardly ever end")
         return self._point(weights, policy, found)
 
@@ -211,7 +221,7 @@ class _Problem:
         try:
             policy /= policy.sum(axis=1, keepdims=True)
             sure = self._point(point.weights, policy, self.mdp.gradient(policy, self.zeta))
-        except (ImproperPolicyError, SolverError, InvalidInputError):
+        except _ENDLESS:
             return point
         feasible = self.violation(sure) <= self.violation(point)
         return sure if feasible and sure.aim[0] >= point.aim[0] else point
@@ -305,7 +315,7 @@ class _Climb:
             nonlocal tried
             try:
                 tried = self.problem.at(flat.reshape(shape))
-            except (ImproperPolicyError, SolverError, InvalidInputError):  # hardly ever ends: step back
+            except _ENDLESS:  # step back
                 return 1e6, np.zeros(flat.size)
             self._see(tried)
             value, gradient = self._lagrangian(tried)

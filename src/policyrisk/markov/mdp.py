@@ -31,8 +31,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, Seed, as_number
-from policyrisk.markov.branches import Branches, Sparse, mix
+from policyrisk._core.arrays import Floats, Ints, Seed, as_count, as_number
+from policyrisk.errors import InvalidInputError
+from policyrisk.markov.branches import Branches, Sparse, mix, sorted_branches
 from policyrisk.markov.chain import MarkovChain
 from policyrisk.markov.decisions import as_policy, by_action
 
@@ -196,6 +197,60 @@ class MDP:
     @cached_property
     def _flat(self) -> ActionBranches:
         return ActionBranches.of(self.branches)
+
+    def with_reward_so_far(self, start: npt.ArrayLike = 0, most: int = 100_000) -> tuple[MDP, Ints, Floats]:
+        """The process whose policies see the reward so far: its states are pairs (x, R_<t).
+
+        Also returned are the states x (pairs,) and the sums R_<t (pairs,) of all pairs that can be reached;
+        the first are those in which episodes start, in the order of their states. Sums that agree to 9 digits
+        after the point are one. A policy that sees what has been earned can be better than any that does not:
+
+        >>> from policyrisk.criteria import MeanMinusVariance
+        >>> P = np.zeros((2, 4, 4))
+        >>> P[:, 0, [1, 2]], P[:, [1, 2], 3] = 0.5, 1.0  # to state 1 or 2, which earn 3 and −3, and on to 3
+        >>> mdp = MDP(P, [[0, 0], [3, 3], [-3, -3], [0, -1]])  # in state 3 the second action gives 1 away
+        >>> seeing, _, earned = mdp.with_reward_so_far()
+        >>> round(mdp.improve(MeanMinusVariance(0.2)).value, 6), earned.tolist()
+        (-1.8, [0.0, 0.0, 0.0, 3.0, -3.0])
+        >>> better = seeing.improve(MeanMinusVariance(0.2))
+        >>> round(better.value, 6), better.policy[3:].tolist()  # after 3, but not after −3
+        (-1.75, [[0.0, 1.0], [1.0, 0.0]])
+        """
+        if self.discount != 1.0:
+            raise InvalidInputError(
+                f"discount must be 1 for policies that see the reward so far, got {self.discount:g}; what it "
+                "means for the rest would depend on the step too"
+            )
+        flat, cap = self._flat, as_count(most, "most", 1)
+        order = np.argsort(flat.row, kind="stable")  # the branches of each state, side by side
+        first = np.searchsorted(flat.row[order], np.arange(self.n + 1))
+        uniform = self.chain(np.full((self.n, self.actions), 1.0 / self.actions))
+        pairs = [(int(x), 0.0) for x in np.flatnonzero(uniform.start_distribution(start))]
+        known = {pair: i for i, pair in enumerate(pairs)}
+        rows, branches, successors = [], [], []
+        for i, (x, earned) in enumerate(pairs):  # which grows on the way
+            for b in order[first[x] : first[x + 1]].tolist():
+                pair = int(flat.successor[b]), round(earned + float(flat.reward[b]), 9) + 0.0
+                if pair[0] < self.n and pair not in known:
+                    known[pair] = len(pairs)
+                    pairs.append(pair)
+                rows.append(i)
+                branches.append(b)
+                successors.append(known.get(pair, -1))
+            if len(pairs) > cap:
+                raise InvalidInputError(
+                    f"most must be at least the number of pairs of a state and a sum of rewards, got {cap}, "
+                    "which is too few; raise it, or round the rewards to fewer values"
+                )
+        row, branch, successor = (np.array(column, dtype=np.int64) for column in (rows, branches, successors))
+        successor[successor < 0] = len(pairs)
+        parts = []
+        for a in range(self.actions):
+            own = flat.action[branch] == a
+            columns = row[own], successor[own], flat.probability[branch[own]], flat.reward[branch[own]]
+            parts.append(sorted_branches(len(pairs), *columns))
+        states, sums = zip(*pairs, strict=True)
+        return MDP.from_branches(parts), np.array(states), np.array(sums)
 
     def improve(
         self,
