@@ -200,11 +200,10 @@ class PolicySummary(Moments):
         """What a reader must know to use the numbers."""
         notes, completed = [], self.completed
         if self.unvisited:
+            why = "were not visited by the data" if self.covered is None else "have too few data behind them"
             notes.append(
-                f"{self.unvisited} of {plural(self.starts, 'start')} "
-                f"{'were not visited by the data' if self.covered is None else 'have too few data behind them'} "
-                f"and are left out{'' if completed is None else f' by {self.estimator}'}; the numbers speak of the "
-                "others"
+                f"{self.unvisited} of {plural(self.starts, 'start')} {why} and are left out"
+                f"{'' if completed is None else f' by {self.estimator}'}; the numbers speak of the others"
             )
         if self.covered is not None:
             notes.append("the sample is of the policy that was recorded, not of the target")
