@@ -355,6 +355,7 @@ def lstd(given: Given) -> Any:
 
 @use(
     "LSTDQ",
+    "LSTDQ.doubly_robust",
     "LSTDQ.equations",
     "LSTDQ.fit",
     "LSTDQ.fit_by",
@@ -370,7 +371,8 @@ def lstd(given: Given) -> Any:
 def lstdq(given: Given) -> Any:
     logged, found = data(given), []
     columns = logged.states, logged.rewards, logged.lengths, logged.terminated
-    logged = pr.Trajectories(*columns, given.array(np.arange(logged.transitions) % 2, np.int64))
+    chances = given.array(np.full(logged.transitions, 0.5))
+    logged = pr.Trajectories(*columns, given.array(np.arange(logged.transitions) % 2, np.int64), chances)
     policy, x = given.array([[0.5, 0.5]] * (STATES + 1)), given.array(np.arange(6)[:, None])
     pairs = pr.ActionFeatures(pr.Polynomial(2, [0, 0], [STATES, 1]))
     for phi in (*maps(given), pairs):
@@ -380,6 +382,7 @@ def lstdq(given: Given) -> Any:
         risk = pr.LSTDQ(phi, policy, ridge=0.01).fit(logged, bootstrap=5, seed=0)
         found += [*numbers(risk), risk.action_variance(x, 0), q.fit_by(here(logged)).mean(x)]
     actions = given.array([0, 1] * 3, np.int64)
+    found.append(pr.LSTDQ(pairs, policy, ridge=0.01).doubly_robust(logged, seed=0).mean.value)
     found += [pairs.at(x, actions), pairs.outside(x, actions), pairs.rows(x, np.arange(2)).phi]
     return found
 
