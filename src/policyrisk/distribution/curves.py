@@ -54,11 +54,11 @@ class Grid:
             F = F + (after - F) * (z - self.theta[i]) / (self.theta[i + 1] - self.theta[i])
         return np.asarray(np.where(inside == 0, F, np.where(inside > 0, 0.0 if change else 1.0, 0.0)))
 
-    def quantile(self, curves: Floats, q: float) -> Floats:
-        """The smallest z with F(z) ≥ q of each curve, (n,)."""
+    def quantile(self, curves: Floats, q: float | Floats) -> Floats:
+        """The smallest z with F(z) ≥ q of each curve, (n,); q is one for all, or (n,)."""
         m = self.theta.size
         F = curves[:, :m]
-        j = np.minimum((F < q - _REACHED).sum(axis=1), m - 1)
+        j = np.minimum((F < np.reshape(q, (-1, 1)) - _REACHED).sum(axis=1), m - 1)
         if self.steps or m == 1:
             return np.asarray(self.theta[j])
         before = np.maximum(j - 1, 0)

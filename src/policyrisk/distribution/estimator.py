@@ -40,13 +40,14 @@ from policyrisk.errors import (
     NoErrorBarsWarning,
     SolverError,
 )
-from policyrisk.features import BinaryFeatures, Features, as_features
+from policyrisk.features import Features, as_features
+from policyrisk.features.protocol import is_binary
 from policyrisk.lstd.cutoffs import Trim, trim
 from policyrisk.passes.fold import Fold, Sum, here
 from policyrisk.risk.support import LOST_MOST, Support
 from policyrisk.trajectories import Source, check_reiterable
 
-_GROUPS, _FEWEST_GROUPS = 100, 20  # of episodes, for the error bars
+_GROUPS, _FEWEST_GROUPS = 1000, 20  # of episodes, for the error bars
 _MERGED = 20  # groups where targets bootstrap
 _ROOM = 1 << 24  # numbers that the groups' weights may take
 _PASSES = 2000
@@ -107,7 +108,7 @@ class ReturnDistribution:
         if isinstance(theta, int):
             theta = fold(lambda source, part: ReturnSurvey.over(source, part, gamma)).choose(theta)
         grid = Grid(theta, steps=False)
-        groups = _group_count(features.size * (theta.size + 3), error_bars)
+        groups = _group_count(features, theta.size, error_bars)
         sums = fold(lambda source, _: ThresholdSums.over(source, features, grid, gamma, groups))
         _check(sums, gamma)
         cut, trimmed = Trim(()), fold
@@ -137,12 +138,12 @@ class ReturnDistribution:
             psi = _solve_all(scores[sums.group_episodes > 0], solve)
             if passes:
                 psi = _with_bootstrap(trimmed, replace(fixed, whole=False), _merged(psi), solve)
-        kept = None if isinstance(features, BinaryFeatures) or sp.issparse(sums.gram) else gram
+        kept = None if sp.issparse(sums.gram) else gram
         return DistributionFunction(
             features=features,
             grid=grid,
             weights=W,
-            influences=None if psi is None else psi.astype(np.float32),
+            influences=None if psi is None else psi.transpose(1, 0, 2).astype(np.float32, order="C"),
             support=Support(sums.visits, sums.feature_episodes, sums.episodes, kept, 1.0),
             discount=gamma,
             episodes=sums.episodes,
@@ -165,10 +166,11 @@ def _as_thresholds(value: Any) -> Floats | int:
     return theta.copy()
 
 
-def _group_count(numbers: int, error_bars: bool) -> int:
-    """How many groups of episodes there are, for so many weights; 1 where there are no error bars."""
+def _group_count(features: Features, thresholds: int, error_bars: bool) -> int:
+    """How many groups of episodes there are, as many as fit; 1 where there are no error bars."""
     if not error_bars:
         return 1
+    numbers = features.size * (thresholds + 3)
     if _FEWEST_GROUPS * numbers > 2 * _ROOM:
         warnings.warn(
             f"no error bars: {numbers} weights, of every feature at every threshold, would not fit "
@@ -177,6 +179,8 @@ def _group_count(numbers: int, error_bars: bool) -> int:
             stacklevel=4,
         )
         return 1
+    if not is_binary(features):  # whose Gram matrices may be dense
+        numbers = max(numbers, features.size**2 // 4)
     return min(max(_ROOM // numbers, _FEWEST_GROUPS), _GROUPS)
 
 
@@ -204,9 +208,10 @@ def _warn_of_given_up(given_up: int, transitions: int) -> None:
 
 def _solver(sums: ThresholdSums) -> tuple[Solve, Any]:
     """The solution of G w = rhs (l, k), 0 at unvisited features, and G where it is dense."""
-    size = sums.visits.size
-    blocks: list[Any] = [sums.gram[first : first + size] for first in range(0, sums.gram.shape[0], size)]
-    G: Any = sum(blocks[1:], blocks[0])
+    groups, size = sums.b.shape[:2]
+    rows = np.arange(groups * size)
+    together = sp.csr_array((np.ones(rows.size), (rows % size, rows)), shape=(size, rows.size))
+    G: Any = together @ sums.gram
     if is_sparse(G):
         diagonal: Floats = np.asarray(G.diagonal())
         if G.count_nonzero() == np.count_nonzero(diagonal):  # one feature at a time

@@ -11,17 +11,27 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core import records
-from policyrisk._core.arrays import Bools, Floats, Matrix, as_number, as_states, check_choice, freeze
+from policyrisk._core.arrays import (
+    Bools,
+    Floats,
+    Matrix,
+    as_number,
+    as_states,
+    check_choice,
+    freeze,
+    is_sparse,
+)
 from policyrisk._core.records import record
 from policyrisk._core.text import percent, plural, table
 from policyrisk.distribution.curves import Grid
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
-from policyrisk.risk.estimate import Estimate, as_level, student_interval, student_quantile
+from policyrisk.risk.estimate import Estimate, as_level, skewed_interval, student_quantile
 from policyrisk.risk.support import Support
 
 _ROOM = 1 << 23  # numbers that are looked at together
+_SKEWED = 200  # groups from which on they tell the skewness
 Reading: TypeAlias = Literal["mean", "variance", "std", "cdf", "quantile", "cvar"]
 
 
@@ -33,7 +43,7 @@ class DistributionFunction:
     features: Features
     grid: Grid
     weights: Floats  # (l, m + 3)
-    influences: npt.NDArray[np.float32] | None  # (groups, l, m + 3): by how much each group moves the weights
+    influences: npt.NDArray[np.float32] | None  # (l, groups, m + 3): how each group moves the weights
     support: Support
     discount: float
     episodes: int
@@ -112,24 +122,25 @@ class DistributionFunction:
     ) -> Floats:
         """An interval that holds the truth with probability ``level``, (n, 2).
 
-        That of the quantile is where the interval of F holds q, which stays right where F has steps; the
-        others are value ± t · standard error. Of an event that was never seen the interval of its probability
-        ends where n episodes without it would have a probability of 1 − level.
+        That of the quantile goes from where F̃ is q less t standard errors to where it is as much more; the
+        others are Hall's (:mod:`policyrisk.risk.estimate`). Of an event that was never seen the interval of
+        its probability ends where n episodes without it would have a probability of 1 − level.
         """
         check_choice(of, "of", get_args(Reading))
         as_level(level)
-        psi = self._influences()
+        influences = self._influences()
         value, line = _asked(of, q, z)
         phi = self._phi(x)
         behind = self.support.episodes_behind(phi)
         out = np.full((phi.shape[0], 2), np.nan)
-        step = max(_ROOM // (len(psi) * self.weights.shape[1]), 1)
+        step = max(_ROOM // influences[0].size, 1)
         for first in range(0, len(out), step):
             some = slice(first, first + step)
             rows: Any = phi[some]
             curves = self.grid.monotone(np.asarray(rows @ self.weights))
-            moves = np.stack([np.asarray(rows @ part) for part in psi])
-            out[some] = self._intervals(curves, moves, behind[some], of, value, line, level)
+            out[some] = self._intervals(
+                curves, _moves(rows, influences), behind[some], of, value, line, level
+            )
         out[behind == 0] = np.nan
         return out
 
@@ -151,14 +162,14 @@ class DistributionFunction:
         behind = np.full(1, float(self.support.episodes))
         moves: Floats | None = None
         if self.influences is not None:
-            moves = np.stack([average @ part for part in self.influences])
+            moves = _moves(average, self.influences)
 
         def estimate(of: Reading, value: float) -> Estimate:
             found = float(self._value(curve, of, value, 0.0)[0])
             if moves is None:
                 return Estimate(found)
             low, high = self._intervals(curve, moves, behind, of, value, 0.0, level)[0]
-            dof = min(self.support.episodes, len(moves)) - 1.0
+            dof = min(self.support.episodes, moves.shape[1]) - 1.0
             return Estimate(
                 found, (high - low) / (2 * float(student_quantile(level, dof + 1.0))), low, high, dof
             )
@@ -219,39 +230,35 @@ class DistributionFunction:
     def _intervals(
         self, curves: Floats, moves: Floats, episodes: Floats, of: Reading, q: float, z: float, level: float
     ) -> Floats:
-        """(n, 2) from curves (n, m + 3) and by how much each group moves them (groups, n, m + 3)."""
-        behind = np.minimum(episodes, len(moves))
-        m, n, groups = self.grid.theta.size, len(curves), len(moves)
+        """(n, 2) from curves (n, m + 3) and by how much each group moves them (n, groups, m + 3)."""
+        n, groups, k = moves.shape
+        behind = np.minimum(episodes, groups)
         scale = np.sqrt(groups / (groups - 1.0)) if groups > 1 else np.nan
-        if of == "quantile":
-            half = (
-                student_quantile(level, behind)[:, None] * scale * np.sqrt((moves[:, :, :m] ** 2).sum(axis=0))
-            )
-            found = []
-            for sign in (1.0, -1.0):
-                bound = curves.copy()
-                bound[:, :m] += sign * half
-                found.append(self.grid.quantile(self.grid.monotone(bound), q))
-            return np.column_stack(found)
-        J, V = curves[:, -2], _variance(curves)
+        theta = self.grid.quantile(curves, q) if of in ("quantile", "cvar") else np.full(n, z)
+        each, at = moves.reshape(-1, k), np.repeat(theta, groups)
+        J, V = curves[:, -2:-1], _variance(curves)[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             if of == "mean":
                 change = moves[:, :, -2]
             elif of in ("variance", "std"):
                 change = moves[:, :, -1] - 2 * J * moves[:, :, -2]
                 change = change / (2 * np.sqrt(V)) if of == "std" else change
-            elif of == "cdf":
-                change = np.stack([self.grid.cdf(part, np.full(n, z), change=True) for part in moves])
-            else:  # by how much the quantile moves does not matter: the mean beyond it is there the largest
-                theta = self.grid.quantile(curves, q)
-                change = -np.stack([self.grid.area(part, theta, change=True) for part in moves]) / q
-            error = scale * np.sqrt((change**2).sum(axis=0))
-        ends = student_interval(self._value(curves, of, q, z), error, behind, level)
+            elif of == "cvar":  # which does not move with the quantile: the worst q are worst with any other
+                change = -self.grid.area(each, at, change=True).reshape(n, groups) / q
+            else:
+                change = self.grid.cdf(each, at, change=True).reshape(n, groups)
+            error = scale * np.sqrt((change**2).sum(axis=1))
+            if of == "quantile":
+                half = student_quantile(level, behind) * error
+                return np.column_stack([self.grid.quantile(curves, q + sign * half) for sign in (-1.0, 1.0)])
+            skewness, dof = _shape(change, error, behind)
+        value = self._value(curves, of, q, z)
+        ends = skewed_interval(value, error, skewness, dof, level)
         if of != "cdf":
             return ends
         # Of n episodes that are all on one side of z: what of that has the probability 1 − level.
         unseen = 1.0 - (1.0 - level) ** (1.0 / np.maximum(episodes, 1.0))
-        never, always = (self._value(curves, of, q, z) == end for end in (0.0, 1.0))
+        never, always = value == 0.0, value == 1.0
         ends[never, 1], ends[always, 0] = unseen[never], 1.0 - unseen[always]
         return np.clip(ends, 0.0, 1.0)
 
@@ -284,6 +291,29 @@ class DistributionSummary:
         head += f"; {self.unvisited} left out, of which the data say nothing" if self.unvisited else ""
         columns = ["", "value", "±", f"{percent(self.level)} interval"]
         return f"{head}\n{table(columns, [[name, *value.cells] for name, value in rows])}"
+
+
+def _moves(rows: Any, influences: npt.NDArray[np.float32]) -> Floats:
+    """By how much each group moves the curves at features (n, l), (n, groups, m + 3)."""
+    if is_sparse(rows):  # most of the features are nowhere active
+        used = np.unique(rows.indices)
+        rows, influences = rows[:, used], influences[used]
+    size, groups, k = influences.shape
+    return np.asarray(rows @ influences.reshape(size, groups * k)).reshape(-1, groups, k)
+
+
+def _shape(change: Floats, error: Floats, behind: Floats) -> tuple[Floats, Floats]:
+    """α and ν of :mod:`policyrisk.risk.estimate` of what each group contributes (n, groups), each (n,).
+
+    Few groups say nothing of the skewness, as each holds many episodes.
+    """
+    groups = change.shape[1]
+    third, fourth = (change**3).sum(axis=1), (change**4).sum(axis=1)
+    known = (error > 0) & (groups >= _SKEWED)
+    skewness = np.where(known, third / error**3, 0.0)
+    spread = fourth - error**4 / groups
+    dof = np.where(spread > 0, 2 * error**4 / spread, np.inf)
+    return skewness, np.clip(dof, 1.0, np.maximum(behind - 1.0, 1.0))
 
 
 def _variance(curves: Floats) -> Floats:

@@ -61,7 +61,7 @@ class ThresholdSums:
         episodes = terminated = transitions = between = 0
         seen = np.full(size, -1, dtype=np.int64)
         for data in all_pieces(source):
-            rows = EntryRows.of(features, data.states[data.visited_rows])
+            rows = RowEntries.of(features, data.states[data.visited_rows])
             number = np.repeat(np.arange(episodes, episodes + len(data)), data.lengths)
             B = data.returns_to_go(discount)
             place = np.searchsorted(grid.theta, B - grid.tol)
@@ -113,7 +113,7 @@ class Bootstrap:
             if not some.size:
                 continue
             data = data[some]
-            rows = EntryRows.of(self.features, data.states[data.visited_rows])
+            rows = RowEntries.of(self.features, data.states[data.visited_rows])
             given = rows.ptr, rows.idx, rows.val, data.offsets, group
             if self.lam < 1.0:
                 # Nothing is read at the end itself, where features need not exist.
@@ -137,7 +137,7 @@ class Bootstrap:
 
 
 @dataclass(frozen=True, eq=False)
-class EntryRows:
+class RowEntries:
     """φ of some states: row i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1]."""
 
     ptr: Ints
@@ -146,7 +146,7 @@ class EntryRows:
     phi: Matrix  # (n, l)
 
     @classmethod
-    def of(cls, features: Features, states: npt.NDArray[Any]) -> EntryRows:
+    def of(cls, features: Features, states: npt.NDArray[Any]) -> RowEntries:
         """Evaluated at states (n, dim)."""
         size = features.size
         if is_binary(features):
@@ -166,8 +166,9 @@ class EntryRows:
         size = self.phi.shape[1]
         if isinstance(self.phi, np.ndarray):
             out = np.zeros((groups * size, size))
-            for g in range(groups):
-                part = self.phi[group == g]
+            order = np.argsort(group, kind="stable")
+            here, first = np.unique(group[order], return_index=True)
+            for g, part in zip(here.tolist(), np.split(self.phi[order], first[1:]), strict=True):
                 out[g * size : (g + 1) * size] = part.T @ part
             return out
         row = np.repeat(group, np.diff(self.ptr))
