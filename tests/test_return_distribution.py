@@ -1,9 +1,11 @@
 """The return's distribution from trajectories: empirical CDFs, LSTD's means, exact chains, intervals."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from scipy import stats
+from scipy import optimize, stats
 
 import policyrisk as pr
 from policyrisk.distribution.thresholds import ReturnSurvey
@@ -158,37 +160,47 @@ def test_a_table_without_traces_holds_the_distribution_of_the_empirical_chain(ma
 
 
 def completed_by_hand(data, n, theta, gamma, passes=200):
-    """F̃ of a table where a cut-off episode goes on as F̃ at its end, straight between thresholds."""
-    F = np.zeros((n, theta.size))
+    """F̃ and E[(θ_1 − B)⁺] of a table where a cut-off episode goes on as they say at its end."""
+    F, below = np.zeros((n, theta.size)), np.zeros(n)
+
+    def area(x, z):
+        """E[(z − B)⁺] from x: what is below θ_1, and the area under F from there to z."""
+        to = np.append(theta[theta < z], z)
+        return below[x] + np.trapezoid(np.interp(to, theta, F[x]), to) if z >= theta[0] else 0.0
+
     for _ in range(passes):
-        total, count = np.zeros_like(F), np.zeros(n)
+        total, total_below, count = np.zeros_like(F), np.zeros(n), np.zeros(n)
         for episode in data:
             T = episode.transitions
             for t in range(T):
-                x = episode.states[t, 0]
+                x, end = episode.states[t, 0], episode.states[T, 0]
                 R = sum(gamma ** (s - t) * episode.rewards[s] for s in range(t, T))
+                count[x] += 1
                 if episode.terminated[0]:
-                    target = (R <= theta).astype(float)
+                    total[x] += R <= theta
+                    total_below[x] += max(theta[0] - R, 0.0)
                 else:
                     z = (theta - R) / gamma ** (T - t)
-                    target = np.interp(z, theta, F[episode.states[T, 0]], left=0.0, right=1.0)
-                total[x] += target
-                count[x] += 1
-        F = total / count[:, None]
-    return F
+                    total[x] += np.interp(z, theta, F[end], left=0.0, right=1.0)
+                    total_below[x] += gamma ** (T - t) * area(end, z[0])
+        F, below = total / count[:, None], total_below / count
+    return F, below
 
 
 def test_cut_off_episodes_go_on_as_the_estimate_says():
+    """Thresholds from −1 on, below which some returns lie."""
     n, gamma = 3, 0.8
     rng = np.random.default_rng(0)
     P = rng.dirichlet(np.ones(n + 1), size=n)[:, :n]
     chain = pr.MarkovChain(P, rng.normal(size=(n, n)), gamma, terminal_rewards=rng.normal(size=n))
     data = chain.sample(0, episodes=12, seed=1, max_steps=3)
     assert 0 < data.terminated.sum() < 12
-    theta = np.linspace(-3, 3, 25)
+    theta = np.linspace(-1, 3, 25)
     dist = pr.ReturnDistribution(pr.Tabular(n), theta, discount=gamma).fit(data, error_bars=False)
-    F = completed_by_hand(data, n, theta, gamma)
+    F, below = completed_by_hand(data, n, theta, gamma)
+    assert below.max() > 0.1
     np.testing.assert_allclose(dist.weights[:, :-3], F, atol=1e-6)
+    np.testing.assert_allclose(dist.weights[:, -3], below, atol=1e-6)
 
 
 def test_cut_off_episodes_miss_nothing():
@@ -349,3 +361,58 @@ def test_many_weights_have_no_error_bars():
     with pytest.warns(NoErrorBarsWarning):
         dist = pr.ReturnDistribution(phi).fit(data)
     assert dist.mean([0.5])[0] == 1.0
+
+
+# coverage
+
+
+def mixed_ends(episodes, seed):
+    """x uniform in [0, 1] all the way, and at the end N(0, 1) with probability x, else N(2, 1)."""
+    rng = np.random.default_rng(seed)
+    x, lengths = rng.random(episodes), rng.geometric(0.5, size=episodes)
+    rewards = np.zeros(lengths.sum())
+    rewards[np.cumsum(lengths) - 1] = rng.normal(np.where(rng.random(episodes) < x, 0.0, 2.0), 1.0)
+    return pr.Trajectories(
+        np.repeat(x, lengths + 1)[:, None], rewards, lengths, np.ones(episodes, dtype=bool)
+    )
+
+
+def truth_of_mixed_ends(x, q):
+    def F(z):
+        return x * stats.norm.cdf(z) + (1 - x) * stats.norm.cdf(z - 2)
+
+    quantile = optimize.brentq(lambda z: F(z) - q, -9, 9)
+    z = np.linspace(-12, quantile, 100_001)
+    return quantile, quantile - np.trapezoid(F(z), z) / q
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lattice", "normal", "continuous states", "cut off"])
+def test_intervals_cover(kind):
+    """Of nominal 95 % intervals for the 5 % quantile and CVaR at 1,000 episodes, over 500 samples.
+
+    Seen over 800: normal 94.1 and 95.0 %, continuous states 95.9 and 95.1 %, lattice 98.4 and 96.4 %: the
+    ends of a quantile's interval are returns, and on a lattice they are as far out as the next one.
+    """
+    q, samples, x = 0.05, 100 if kind == "cut off" else 500, 0.0
+    z_q = stats.norm.ppf(q)
+    walk = pr.domains.walk(10)
+    features, truth = pr.Tabular(10), (walk.quantile(q)[0], walk.cvar(q)[0])
+    sample = partial(walk.sample, 0, 1000, max_steps=20 if kind == "cut off" else None)
+    if kind == "normal":
+        features, truth = pr.Tabular(4), (4 + 3 * z_q, 4 - 3 * stats.norm.pdf(z_q) / q)
+        sample = partial(normal_rewards, 1000)
+    elif kind == "continuous states":
+        x, features, truth = 0.4, pr.Polynomial(1, low=[0], high=[1]), truth_of_mixed_ends(0.4, q)
+        sample = partial(mixed_ends, 1000)
+    held = np.zeros(2)
+    for seed in range(samples):
+        dist = pr.ReturnDistribution(features).fit(sample(seed=seed))
+        for i, of in enumerate(("quantile", "cvar")):
+            low, high = dist.interval([[x]], of=of, q=q)[0]
+            held[i] += low <= truth[i] <= high
+    chance = 3 * np.sqrt(0.05 * 0.95 / samples)
+    assert (held / samples > 0.935 - chance).all()
+    assert held[1] / samples < 0.965 + chance
+    if kind in ("normal", "continuous states"):
+        assert held[0] / samples < 0.965 + chance
