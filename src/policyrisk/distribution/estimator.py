@@ -53,7 +53,7 @@ _ROOM = 1 << 24  # numbers that the groups' weights may take
 _PASSES = 2000
 _SETTLED = 1e-8  # change of the weights, of the largest, at which they count as found
 _SETTLED_ERRORS = 1e-2  # the same of the error bars
-Solve: TypeAlias = Callable[[Floats], Floats]
+GramSolve: TypeAlias = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +206,7 @@ def _warn_of_given_up(given_up: int, transitions: int) -> None:
         )
 
 
-def _solver(sums: ThresholdSums) -> tuple[Solve, Any]:
+def _solver(sums: ThresholdSums) -> tuple[GramSolve, Any]:
     """The solution of G w = rhs (l, k), 0 at unvisited features, and G where it is dense."""
     groups, size = sums.b.shape[:2]
     rows = np.arange(groups * size)
@@ -226,7 +226,7 @@ def _solver(sums: ThresholdSums) -> tuple[Solve, Any]:
     return DenseSystem(G, G, sums.visits, 0.0, "the features' Gram matrix").solve, G
 
 
-def _substitute(fold: Fold, bootstrap: Bootstrap, own: Floats, solve: Solve) -> tuple[Floats, int]:
+def _substitute(fold: Fold, bootstrap: Bootstrap, own: Floats, solve: GramSolve) -> tuple[Floats, int]:
     """W with G W = own + Σ φ target(W), and the passes it took."""
     W = bootstrap.weights[0]
 
@@ -236,7 +236,7 @@ def _substitute(fold: Fold, bootstrap: Bootstrap, own: Floats, solve: Solve) -> 
     return _settled(step, W, _SETTLED, "targets that bootstrap")
 
 
-def _with_bootstrap(fold: Fold, bootstrap: Bootstrap, own: Floats, solve: Solve) -> Floats:
+def _with_bootstrap(fold: Fold, bootstrap: Bootstrap, own: Floats, solve: GramSolve) -> Floats:
     """ψ = own + G⁻¹ Σ φ target'(ψ), for all groups at once."""
 
     def step(psi: Floats) -> Floats:
@@ -245,7 +245,7 @@ def _with_bootstrap(fold: Fold, bootstrap: Bootstrap, own: Floats, solve: Solve)
     return _settled(step, own, _SETTLED_ERRORS, "the error bars of targets that bootstrap")[0]
 
 
-def _settled(step: Solve, x: Floats, tolerance: float, what: str) -> tuple[Floats, int]:
+def _settled(step: GramSolve, x: Floats, tolerance: float, what: str) -> tuple[Floats, int]:
     """x (…, m + 3) with step(x) = x, by repeating it, and how many steps that took.
 
     Columns have units of their own, and count in parts of their size; those of F̃ in parts of the largest.
@@ -269,7 +269,7 @@ def _merged(psi: Floats) -> Floats:
     return np.stack([psi[first::_MERGED].sum(axis=0) for first in range(_MERGED)])
 
 
-def _solve_all(rhs: Floats, solve: Solve) -> Floats:
+def _solve_all(rhs: Floats, solve: GramSolve) -> Floats:
     """The solutions of right-hand sides (groups, l, k)."""
     groups, size, k = rhs.shape
     return solve(rhs.transpose(1, 0, 2).reshape(size, groups * k)).reshape(size, groups, k).transpose(1, 0, 2)
