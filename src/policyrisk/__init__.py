@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from policyrisk.control.frontier import frontier as frontier
     from policyrisk.control.gaussian import GaussianPolicy as GaussianPolicy
     from policyrisk.control.softmax import SoftmaxPolicy as SoftmaxPolicy
+    from policyrisk.distribution import DistributionFunction as DistributionFunction
+    from policyrisk.distribution import ReturnDistribution as ReturnDistribution
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.evaluation import Evaluation as Evaluation
     from policyrisk.evaluation import evaluate as evaluate
@@ -62,6 +64,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ActionFeatures": "policyrisk.features",
     "ActorCritic": "policyrisk.control.actor_critic",
+    "DistributionFunction": "policyrisk.distribution",
     "Evaluation": "policyrisk.evaluation",
     "Fourier": "policyrisk.features",
     "FunctionFeatures": "policyrisk.features",
@@ -77,6 +80,7 @@ _HOMES = {
     "MonteCarlo": "policyrisk.montecarlo",
     "Polynomial": "policyrisk.features",
     "RadialBasis": "policyrisk.features",
+    "ReturnDistribution": "policyrisk.distribution",
     "ReturnForest": "policyrisk.montecarlo",
     "RiskFunction": "policyrisk.risk",
     "SoftmaxPolicy": "policyrisk.control.softmax",

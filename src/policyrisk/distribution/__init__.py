@@ -1,0 +1,6 @@
+"""The distribution of the return from trajectories: quantiles, CVaR and probabilities at any state."""
+
+from policyrisk.distribution.estimator import ReturnDistribution
+from policyrisk.distribution.function import DistributionFunction, DistributionSummary
+
+__all__ = ["DistributionFunction", "DistributionSummary", "ReturnDistribution"]
