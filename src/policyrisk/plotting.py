@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_check", "plot_frontier", "plot_line", "plot_map", "plot_mean_std"]
 
-Shown: TypeAlias = Quantity | Literal["episodes"]
+Shown: TypeAlias = Quantity | Literal["episodes", "covered"]
 
 LABELS = {
     "mean": "mean J(x)",
@@ -35,14 +35,16 @@ LABELS = {
     "std": "standard deviation √V(x)",
     "sharpe": "Sharpe ratio J(x)/√V(x)",
     "episodes": "episodes behind the estimate",
+    "covered": "the target's probability on logged actions",
 }
+_COUNTED = ("episodes", "covered")  # which have no error
 BLANK = "0.88"  # the grey of cells that the data say nothing about
 
 
 def plot_line(
     risk: RiskFunction,
     x: npt.ArrayLike,
-    of: Quantity = "variance",
+    of: Shown = "variance",
     *,
     level: float = 0.95,
     truth: npt.ArrayLike | None = None,
@@ -51,7 +53,8 @@ def plot_line(
 ) -> Axes:
     """A quantity along a line of states x (n, dim), with its confidence band where there are error bars.
 
-    ``axis`` is the coordinate that is drawn to the right; ``truth`` (n,) is drawn beside the estimate.
+    ``of`` is as in :func:`plot_map`. ``axis`` is the coordinate that is drawn to the right; ``truth`` (n,) is
+    drawn beside the estimate.
 
     >>> import policyrisk as pr
     >>> risk = pr.LSTD(pr.Tabular(5)).fit(pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1))
@@ -65,7 +68,7 @@ def plot_line(
     at = states[:, axis]
     estimate = getattr(risk, of)(states)
     (line,) = axes.plot(at, estimate, color="tab:blue", label=f"{risk.provenance.estimator} estimate")
-    if risk.error_bars is not None:
+    if risk.error_bars is not None and of != "episodes" and of != "covered":
         low, high = risk.interval(states, of=of, level=level).T
         axes.fill_between(
             at, low, high, color=line.get_color(), alpha=0.25, linewidth=0, label=f"{100 * level:g}% interval"
@@ -104,10 +107,11 @@ def plot_map(
     stay at their values in ``at`` (dim,), the middle of the box unless given. For states that are whole
     numbers let the cells be centred on them: low = −½, high = n − ½, n cells.
 
-    ``of`` is a quantity, or "episodes" for how many stand behind each estimate; ``error=True`` draws the
-    quantity's standard error instead. With a ``level``, 0.95 for example, cells are hatched that are riskier
-    than the median cell with this confidence for all cells together, as far as randomness goes
-    (:meth:`RiskFunction.riskier`; draws that it needs are always the same).
+    ``of`` is a quantity, "episodes" for how many stand behind each estimate, or of a target policy "covered"
+    (:meth:`RiskFunction.covered`); ``error=True`` draws the quantity's standard error instead. With a
+    ``level``, 0.95 for example, cells are hatched that are riskier than the median cell with this confidence
+    for all cells together, as far as randomness goes (:meth:`RiskFunction.riskier`; draws that it needs are
+    always the same).
 
     ``names`` (dim) are the coordinates' names, ``obstacles`` polygons of shape (k, 2) in the two coordinates,
     drawn on top, and ``background`` an image, its first row on top, which is stretched over the box and seen
@@ -137,7 +141,9 @@ def plot_map(
         behind = risk.episodes(states)
         values = np.where(behind > 0, behind, np.nan)
     else:
-        values = risk.standard_error(states, of=of) if error else getattr(risk, of)(states)
+        values = (
+            risk.standard_error(states, of=of) if error and of != "covered" else getattr(risk, of)(states)
+        )
     values = values.reshape(shape[1], shape[0])
     axes = _new_axes(6, 4.8) if axes is None else axes
     extent = (box_low[across], box_high[across], box_low[up], box_high[up])
@@ -146,7 +152,7 @@ def plot_map(
         axes.imshow(np.asarray(background), extent=extent, aspect="auto", zorder=0)
     # A few outliers, where hardly any data are, would leave one colour for all the rest.
     known = values[np.isfinite(values)]
-    least, most = np.quantile(known, [0.01, 0.99]) if known.size else (0.0, 1.0)
+    least, most = np.quantile(known, [0.01, 0.99]) if known.size and of != "covered" else (0.0, 1.0)
     below, above = bool((known < least).any()), bool((known > most).any())
     beyond = ("both" if above else "min") if below else ("max" if above else "neither")
     image = axes.imshow(
@@ -157,7 +163,7 @@ def plot_map(
         extent=extent,
         aspect="auto",
         interpolation="nearest",
-        cmap="cividis" if error or of == "episodes" else "viridis",
+        cmap="cividis" if error or of in _COUNTED else "viridis",
         zorder=1,
     )
     for k, vertices in enumerate(obstacles):
@@ -347,9 +353,9 @@ def _literal(name: str) -> str:
 
 def _check_map(of: str, error: bool, dims: Sequence[int], names: Sequence[str] | None, dim: int) -> None:
     check_choice(of, "of", tuple(LABELS))
-    if error and of == "episodes":
+    if error and of in _COUNTED:
         raise InvalidInputError(
-            'of="episodes" is a count and has no standard error, got error=True; leave it out'
+            f"of={of!r} is counted and has no standard error, got error=True; leave it out"
         )
     if len(dims) != 2 or len({*dims}) != 2 or not all(0 <= i < dim for i in dims):
         raise InvalidInputError(

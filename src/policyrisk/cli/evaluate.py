@@ -19,6 +19,7 @@ from policyrisk.cli.shared import (
     as_json_text,
     cluster,
     finite_number,
+    made,
     saying_why,
 )
 
@@ -65,7 +66,18 @@ def evaluate(
             autocompletion=_features,
         ),
     ] = "auto",
-    lam: Annotated[float, _estimator(min=0, max=1, help="Trace parameter λ.")] = 0.9,
+    target: Annotated[
+        str | None,
+        _estimator(
+            help="Another policy than the recorded one, from a log with actions: module:name of a function "
+            "from states (n, dim) to probabilities (n, actions), or of an array (states, actions) of them; "
+            "the current folder is looked in too."
+        ),
+    ] = None,
+    lam: Annotated[
+        float | None,
+        _estimator(min=0, max=1, help="Trace parameter λ, 0.9 unless given, and 0 with --target."),
+    ] = None,
     discount: Annotated[float, _estimator(min=0, max=1, help="Discount, above 0.")] = 1.0,
     ridge: Annotated[float, _estimator(min=0, help="Added to the equations' diagonal.")] = 0.0,
     direct: Annotated[
@@ -106,6 +118,9 @@ def evaluate(
     """Mean, variance, std and Sharpe ratio of a recorded policy, with error bars, maps and a report.
 
     Example: policyrisk evaluate log.parquet --state x,y --features tiles:20x20 --out results/careful
+
+    With --target, those of another policy than the recorded one:
+    policyrisk evaluate log.parquet --target my_policies:bold --out results/bold
     """
     from policyrisk._core.output import Clock, check_folder, complete_folder, write_json
     from policyrisk.evaluation import evaluate as evaluation_of
@@ -136,6 +151,7 @@ def evaluate(
             data,
             discount,
             features,
+            target=None if target is None else made(target, "--target"),
             lam=lam,
             ridge=ridge,
             variance="direct" if direct else None,
@@ -219,6 +235,7 @@ def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequenc
     lines = [
         f"{evaluation.name}: {plural(survey.episodes, 'episode')}, "
         f"{plural(survey.transitions, 'transition')}, {percent(evaluation.cut_off_share)} cut off",
+        *_about_target(evaluation),
         "box: " + ", ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in extent),
         *(f"note: {name} never changes: it tells nothing about the risk" for name in notes["constant"]),
         f"features {notes['features']} ({risk.features.size}), variance {method}; "
@@ -244,3 +261,20 @@ def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequenc
         "written: " + ", ".join(map(str, written)),
     ]
     return "\n".join(lines)
+
+
+def _about_target(evaluation: Evaluation) -> Iterator[str]:
+    """What a log of another policy is to the target; nothing for the recorded policy."""
+    if evaluation.target is None:
+        return
+    from policyrisk._core.text import percent
+
+    notes = evaluation.notes["target"]
+    yield f"the log is of another policy than the target, {notes['name']}, of {notes['actions']} actions"
+    if notes["action_names"]:
+        yield "actions: " + ", ".join(f"{k} {name}" for k, name in enumerate(notes["action_names"]))
+    here = evaluation.risk.covered(evaluation.survey.visited).mean()
+    yield (
+        f"covered by logged actions: {percent(float(here))} of the target's probability at the visited "
+        f"states, at least {percent(evaluation.summary.covered or 0.0)} on its way from the starts"
+    )

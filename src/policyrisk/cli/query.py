@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from policyrisk.cli.shared import AsJson, as_json_text, check_level, finite_number
+from policyrisk.cli.shared import AsJson, as_json_text, check_level, finite_number, made
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
@@ -27,12 +27,16 @@ def query(
         float | None,
         typer.Option(help="The intervals' level; the evaluation's where not given.", callback=check_level),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="module:name of the target again, where it is a function: files hold no code."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Mean, variance, std and Sharpe ratio at a state, with intervals and the episodes behind them."""
     from policyrisk.evaluation import Evaluation
 
-    evaluation = Evaluation.load(folder)
+    evaluation = Evaluation.load(folder, None if target is None else made(target, "--target"))
     states = [_point(text, evaluation) for text in at]
     answers = _answers(evaluation, states, evaluation.level if level is None else level)
     if as_json:
@@ -94,6 +98,9 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
             states, episodes, out_of_box, evaluation.outside(states), strict=True
         )
     ]
+    if evaluation.target is not None:
+        for answer, share in zip(found, risk.covered(states), strict=True):
+            answer["covered"] = float(share)
     for of in _QUANTITIES:
         with warnings.catch_warnings():
             if of == "sharpe":  # it was said for the std
@@ -108,14 +115,21 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
 
 
 def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
-    from policyrisk._core.text import NONE, number, table
+    from policyrisk._core.text import NONE, number, percent, table
 
     place = ", ".join(
         f"{name} = {value if isinstance(value, str) else f'{value:g}'}"
         for name, value in answer["at"].items()
     )
+    covered = answer.get("covered")
+    told = (
+        "" if covered is None else f"; {percent(covered)} of the target's probability there on logged actions"
+    )
     if not answer["visited"]:
-        return f"{evaluation.name} at {place}: not visited, so that the data say nothing about it"
+        why = (
+            "not visited" if covered is None else "not visited, or too little logged of what the target does"
+        )
+        return f"{evaluation.name} at {place}: {why}, so that the data say nothing about it{told}"
     rows = []
     for of in _QUANTITIES:
         value, error, low, high = answer[of].values()
@@ -128,4 +142,4 @@ def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
     behind = f"about {answer['episodes']:.0f} of {evaluation.survey.episodes} episodes behind it"
     if answer["outside_data"]:
         behind = "outside the data: no episode was there, and the numbers are extrapolated"
-    return f"{evaluation.name} at {place}: {behind}\n{table(header, rows)}{beyond}"
+    return f"{evaluation.name} at {place}: {behind}{told}\n{table(header, rows)}{beyond}"

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import inspect
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from policyrisk.cli.shared import AsJson, Ray, RayAddress, SeedOption, as_json_text, cluster
+from policyrisk.cli.shared import (
+    AsJson,
+    Ray,
+    RayAddress,
+    SeedOption,
+    as_json_text,
+    cluster,
+    imported,
+    look_here,
+    made,
+)
 
 _SUFFIXES = (".parquet", ".npz")
 
@@ -69,10 +76,9 @@ def rollout(
 
     check_folder(out.parent)
     arguments = _env_arguments(env_args)
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # as python does, for module:id too
+    look_here()  # for module:id too
     chosen = None if policy == "random" else _policy(policy)
-    projection = None if project is None else _imported(project, "--project")
+    projection = None if project is None else imported(project, "--project")
 
     from policyrisk import readers
     from policyrisk.simulation.rollouts import rollout as play
@@ -180,40 +186,10 @@ def _count(observations: Any) -> int:
 
 def _policy(text: str) -> Any:
     """A callable or an object with predict; a class that has it is made into an object."""
-    found = _imported(text, "--policy")
-    if inspect.isclass(found):
-        try:
-            found = found()
-        except TypeError as error:
-            raise typer.BadParameter(
-                f"{text} is a class that cannot be made without arguments ({error}); name an object of it",
-                param_hint="--policy",
-            ) from error
+    found = made(text, "--policy")
     if not callable(found) and not hasattr(found, "predict"):
         raise typer.BadParameter(
             f"{text} is of type {type(found).__name__}, neither a function nor an object with predict",
             param_hint="--policy",
         )
-    return found
-
-
-def _imported(text: str, option: str) -> Any:
-    """What ``module:name`` stands for."""
-    module, colon, name = text.partition(":")
-    if not colon or not all(part.isidentifier() for part in f"{module}.{name}".split(".")):
-        raise typer.BadParameter(
-            f"{text!r} must be module:name, as in my_policies:careful", param_hint=option
-        )
-    try:
-        found = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-            raise
-        raise typer.BadParameter(
-            f"there is no module {error.name!r} here or among those installed", param_hint=option
-        ) from error
-    except AttributeError as error:
-        raise typer.BadParameter(f"the module {module!r} has no {name!r}", param_hint=option) from error
     return found

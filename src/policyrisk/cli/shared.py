@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -70,3 +74,46 @@ def saying_why() -> Iterator[None]:
         if str(stopped):
             typer.echo(f"policyrisk: {stopped}", err=True)
         raise
+
+
+def look_here() -> None:
+    """Let modules be found in the folder that the command is called in, as python does."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+
+
+def imported(text: str, option: str) -> Any:
+    """What ``module:name`` stands for; the current folder is looked in too."""
+    look_here()
+    module, colon, name = text.partition(":")
+    if not colon or not all(part.isidentifier() for part in f"{module}.{name}".split(".")):
+        raise typer.BadParameter(
+            f"{text!r} must be module:name, as in my_policies:careful", param_hint=option
+        )
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise
+        raise typer.BadParameter(
+            f"there is no module {error.name!r} here or among those installed", param_hint=option
+        ) from error
+    except AttributeError as error:
+        raise typer.BadParameter(f"the module {module!r} has no {name!r}", param_hint=option) from error
+    return found
+
+
+def made(text: str, option: str) -> Any:
+    """As :func:`imported`, an object of it where it is a class."""
+    found = imported(text, option)
+    if not inspect.isclass(found):
+        return found
+    try:
+        return found()
+    except TypeError as error:
+        raise typer.BadParameter(
+            f"{text} is a class that cannot be made without arguments ({error}); name an object of it",
+            param_hint=option,
+        ) from error

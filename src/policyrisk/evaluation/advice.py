@@ -3,7 +3,8 @@
 Each check looks at one way in which the numbers can mislead. It either finds nothing or gives an
 :class:`Advice`: how serious it is, what was seen in numbers, and what to do (options of the command line
 first, those of the library beside them). What the features and the fit say is in
-:mod:`policyrisk.evaluation.fit_findings`, what the data say in :mod:`policyrisk.evaluation.data_findings`.
+:mod:`policyrisk.evaluation.fit_findings`, what the data say in :mod:`policyrisk.evaluation.data_findings`,
+and what a log does not say about another policy in :mod:`policyrisk.evaluation.target_findings`.
 
 A check that could not be made is not called made.
 """
@@ -15,7 +16,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from policyrisk.errors import PolicyRiskWarning
-from policyrisk.evaluation import data_findings, fit_findings
+from policyrisk.evaluation import data_findings, fit_findings, target_findings
 from policyrisk.evaluation.finding import SEVERITIES, Advice
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
     with warnings.catch_warnings():
         # What they would say is said here, with the remedy.
         warnings.simplefilter("ignore", PolicyRiskWarning)
-        checks = *fit_findings.CHECKS, *data_findings.CHECKS
+        checks = *fit_findings.CHECKS, *data_findings.CHECKS, *target_findings.CHECKS
         found = [advice for check in checks for advice in check(evaluation)]
     if all(advice.severity == "note" for advice in found):
         found.append(_all_well(evaluation))
@@ -58,9 +59,11 @@ def _all_well(evaluation: Evaluation) -> Advice:
         "heavy tails": data_findings.tails(evaluation) is not None,
         "the agreement with the returns": summary.comparable,
         "calibration and error of the mean on held-out episodes": judged,
-        "the range of the returns": stack.get("least") is not None,
+        "the range of the returns": fit_findings.range_of_returns(evaluation) is not None,
         "a test of the features": check is not None and not math.isnan(check.p_value),
     }
+    if evaluation.target is not None:
+        made["what was logged of the target's actions"] = True
     *checked, last = (name for name, was in made.items() if was)
     skipped = [name for name, was in made.items() if not was]
     said = f" Not checked: {', '.join(skipped)}." if skipped else ""

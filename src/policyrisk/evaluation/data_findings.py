@@ -151,6 +151,8 @@ def _heavy_tails(evaluation: Evaluation) -> Iterator[Advice]:
 def tails(evaluation: Evaluation) -> tuple[int, float, float] | None:
     """How many returns there are, and the sums of the second and fourth powers about their mean."""
     completed, returns = evaluation.summary.completed, evaluation.risk.returns
+    if evaluation.target is not None:
+        return None  # the returns are another policy's
     found = None
     if completed is not None:
         found = completed.count, completed.central_sum(2), completed.central_sum(4)
@@ -170,8 +172,8 @@ def _minor(evaluation: Evaluation) -> Iterator[Advice]:
             "There are no error bars",
             f"The estimate came from {facts.estimator} with {evaluation.risk.features.size:,} features, "
             "without them: nobody can tell randomness from fact in these numbers.",
-            f"Use LSTD.fit(data) or `policyrisk evaluate` with at most {DENSE_MOST:,} features, as in "
-            "--features tiles:50x50.",
+            f"Use LSTD{'' if evaluation.target is None else 'Q'}.fit(data) or `policyrisk evaluate` with "
+            f"at most {DENSE_MOST:,} features, as in --features tiles:50x50.",
         )
     starts, episodes = evaluation.survey.starts, evaluation.survey.episodes
     if evaluation.risk.starts is None and len(starts) < episodes:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from policyrisk._core.records import record
+
 Severity: TypeAlias = Literal["ok", "note", "warning", "serious"]
 SEVERITIES: tuple[Severity, ...] = ("serious", "warning", "note", "ok")
 
 
+@record
 @dataclass(frozen=True)
 class Advice:
     """One finding."""

@@ -201,10 +201,10 @@ def _explained(evaluation: Evaluation) -> Iterator[Advice]:
 
 
 def _beyond_returns(evaluation: Evaluation) -> Iterator[Advice]:
-    stack = held_out(evaluation)
-    least, most = stack.get("least"), stack.get("most")
-    if least is None or most is None:
+    extent = range_of_returns(evaluation)
+    if extent is None:
         return
+    least, most = extent
     J = evaluation.risk.mean(_some(evaluation))
     J = J[np.isfinite(J)]
     margin = max(_BEYOND * (most - least), ROUNDING * max(abs(least), abs(most)))
@@ -302,6 +302,13 @@ def held_out(evaluation: Evaluation) -> Mapping[str, Any]:
     choice = evaluation.notes.get("choice") or {}
     found: Mapping[str, Any] = choice.get("stack") or {}
     return found
+
+
+def range_of_returns(evaluation: Evaluation) -> tuple[float, float] | None:
+    """The least and the largest return to go, of held-out steps or of a target's log; None if not known."""
+    found = held_out(evaluation) or evaluation.notes.get("target") or {}
+    least, most = found.get("least"), found.get("most")
+    return None if least is None or most is None else (least, most)
 
 
 def is_random(stack: Mapping[str, Any]) -> bool:

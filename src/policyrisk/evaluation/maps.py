@@ -13,8 +13,7 @@ from policyrisk.errors import PolicyRiskWarning
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.spelling import data_box
 from policyrisk.features import Tabular
-from policyrisk.plotting import plot_check, plot_line, plot_map
-from policyrisk.risk import Quantity
+from policyrisk.plotting import Shown, plot_check, plot_line, plot_map
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,14 +25,14 @@ _CELLS = 100  # of a map along each coordinate
 
 
 def write_maps(evaluation: Evaluation, folder: Path) -> None:
-    """Write ``map_mean.png``, ``map_std.png`` and ``map_sharpe.png``.
+    """Write ``map_mean.png``, ``map_std.png`` and ``map_sharpe.png``, of a target ``map_covered.png`` too.
 
     Maps over the first two coordinates that matter, of many the two most influential, the others at their
     median; lines over one. In that of the std, cells are hatched that are riskier than the median one. Where
     the features misfit, ``map_check.png`` shows where.
     """
-    quantities: tuple[Quantity, ...] = ("mean", "std", "sharpe")
-    for of in quantities:
+    quantities: tuple[Shown, ...] = ("mean", "std", "sharpe")
+    for of in quantities if evaluation.target is None else (*quantities, "covered"):
         with warnings.catch_warnings():
             # What is few or negative is in the advice.
             warnings.simplefilter("ignore", PolicyRiskWarning)
@@ -47,7 +46,7 @@ def write_maps(evaluation: Evaluation, folder: Path) -> None:
         write_figure(axes, folder / "map_check.png")
 
 
-def _draw(evaluation: Evaluation, of: Quantity, dims: tuple[int, ...]) -> Axes:
+def _draw(evaluation: Evaluation, of: Shown, dims: tuple[int, ...]) -> Axes:
     survey, risk, names = evaluation.survey, evaluation.risk, evaluation.names
     if len(dims) == 1:
         (d,) = dims

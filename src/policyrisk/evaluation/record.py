@@ -26,10 +26,11 @@ from policyrisk._core import records
 from policyrisk._core.arrays import Bools, Floats, as_states
 from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
-from policyrisk._core.text import plural
+from policyrisk._core.text import number, plural
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation.advice import Advice, advise
-from policyrisk.features import Features
+from policyrisk.features import Features, PolicyFeatures
+from policyrisk.features.target import PolicyFunction, Target
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.check import FeatureCheck
@@ -69,6 +70,7 @@ class Evaluation:
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain values: settings, counts, the choice
     seconds: Mapping[str, float] = field(default_factory=dict)  # that the parts took; they are not saved
     check: FeatureCheck | None = None  # the test of the features, where it was made
+    told: tuple[Advice, ...] | None = None  # the advice that a file tells, of a target that is a function
 
     def __post_init__(self) -> None:
         if len(self.names) != self.survey.dim:
@@ -109,7 +111,25 @@ class Evaluation:
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
         """What to know before the numbers are trusted, the most serious first."""
-        return advise(self)
+        return advise(self) if self.told is None else self.told
+
+    @property
+    def target(self) -> Target | None:
+        """The policy that the estimates are of, where it is another one than the recorded one."""
+        return self.risk.features.target if isinstance(self.risk.features, PolicyFeatures) else None
+
+    def action_name(self, action: int) -> str:
+        """What to call an action: its name, where the log has names, or its number."""
+        names = (self.notes.get("target") or {}).get("action_names") or ()
+        return names[action] if action < len(names) else str(action)
+
+    def place(self, state: Floats) -> str:
+        """A state (dim,) in words, as in ``x = 0.5, city = Oslo``."""
+        labels = self.label_names
+        return ", ".join(
+            f"{name} = {labels[name][int(value)] if name in labels else number(value, 4)}"
+            for name, value in zip(self.names, state.tolist(), strict=True)
+        )
 
     @cached_property
     def looked_at(self) -> tuple[int, ...]:
@@ -248,6 +268,7 @@ class Evaluation:
             "influence": dict(zip(self.names, self.influence.tolist(), strict=True)),
             "advice": [asdict(one) for one in self.advice],
             "seconds": dict(self.seconds),
+            **({"target": notes.get("target")} if self.target is not None else {}),
         }
 
     def report(self, path: str | os.PathLike[str]) -> None:
@@ -266,11 +287,16 @@ class Evaluation:
         make_folder(place, "folder")
         self.risk.save(place / RISK)
         values = {of: getattr(self, of) for of in ("name", "names", "survey", "level", "notes", "check")}
+        if self.target is not None and isinstance(self.target.policy, PolicyFunction):
+            values["told"] = self.advice  # which it takes the function to find out
         records.save(place / SURVEY, "Survey", {**values, "risk": _digest(place / RISK)})
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Evaluation:
-        """Read what :func:`Evaluation.save` wrote; missing, damaged or mixed-up files are errors."""
+    def load(cls, folder: str | os.PathLike[str], target: Any = None) -> Evaluation:
+        """Read what :func:`Evaluation.save` wrote; missing, damaged or mixed-up files are errors.
+
+        Files hold no code: a ``target`` that is a function must be given again for its estimates at states.
+        """
         place = Path(folder)
         if not place.is_dir():
             state = "which is a file" if place.exists() else "which does not exist"
@@ -284,7 +310,7 @@ class Evaluation:
                     "evaluate again, or pass another folder"
                 )
         values = records.load(place / SURVEY, "Survey", dict, _from_format_1)
-        risk = RiskFunction.load(place / RISK)
+        risk = RiskFunction.load(place / RISK, policy=target)
         if values.pop("risk") != _digest(place / RISK):
             raise MismatchError(
                 f"{RISK} and {SURVEY} in {place} must be of the same evaluation, and are not; evaluate again"

@@ -17,10 +17,13 @@ from policyrisk.readers.any_source import has_columns
 from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
 
 
-def opened(source: Any, columns: Mapping[str, Any]) -> Source:
-    """The episodes: a stream where they are in files, whose reader's options are ``columns``."""
+def opened(source: Any, columns: Mapping[str, Any], *, actions: bool = False) -> Source:
+    """The episodes: a stream where they are in files, whose reader's options are ``columns``.
+
+    With ``actions`` these are read too, from the columns of the reader's own names unless others are named.
+    """
     if _paths(source):
-        return read(source, **_asked_for(source, columns))
+        return read(source, **_asked_for(source, columns, actions))
     # A data frame can be iterated over too: it gives its columns' names.
     if not isinstance(source, Iterable) or hasattr(source, "columns"):
         raise InvalidInputError(
@@ -37,14 +40,18 @@ def opened(source: Any, columns: Mapping[str, Any]) -> Source:
     return found
 
 
-def shards_of(source: Any, columns: Mapping[str, Any]) -> list[distributed.Shard]:
+def shards_of(source: Any, columns: Mapping[str, Any], *, actions: bool = False) -> list[distributed.Shard]:
     """The same in pieces, for the workers of a cluster."""
-    return distributed.shards(source, **_asked_for(source, columns)) if _paths(source) else as_shards(source)
+    if not _paths(source):
+        return as_shards(source)
+    return distributed.shards(source, **_asked_for(source, columns, actions))
 
 
-def _asked_for(source: Any, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+def _asked_for(source: Any, columns: Mapping[str, Any], actions: bool) -> Mapping[str, Any]:
     """The reader's options. The recorded policy's own risk needs no actions: unless named, none are read."""
-    return {"action": None, "propensity": None, **columns} if has_columns(source) else columns
+    if actions or not has_columns(source):
+        return columns
+    return {"action": None, "propensity": None, **columns}
 
 
 def described(source: Any) -> str:

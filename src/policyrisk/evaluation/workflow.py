@@ -30,7 +30,11 @@ from policyrisk.evaluation.labels import stated_labels
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.source import Watched, described, fingerprint, opened, shards_of
 from policyrisk.evaluation.spelling import Spelling, data_box
-from policyrisk.lstd import LSTD
+from policyrisk.evaluation.target import TargetPlan, action_names, as_target
+from policyrisk.evaluation.target_findings import refuse_uncovered
+from policyrisk.features import Features
+from policyrisk.lstd import LSTD, LSTDQ
+from policyrisk.lstd.action_estimator import FEWEST_DRAWS
 from policyrisk.lstd.passes import StartsAndReturns
 from policyrisk.montecarlo.forest import ReturnForest
 from policyrisk.passes.checkpoint import DurableFold, stored_problem
@@ -53,7 +57,8 @@ def evaluate(
     discount: float = 1.0,
     features: str = AUTO,
     *,
-    lam: float = 0.9,
+    target: Any = None,
+    lam: float | None = None,
     ridge: float = 0.0,
     variance: VarianceMethod | None = None,
     nonnegative: bool = False,
@@ -69,7 +74,7 @@ def evaluate(
     say: Callable[[str], object] | None = None,
     **columns: Any,
 ) -> Evaluation:
-    """Evaluate a recorded policy: what ``policyrisk evaluate`` does, from Python.
+    """Evaluate a recorded policy, or another one from its log: ``policyrisk evaluate``, from Python.
 
     ``source`` is what :func:`policyrisk.read` reads (a path, or several), with the reader's options as
     ``columns`` (``state=["x", "y"]``), or Trajectories, or a re-iterable of them such as a stream.
@@ -77,10 +82,17 @@ def evaluate(
     ``features`` is a spelling, as in ``"tiles:20x20"``, or "auto" for a mixture that held-out episodes choose
     (:mod:`policyrisk.evaluation.spelling`, :mod:`policyrisk.evaluation.feature_choice`), over ``box``: low
     and high of every coordinate, or "auto" for the data's own extent. ``lam``, ``discount``, ``ridge`` and
-    ``variance`` are those of :class:`policyrisk.LSTD`; None is "direct" for a mixture and "second-moment"
-    where features are spelled. ``nonnegative`` demands V ≥ 0 at all visited states. ``level`` is that of the
-    intervals. ``seed`` is for the samples that are drawn of states and episodes, and for the folds, trees and
-    draws of a mixture; what spelled features estimate does not depend on it.
+    ``variance`` are those of :class:`policyrisk.LSTD`; None is λ = 0.9, and "direct" for a mixture and
+    "second-moment" where features are spelled. ``nonnegative`` demands V ≥ 0 at all visited states. ``level``
+    is that of the intervals. ``seed`` is for the samples that are drawn of states and episodes, and for the
+    folds, trees and draws of a mixture; what spelled features estimate does not depend on it.
+
+    ``target`` is a policy other than the recorded one, of data with actions: probabilities (states, actions)
+    or an action (states,) for whole-numbered states, or a function from states (n, dim) to (n, actions). It
+    is estimated by :class:`policyrisk.LSTDQ`, None being λ = 0 and "direct" then, with a block of features
+    for each action ("auto": :mod:`policyrisk.evaluation.target`). Where it takes actions that were never
+    logged nothing is invented: too many of them are a :class:`policyrisk.errors.UncoveredError`. Targets on
+    one log are compared episode by episode (:func:`policyrisk.compare`).
 
     ``name`` is the policy's and ``names`` the coordinates', for tables and pictures. ``labels`` are those of
     them whose numbers are names; columns of text are labels anyway, and where there are none "auto" finds
@@ -99,7 +111,14 @@ def evaluate(
     ['Nothing stands against these numbers']
     >>> result.risk.std([[9]]).round(3)
     array([3.459])
+
+    >>> log = pr.Trajectories([[0], [1]] * 400, [0, 10] * 200, [1] * 400, [True] * 400, actions=[0, 1] * 200)
+    >>> result = pr.evaluate(log, target=[[0.9, 0.1]])
+    >>> print(f"{result.summary.mean.value:.3f}, {result.summary.variance.value:.3f}")
+    1.000, 9.000
     """
+    if lam is None:
+        lam = 0.9 if target is None else 0.0
     with _naming_arguments():
         lam = as_number(lam, "lam", 0.0, 1.0)
         discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
@@ -123,12 +142,14 @@ def evaluate(
         "level": level,
         "seed": number,
     }
-    data = opened(source, columns)
+    actions = target is not None
+    data = opened(source, columns, actions=actions)
     clock = Clock()
     with distributed.cluster() if on_cluster else nullcontext():
-        shards = ShardFold(shards_of(source, columns), "stop") if on_cluster else None
+        shards = ShardFold(shards_of(source, columns, actions=actions), "stop") if on_cluster else None
         with clock("survey"):
-            work = SurveyPass(number, None if spelling else (EPISODES, TRANSITIONS))
+            sampled = spelling is None or target is not None
+            work = SurveyPass(number, (EPISODES, TRANSITIONS) if sampled else None)
             found = here(Watched("survey", data))(work) if shards is None else shards(work)
             survey = found.survey()
         losses = shards if shards is not None else data if isinstance(data, Stream) else None
@@ -143,6 +164,30 @@ def evaluate(
                 )
         if bounds is not None:
             low, high = bounds.T.copy()
+        plan: TargetPlan | None = None
+        if target is not None:
+            variance = variance or "direct"
+            named = action_names(data)
+            with _naming_arguments("target"):
+                policy = as_target(target, found.sample(), survey, named)
+            with clock("choice"):
+                plan = TargetPlan.of(
+                    policy,
+                    named,
+                    found.sample(),
+                    survey,
+                    names,
+                    low,
+                    high,
+                    spelling,
+                    **shared,
+                    variance=variance,
+                    labels=tuple(stated),
+                    seed=number,
+                )
+            spelling, settings["target"] = plan.spelling, plan.fingerprint
+            if say is not None and plan.scores is not None:
+                say(str(plan))
         choice: FeatureChoice | None = None
         if spelling is None:
             with clock("choice"):
@@ -161,22 +206,32 @@ def evaluate(
             if say is not None:
                 say(str(choice))
         described_features = str(spelling) if choice is None else choice.name
+        if plan is not None:
+            described_features = plan.features
         demanded: Literal["visited"] | None = "visited" if nonnegative else None
         settled = variance or "second-moment"
 
-        def estimator(spelled: Spelling, variance_lam: float = 0.0) -> LSTD:
+        def maps(spelled: Spelling) -> tuple[Features, Features | None]:
             with _naming_arguments("features"):
-                phi = spelled.build(names, survey, low, high)
-                other = spelled.second
-                second = None if other is None else other.build(names, survey, low, high, beside=spelled)
-            own = {**shared, "ridge": max(ridge, spelled.ridge(survey.episodes))}
-            own |= {"variance": settled, "variance_lam": variance_lam, "nonnegative_at": demanded}
-            return LSTD(phi, second, **own)
+                phi, other = spelled.build(names, survey, low, high), spelled.second
+                return phi, None if other is None else other.build(names, survey, low, high, beside=spelled)
+
+        def settings_of(spelled: Spelling) -> dict[str, Any]:
+            own = {"ridge": max(ridge, spelled.ridge(survey.episodes)), "nonnegative_at": demanded}
+            return {**shared, **own, "variance": settled}
+
+        def estimator(spelled: Spelling, variance_lam: float = 0.0) -> LSTD:
+            return LSTD(*maps(spelled), **settings_of(spelled), variance_lam=variance_lam)
 
         if spelling is not None:
             with _naming_arguments("features"):
                 spelling.check_labels(names, survey, stated)
-        lstd = None if spelling is None else estimator(spelling)
+        lstd: LSTD | LSTDQ | None = None
+        if plan is not None:
+            phi, second = maps(plan.spelling)
+            lstd = LSTDQ(phi, plan.policy, None, second, **settings_of(plan.spelling))
+        elif spelling is not None:
+            lstd = estimator(spelling)
         notes = {
             "data": described(source),
             "columns": json.loads(json.dumps(columns, default=_called)),
@@ -194,6 +249,8 @@ def evaluate(
             "vanished_episodes": 0 if losses is None else losses.vanished,
             "choice": None if choice is None else choice.to_dict(),
         }
+        if plan is not None:
+            notes |= {"target": plan.to_dict(), "choice": plan.choice}
         with clock("fit"):
             fold: Fold | None = shards
             if fold is None:
@@ -202,7 +259,11 @@ def evaluate(
                 watched = Watched("fit", data, survey.transitions)
                 fold = DurableFold(watched, checkpoint, problem, resume=resume)
             try:
-                if lstd is not None:
+                if plan is not None and lstd is not None:
+                    # The draws are always the same, so that targets on one log are compared by episode.
+                    risk = _fit(lstd, fold, bootstrap=FEWEST_DRAWS, seed=0)
+                    notes["target"] |= fold(plan.overlap).to_dict()
+                elif lstd is not None:
                     risk = _fit(lstd, fold)
                 else:
                     assert choice is not None
@@ -218,7 +279,10 @@ def evaluate(
                 check = _check(risk, sample if len(sample) == survey.episodes else data)
     if name is None:
         name = Path(source).stem if isinstance(source, str | os.PathLike) else "policy"
-    return Evaluation(name, names, risk, survey, level, notes, clock.seconds, check)
+    result = Evaluation(name, names, risk, survey, level, notes, clock.seconds, check)
+    if plan is not None:
+        refuse_uncovered(result)
+    return result
 
 
 @contextmanager
@@ -230,7 +294,7 @@ def _naming_arguments(name: str | None = None) -> Iterator[None]:
     try:
         yield
     except InvalidInputError as error:
-        error.argument = name or str(error).split()[0]
+        error.argument = error.argument or name or str(error).split()[0]
         raise
 
 
@@ -269,10 +333,10 @@ def _called(function: object) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
 
 
-def _fit(lstd: LSTD, fold: Fold) -> RiskFunction:
+def _fit(lstd: LSTD | LSTDQ, fold: Fold, **bootstrap: Any) -> RiskFunction:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoErrorBarsWarning)  # its remedy is LSTD's
-        risk = lstd.fit_by(fold)
+        risk = lstd.fit_by(fold, **bootstrap)
     if risk.error_bars is None:
         size = max(risk.features.size, risk.second_features.size)
         warnings.warn(

@@ -1,6 +1,7 @@
 """The numbers of a report: estimates on the grid, the riskiest states, and what the page's script is given.
 
-Maps are sent as float32 in base64, five numbers a cell: J, V, their errors, and the episodes behind them.
+Maps are sent as float32 in base64, five numbers a cell: J, V, their errors, and the episodes behind them; of
+a target policy a sixth, how much of it the data cover.
 Std, its error V's / (2 std), and the Sharpe ratio follow from those in the browser. Errors are standard
 errors, or half of the 68% interval where intervals cover the choice of features as well.
 """
@@ -16,6 +17,7 @@ import numpy as np
 from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.output import plain
 from policyrisk._core.progress import ProgressBar
+from policyrisk.features import PolicyFeatures
 from policyrisk.report.grid import MapGrid
 from policyrisk.risk import ErrorBars, Quantity, RiskFunction
 from policyrisk.risk.bands import with_replicates
@@ -36,7 +38,10 @@ _ROWS = 16_384  # states between two steps of the progress bar
 
 
 def measure(risk: RiskFunction, states: Floats) -> Floats:
-    """J, V, their errors and the episodes behind them, of shape (5, n); nan where unknown."""
+    """J, V, their errors and the episodes behind them, of shape (5, n); nan where unknown.
+
+    Of a target policy a sixth row has what is covered.
+    """
     parts = estimates_in_parts(risk, states)
     mean, variance, episodes = np.hstack([[at.J, at.V, at.episodes] for at in parts])
     errors, bars = np.full((2, len(states)), np.nan), risk.error_bars
@@ -45,7 +50,8 @@ def measure(risk: RiskFunction, states: Floats) -> Floats:
         width = bars.draws if risk.misfit is None or bars.replicates is None else len(bars.replicates)
         parts = estimates_in_parts(risk, states[visited], width)
         errors[:, visited] = np.hstack([_errors(at, bars) for at in parts])
-    return np.stack([mean, variance, *errors, episodes])
+    covered = [risk.covered(states)] if isinstance(risk.features, PolicyFeatures) else []
+    return np.stack([mean, variance, *errors, episodes, *covered])
 
 
 def _errors(at: StateEstimates, bars: ErrorBars) -> Floats:
@@ -62,7 +68,8 @@ class Maps:
     """The grid's estimates."""
 
     grid: MapGrid
-    pairs: tuple[Floats, ...]  # a pair of axes each: (5, slices, cells of the second, cells of the first)
+    # A pair of axes each: (5 or 6, slices, cells of the second, cells of the first).
+    pairs: tuple[Floats, ...]
 
     @classmethod
     def of(cls, risk: RiskFunction, grid: MapGrid) -> Maps:
@@ -77,18 +84,18 @@ class Maps:
                     values.append(measure(risk, part))
                     bar.advance()
                 across, up = (grid.axes[k].cells.size for k in pair)
-                measured.append(np.concatenate(values, axis=1).reshape(5, -1, up, across))
+                measured.append(np.concatenate(values, axis=1).reshape(len(values[0]), -1, up, across))
         return cls(grid, tuple(measured))
 
     def ranges(self) -> dict[str, list[float]]:
         """What the colours of each map run over: the 1st to the 99th percentile of all cells."""
-        everything = np.concatenate([pair.reshape(5, -1) for pair in self.pairs], axis=1)
-        J, V, J_error, V_error, episodes = everything
+        everything = np.concatenate([pair.reshape(len(pair), -1) for pair in self.pairs], axis=1)
+        J, V, J_error, V_error, episodes = everything[:5]
         with np.errstate(divide="ignore", invalid="ignore"):
             std = np.sqrt(V)
             shown = {"mean": J, "std": std, "sharpe": J / std, "mean_error": J_error}
             shown |= {"std_error": V_error / (2 * std), "episodes": np.log10(episodes)}
-        return {name: _span(values) for name, values in shown.items()}
+        return {name: _span(values) for name, values in shown.items()} | {"covered": [0.0, 1.0]}
 
     def to_dict(self) -> dict[str, Any]:
         """What the page's script draws from."""
@@ -106,7 +113,8 @@ def line(evaluation: Evaluation, grid: MapGrid) -> dict[str, Any]:
     states = np.tile(grid.fixed, (axis.cells.size, 1))
     states[:, axis.coordinate] = axis.cells
     quantities: tuple[Quantity, ...] = ("mean", "std", "sharpe")
-    values = {of: getattr(risk, of)(states) for of in (*quantities, "episodes")}
+    counted = ("episodes",) if evaluation.target is None else ("episodes", "covered")
+    values = {of: getattr(risk, of)(states) for of in (*quantities, *counted)}
     known = quantities if risk.error_bars is not None else ()
     intervals = {of: risk.interval(states, of=of, level=evaluation.level).T for of in known}
     return {"values": plain(values, DIGITS), "intervals": plain(intervals, DIGITS)}

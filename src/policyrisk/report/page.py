@@ -100,6 +100,7 @@ def _facts(evaluation: Evaluation) -> str:
         f"{survey.longest:,} steps",
         "State": ", ".join(evaluation.names),
         "Source": str(evaluation.notes.get("data", "")),
+        "Target": _target(evaluation),
         "Estimator": risk.provenance.settings,
         "Variance": method,
         "Features": f"{spelled}{described}",
@@ -108,6 +109,16 @@ def _facts(evaluation: Evaluation) -> str:
         else "",
     }
     return "\n".join(f"<dt>{term}</dt><dd>{escape(text)}</dd>" for term, text in terms.items() if text)
+
+
+def _target(evaluation: Evaluation) -> str:
+    """The policy that is evaluated where the log is another's."""
+    if evaluation.target is None:
+        return ""
+    notes = evaluation.notes.get("target") or {}
+    names = notes.get("action_names") or ()
+    named = f": {', '.join(f'{k} {name}' for k, name in enumerate(names))}" if names else ""
+    return f"{notes.get('name', evaluation.target.name)}, of {evaluation.target.actions} actions{named}"
 
 
 def _cards(evaluation: Evaluation) -> str:
@@ -125,8 +136,9 @@ def _cards(evaluation: Evaluation) -> str:
             )
         if sample is not None and summary.returns is not None and (summary.cut_off or not summary.model):
             plain: Estimate = getattr(sample, key)
+            whose = "plain sample of" if evaluation.target is None else "the recorded policy’s own"
             beside += (
-                f'<p class="beside">plain sample of {summary.returns.count:,} returns:<br>'
+                f'<p class="beside">{whose} {summary.returns.count:,} returns:<br>'
                 f"<b>{_number(plain)}</b> ({_ends(plain) or 'no interval'})</p>"
             )
         interval = f"{100 * summary.level:g}%: {_ends(estimate)}" if _ends(estimate) else "no interval"
@@ -143,6 +155,8 @@ def _by(summary: PolicySummary) -> str:
 
 def _caveat(evaluation: Evaluation) -> str:
     summary = evaluation.summary
+    if evaluation.target is not None:
+        return escape(_target_caveat(summary))
     if completed := summary.completed:
         text = (
             f"Of {completed.count:,} returns from the data's own starts, discount {summary.discount:g}. "
@@ -175,6 +189,23 @@ def _caveat(evaluation: Evaluation) -> str:
             "the sample here."
         )
     return escape(text)
+
+
+def _target_caveat(summary: PolicySummary) -> str:
+    text = (
+        f"Of the target, over {summary.starts - summary.unvisited:,} of the log’s starts, discount "
+        f"{summary.discount:g}. The log is of another policy, whose own returns stand beside: they need "
+        "not be like the target’s."
+    )
+    if summary.covered is not None and summary.covered < 1:
+        missing = percent(1 - summary.covered)
+        text += f" Up to {missing} of the target’s probability has no data behind it and is left out."
+    if summary.known:
+        text += (
+            " Intervals say how much randomness there is in the estimate; they do not cover what the "
+            "features cannot express, nor what the recorded policy saw and the state lacks."
+        )
+    return text
 
 
 def _finding(advice: Advice) -> str:
@@ -244,7 +275,10 @@ def _misfit(evaluation: Evaluation) -> str:
 
 def _candidates(evaluation: Evaluation) -> str:
     """What the answer is mixed of, and what else was tried; nothing where features were given."""
-    stack = (evaluation.notes.get("choice") or {}).get("stack")
+    choice = evaluation.notes.get("choice") or {}
+    if scores := choice.get("cross_validation"):
+        return _scored(scores)
+    stack = choice.get("stack")
     if not stack:
         return ""
     rows = [
@@ -264,6 +298,21 @@ def _candidates(evaluation: Evaluation) -> str:
     )
     head = ["features", "share of the mean", "share of the variance", "squared error of the mean"]
     return f'<p class="caption">{text}</p>' + _plain_table([*head, "score of the variance"], rows)
+
+
+def _scored(scores: dict[str, Any]) -> str:
+    """What a target's features were chosen from."""
+    rows = [
+        [escape(one["name"]), _number(one["floored"]["value"]), _number(one["score"]["mse"]["value"])]
+        for one in scores["ranking"]
+        if one["score"] is not None
+    ]
+    text = (
+        "Features of the state were chosen by what they tell about the recorded policy on episodes that they "
+        "did not see, since none is of the target; the first one has a block for each action."
+    )
+    head = ["features", "score of mean and variance", "squared error of the mean"]
+    return f'<p class="caption">{text}</p>' + _plain_table(head, rows)
 
 
 def _plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -69,9 +69,10 @@
     { key: "std", title: "Standard deviation", text: "how far outcomes spread", scale: "Viridis" },
     { key: "sharpe", title: "Sharpe ratio", text: "mean / standard deviation", scale: "Viridis" },
     { key: "episodes", title: "Visits", text: "episodes behind the estimate, logarithmic colours", scale: "Cividis" },
+    { key: "covered", title: "Covered", text: "the target's probability there on actions that were logged", scale: "Cividis", target: true },
     { key: "mean_error", title: "Error bar of the mean", text: data.error, scale: "Cividis", error: true },
     { key: "std_error", title: "Error bar of the standard deviation", text: data.error, scale: "Cividis", error: true },
-  ];
+  ].filter((quantity) => data.target || !quantity.target);
 
   const unpack = (text) => {
     const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -80,18 +81,20 @@
   };
 
   const cellOf = (values, at, stride) => {
-    const [mean, variance, meanError, varianceError, episodes] = [0, 1, 2, 3, 4].map((k) => values[at + k * stride]);
+    const [mean, variance, meanError, varianceError, episodes, covered] = [0, 1, 2, 3, 4, 5].map((k) => values[at + k * stride]);
     const std = variance >= 0 ? Math.sqrt(variance) : NaN;
-    return { mean, variance, std, sharpe: mean / std, mean_error: meanError, std_error: varianceError / (2 * std), episodes };
+    return { mean, variance, std, sharpe: mean / std, mean_error: meanError, std_error: varianceError / (2 * std), episodes, covered };
   };
 
+  const coverage = (covered) => (data.target ? "<br>covered " + digits(covered, 3) : "");
+  const nothing = data.target ? "<br>no estimate" : "<br>not visited";
   const describe = (cell, places) => {
     const where = places.map(([one, value]) => literal(one.name) + " = " + literal(named(one.coordinate, value))).join("<br>");
-    if (!(cell.episodes > 0)) return where + "<br>not visited";
+    if (!(cell.episodes > 0)) return where + nothing + coverage(cell.covered);
     const spread = cell.variance < 0
       ? "variance " + digits(cell.variance) + " is negative: no std"
       : "std " + withError(cell.std, cell.std_error) + "<br>Sharpe " + digits(cell.sharpe);
-    return where + "<br>mean " + withError(cell.mean, cell.mean_error) + "<br>" + spread + "<br>episodes " + digits(Math.round(cell.episodes));
+    return where + "<br>mean " + withError(cell.mean, cell.mean_error) + "<br>" + spread + "<br>episodes " + digits(Math.round(cell.episodes)) + coverage(cell.covered);
   };
 
   const episodeTicks = ([low, high]) => {
@@ -241,12 +244,13 @@
     const range = (key, k) => (intervals[key] ? " (" + digits(intervals[key][0][k]) + " to " + digits(intervals[key][1][k]) + ")" : "");
     const texts = one.cells.map((at, k) => {
       const where = literal(one.name) + " = " + literal(named(one.coordinate, at));
-      if (!(values.episodes[k] > 0)) return where + "<br>not visited";
+      const covered = data.target ? coverage(values.covered[k]) : "";
+      if (!(values.episodes[k] > 0)) return where + nothing + covered;
       return [where, ...["mean", "std", "sharpe"].map((key) =>
         ({ mean: "mean ", std: "std ", sharpe: "Sharpe " })[key] + digits(values[key][k]) + range(key, k)),
-        "episodes " + digits(Math.round(values.episodes[k]))].join("<br>");
+        "episodes " + digits(Math.round(values.episodes[k]))].join("<br>") + covered;
     });
-    for (const { key, title, text } of QUANTITIES.slice(0, 4)) {
+    for (const { key, title, text } of QUANTITIES.filter((quantity) => !quantity.error)) {
       const band = intervals[key];
       const told = key === "episodes" ? "episodes behind the estimate" : text + (band ? ", with its " + level + " interval" : "");
       const plot = panel(key, title, told);
@@ -260,6 +264,7 @@
       const form = layout(one.name, title, { hovermode: "closest" });
       ticks(form.xaxis, one);
       if (key === "episodes") form.yaxis.rangemode = "tozero";
+      if (key === "covered") form.yaxis.range = [-0.03, 1.03];
       draw(plot, traces, form);
     }
     const parts = [];
@@ -292,8 +297,8 @@
         marker: { size: 12, symbol, color, line: { color: "#fff", width: 1.5 } },
       });
     };
-    if (sample && sample.std[0] !== null) point("plain sample of returns", sample, "diamond", "#e69f00");
-    if (average.std[0] !== null) point("policy, over its starts", average, "circle", "#0b3d91");
+    if (sample && sample.std[0] !== null) point(data.target ? "recorded policy's returns" : "plain sample of returns", sample, "diamond", "#e69f00");
+    if (average.std[0] !== null) point(data.target ? "target, over the starts" : "policy, over its starts", average, "circle", "#0b3d91");
     const form = layout("standard deviation", "mean", { hovermode: "closest", legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" } });
     form.margin.t = 60;
     form.xaxis.rangemode = "tozero";

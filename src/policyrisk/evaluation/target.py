@@ -1,0 +1,291 @@
+"""Another policy than the recorded one: what it is, its features, and how much of the log is like it.
+
+The target policy π is a table of probabilities (states, actions), an action for each state, or a function
+from states (n, dim) to (n, actions). Features of the state get a block for each action
+(:class:`policyrisk.LSTDQ`). Where none are spelled they are
+
+    a table          of one whole-numbered coordinate: where π is a table, where the coordinate is a label, or
+                     with at least TABLE_VISITS transitions to a value
+    otherwise        the candidates of :mod:`policyrisk.evaluation.feature_choice` with at most n/(20 m)
+                     features, m being the number of actions: the one that predicts held-out episodes best
+                     (:func:`policyrisk.cross_validate`), for the *recorded* policy
+
+No held-out episode tells what π would have earned, so that features cannot be scored for π itself without
+believing them first. For the policy that was recorded they can, at the same λ: features that express its mean
+and its variance well are likely to do so for π, action by action. That is a guess, which the notes name.
+
+A function of one whole-numbered coordinate that has a table is asked once for every state, and the answers
+are kept as a table: a saved evaluation then needs no code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from policyrisk._core.arrays import Floats, as_floats
+from policyrisk._core.records import record
+from policyrisk._core.text import plural
+from policyrisk.errors import InvalidInputError
+from policyrisk.evaluation.feature_choice import candidates
+from policyrisk.evaluation.labels import label_columns, label_spellings
+from policyrisk.evaluation.spelling import Spelling
+from policyrisk.features.target import Target
+from policyrisk.lstd import LSTD
+from policyrisk.passes.survey import Survey
+from policyrisk.readers import Stream
+from policyrisk.selection.cross_validation import CrossValidation, cross_validate
+from policyrisk.trajectories import Source, Trajectories, batches
+
+TABLE_VISITS = 20  # transitions to a value of the state, on average, from which on there is a table of them
+SPARSE_TABLE = 4  # numbers to a value, up to which a table has a place for each number
+FOLDS = 5
+DIGESTED = 1_000  # visited states by which a policy is known again
+
+
+def as_target(given: Any, sample: Trajectories, survey: Survey, named: Sequence[str] = ()) -> Target:
+    """A caller's target, checked against episodes of the log and the actions' names, where these are text."""
+    if sample.actions is None:
+        error = InvalidInputError(
+            "action must say which actions were taken, to evaluate another policy, got a log without them; "
+            "name their column, or pass Trajectories(..., actions=...)"
+        )
+        error.argument = "action"
+        raise error
+    if sample.actions.ndim == 2 or (hasattr(given, "sample") and not isinstance(given, np.ndarray)):
+        raise InvalidInputError(
+            "target must choose among numbered actions, got continuous ones; use "
+            "LSTDQ(ActionFeatures(...), policy).fit(data), and Evaluation.of for a report"
+        )
+    logged = max(int(sample.actions.max(initial=-1)) + 1, len(named))
+    actions: int | None = None
+    if callable(given):
+        actions = as_floats(given(survey.visited[:1]), "target(states)", (1, None)).shape[1]
+    elif np.ndim(given) == 1:
+        actions = max(logged, int(np.max(given, initial=0)) + 1)
+    target = Target.of(given, actions, 0, 0)
+    if target.actions < logged:
+        each = f": {', '.join(named)}" if named else ""
+        raise InvalidInputError(
+            f"target must give a probability for each of the log's {logged} actions{each}, got "
+            f"{target.actions}; add a column for each, in this order"
+        )
+    target.probabilities(survey.visited)  # which checks it there
+    return target
+
+
+def action_names(data: Source) -> tuple[str, ...]:
+    """The names that the actions' numbers stand for, where they are text."""
+    if not isinstance(data, Stream):
+        return ()
+    return next((names for column, names in data.labels.items() if column not in data.state_columns), ())
+
+
+def tabulated(target: Target, survey: Survey) -> Target:
+    """A function of one whole-numbered coordinate from 0 on as a table; rows of states never met are even."""
+    values = survey.values[0] if survey.dim == 1 and survey.values else None
+    if isinstance(target.policy, np.ndarray) or values is None or survey.low[0] < 0:
+        return target
+    table = np.full((int(survey.reached[0]) + 1, target.actions), 1.0 / target.actions)
+    table[values.astype(np.int64)] = target.probabilities(values[:, None])
+    return Target.of(table, None, 0, 0)
+
+
+def table_spelling(target: Target, survey: Survey, labels: Sequence[int]) -> Spelling | None:
+    """A table of the states, where one is to be had; None where features have to be chosen."""
+    values = survey.values[0] if survey.dim == 1 and survey.values else None
+    if values is None:
+        return None
+    known = isinstance(target.policy, np.ndarray)
+    if not (known or labels or len(values) * TABLE_VISITS <= survey.transitions):
+        return None
+    dense = survey.low[0] >= 0 and survey.reached[0] < SPARSE_TABLE * len(values)
+    return Spelling("tabular") if known or dense else Spelling("labels")
+
+
+@dataclass(frozen=True, eq=False)
+class TargetPlan:
+    """What is fitted for a target, and how it was settled."""
+
+    policy: Target
+    name: str  # before it became a table
+    fingerprint: tuple[str, str]  # what tells it from another one
+    action_names: tuple[str, ...]
+    spelling: Spelling  # of the state's features
+    discount: float
+    scores: CrossValidation | None  # of the candidates, where features were chosen
+    episodes: int  # of the data
+
+    @classmethod
+    def of(
+        cls,
+        policy: Target,
+        action_names: tuple[str, ...],
+        sample: Trajectories,
+        survey: Survey,
+        names: Sequence[str],
+        low: Floats,
+        high: Floats,
+        spelling: Spelling | None,
+        *,
+        labels: Sequence[int],
+        seed: int,
+        **settings: Any,
+    ) -> TargetPlan:
+        """The plan for a target and a caller's spelling, on a sample of the episodes that ``survey`` is of.
+
+        ``settings`` are those of LSTD.
+        """
+        scores = None
+        name, fingerprint = policy.name, (policy.name, _digest(policy, survey))
+        spelling = spelling or table_spelling(policy, survey, labels)
+        if spelling is None:
+            box = names, low, high
+            spelling, scores = choose_for_target(
+                sample, survey, *box, policy.actions, labels=labels, seed=seed, **settings
+            )
+        if spelling.kind in ("tabular", "labels"):
+            policy = tabulated(policy, survey)
+        told = settings["discount"], scores, survey.episodes
+        return cls(policy, name, fingerprint, action_names, spelling, *told)
+
+    @property
+    def features(self) -> str:
+        """The features in words."""
+        return f"{self.spelling}, a block for each of {plural(self.policy.actions, 'action')}"
+
+    def __str__(self) -> str:
+        if self.scores is None:
+            return self.features
+        share = "all" if self.scores.episodes == self.episodes else f"{self.scores.episodes} of the"
+        return (
+            f"{self.scores}\nchosen on {share} {plural(self.episodes, 'episode')} by what it tells about the "
+            f"recorded policy, since none is of the target: {self.features}"
+        )
+
+    def overlap(self, source: Source, part: int = 0) -> Overlap:
+        """How much of the data is like the target: a pass."""
+        return Overlap.over(source, self.policy, self.discount)
+
+    @property
+    def choice(self) -> dict[str, Any] | None:
+        """What features were chosen from in plain values, None where they were not."""
+        if self.scores is None:
+            return None
+        return {"features": str(self.spelling), "cross_validation": self.scores.to_dict()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What notes say of the target, in plain values."""
+        return {"name": self.name, "actions": self.policy.actions, "action_names": list(self.action_names)}
+
+
+def choose_for_target(
+    data: Trajectories,
+    survey: Survey,
+    names: Sequence[str],
+    low: Floats,
+    high: Floats,
+    actions: int,
+    *,
+    labels: Sequence[int],
+    seed: int,
+    ridge: float,
+    **settings: Any,
+) -> tuple[Spelling, CrossValidation]:
+    """The features of the state that tell the most about the recorded policy, by the module's rule."""
+    found = tuple(labels) or label_columns(data, survey, settings["discount"], seed)
+    spellings = label_spellings(survey, names, found)
+    if not labels:
+        spellings = candidates(survey, data.transitions // actions, names) + spellings
+    if not spellings or len(data) < FOLDS:
+        raise InvalidInputError(
+            f"features=auto must have enough data to choose by, got {plural(len(data), 'episode')} with "
+            f"{plural(data.transitions, 'transition')} of {plural(actions, 'action')}; gather more, or name "
+            "the features, as in poly:1"
+        )
+    estimators = {
+        str(s): LSTD(s.build(names, survey, low, high), **settings, ridge=max(ridge, s.ridge(len(data))))
+        for s in spellings
+    }
+    scores = cross_validate(estimators, data, FOLDS, seed)
+    return next(s for s in spellings if str(s) == scores.best), scores
+
+
+@record
+@dataclass(frozen=True)
+class Overlap:
+    """How much of a log is like the target; it adds.
+
+    With propensities μ, the weights ρ_t = π(a_t|x_t) / μ_t make the log's steps those of the target, and
+    their products over an episode its episodes: of n weights w, (Σ w)² / Σ w² are left in effect.
+    """
+
+    steps: int = 0
+    episodes: int = 0
+    agreed: float = 0.0  # Σ π(a_t|x_t)
+    propensities: int = 0  # steps whose propensity is known
+    step_weights: tuple[float, float] = (0.0, 0.0)  # Σ ρ and Σ ρ²
+    episode_weights: tuple[float, float] = (0.0, 0.0)
+    least: float = math.inf  # return to go
+    most: float = -math.inf
+
+    @classmethod
+    def over(cls, source: Source, target: Target, discount: float) -> Overlap:
+        """Of a source of episodes, in one pass."""
+        return sum((cls._of(batch, target, discount) for batch in batches(source) if len(batch)), cls())
+
+    @classmethod
+    def _of(cls, data: Trajectories, target: Target, discount: float) -> Overlap:
+        assert data.actions is not None
+        pi, to_go = target.chance(data.states[data.visited_rows], data.actions), data.returns_to_go(discount)
+        least, most = float(to_go.min()), float(to_go.max())
+        found = cls(data.transitions, len(data), float(pi.sum()), least=least, most=most)
+        if data.propensities is None:
+            return found
+        rho = pi / data.propensities
+        with np.errstate(over="ignore"):
+            w = np.multiply.reduceat(rho, data.offsets[:-1])
+            return replace(
+                found,
+                propensities=data.transitions,
+                step_weights=(float(rho.sum()), float(rho @ rho)),
+                episode_weights=(float(w.sum()), float(w @ w)),
+            )
+
+    def __add__(self, other: Overlap) -> Overlap:
+        def both(name: str, add: Callable[[Any, Any], Any] = lambda a, b: a + b) -> Any:
+            return add(getattr(self, name), getattr(other, name))
+
+        pairs = ("step_weights", "episode_weights")
+        return Overlap(
+            **{name: both(name) for name in ("steps", "episodes", "agreed", "propensities")},
+            **{name: both(name, lambda a, b: (a[0] + b[0], a[1] + b[1])) for name in pairs},
+            least=both("least", min),
+            most=both("most", max),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What notes hold: shares of the steps and episodes, None where propensities are not known."""
+        known = self.propensities == self.steps
+        return {
+            "agreed": self.agreed / self.steps,
+            "propensities": known,
+            "effective_steps": _effective(*self.step_weights) / self.steps if known else None,
+            "effective_episodes": _effective(*self.episode_weights) if known else None,
+            "least": self.least,
+            "most": self.most,
+        }
+
+
+def _effective(total: float, squares: float) -> float:
+    return total**2 / squares if 0 < squares < math.inf else 0.0
+
+
+def _digest(target: Target, survey: Survey) -> str:
+    """What tells the target from another one: its probabilities at visited states."""
+    return blake2b(target.probabilities(survey.visited[:DIGESTED]).tobytes(), digest_size=8).hexdigest()

@@ -1,0 +1,117 @@
+"""What stands against an evaluation of another policy than the recorded one: what the log says nothing about.
+
+    another policy       the actions were chosen by someone else, who may have looked at more than the state
+    not covered          actions that the target takes and nobody logged: how often, which, and where
+
+An evaluation of the recorded policy has none of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policyrisk._core.text import percent, plural
+from policyrisk.errors import UncoveredError
+from policyrisk.evaluation.finding import Advice, severity_of
+from policyrisk.risk.action_estimates import Choice
+
+if TYPE_CHECKING:
+    from policyrisk.evaluation.record import Evaluation
+
+_UNCOVERED = (0.0, 0.05, 0.25)  # how likely the target leaves what was logged: note, warning, serious
+_NAMED = 3  # actions and states that are named
+_STATES = 2_000  # visited states that are looked at
+_LITTLE = 0.001  # of the probability: not worth a name
+
+
+def refuse_uncovered(evaluation: Evaluation) -> None:
+    """Raise an error, which says what is missing, where too little of the target was logged for a summary."""
+    try:
+        _ = evaluation.summary
+    except UncoveredError as error:
+        raise UncoveredError(f"{error}. {missing(evaluation)}") from None
+
+
+def missing(evaluation: Evaluation) -> str:
+    """Which of the target's actions were not logged, and where, over the visited states; most of it first."""
+    target, visited = evaluation.target, evaluation.survey.visited
+    assert target is not None
+    states, count = np.unique(visited[:: -(-len(visited) // _STATES)], axis=0, return_counts=True)
+    gone = np.where(Choice.at(evaluation.risk, states).episodes > 0, 0.0, target.probabilities(states))
+    by_action, by_state = count @ gone / count.sum(), gone.sum(axis=1)
+    actions = [
+        f"action {evaluation.action_name(a)} ({percent(by_action[a])} of the target's probability)"
+        for a in np.argsort(-by_action, kind="stable")[:_NAMED].tolist()
+        if by_action[a] >= _LITTLE
+    ]
+    places = [
+        f"{evaluation.place(states[k])} ({percent(by_state[k])} of it there)"
+        for k in np.argsort(-by_state * count, kind="stable")[:_NAMED].tolist()
+        if by_state[k] > 0
+    ]
+    if not places:
+        return "At the visited states themselves nothing is missing."
+    share = float(count @ (by_state > 0)) / count.sum()
+    what = ", ".join([*actions, f"above all at {'; '.join(places)}"])
+    return f"At {percent(share)} of the visited states something is missing: {what}."
+
+
+def overlap(evaluation: Evaluation) -> str:
+    """How much the log is like the target, in a sentence; nothing where that was not counted."""
+    notes = evaluation.notes.get("target")
+    if notes is None:
+        return ""
+    agreed = percent(notes["agreed"])
+    said = f"At the average logged step the target takes the logged action with probability {agreed}"
+    if notes["propensities"]:
+        said += (
+            f"; weighted by the propensities {percent(notes['effective_steps'])} of the steps are left in "
+            f"effect, and of {plural(evaluation.survey.episodes, 'episode')} taken as a whole "
+            f"{notes['effective_episodes']:,.{1 if notes['effective_episodes'] < 10 else 0}f}"
+        )
+    return f"{said}."
+
+
+def propensities(evaluation: Evaluation) -> str:
+    """Whether propensities are known and used, in a sentence."""
+    lam, notes = evaluation.risk.provenance.lam, evaluation.notes.get("target")
+    known = notes is not None and notes["propensities"]
+    if lam == 0:
+        return f"With λ = 0 no propensities are needed{'; those of the log were not used' if known else ''}."
+    return f"Traces with λ = {lam:g} are cut by " + (
+        "min(1, ρ), with the log's propensities." if known else "the target's own probabilities."
+    )
+
+
+def _another_policy(evaluation: Evaluation) -> Iterator[Advice]:
+    if evaluation.target is None:
+        return
+    yield Advice(
+        "note",
+        "The log is of another policy",
+        f"In all {plural(evaluation.survey.episodes, 'episode')} another policy than the one evaluated here "
+        f"chose the actions. {overlap(evaluation)} {propensities(evaluation)}".replace("  ", " "),
+        "Nothing, if the state holds everything that the recorded policy looked at when it chose. If it "
+        "chose by something that was not recorded, the estimates are biased, and no number here shows it.",
+    )
+
+
+def _uncovered(evaluation: Evaluation) -> Iterator[Advice]:
+    covered = evaluation.summary.covered
+    if covered is None or not (severity := severity_of(1.0 - covered, _UNCOVERED)):
+        return
+    yield Advice(
+        severity,
+        "The target takes actions that were never logged",
+        f"From the starts on it does so with a probability of up to {percent(1.0 - covered)}, and is "
+        f"estimated as if it took its other actions instead. {missing(evaluation)}",
+        "Read the map of what is covered beside the others (risk.covered). Record episodes in which these "
+        "actions are taken there, evaluate a target that keeps to what was logged, or let states share what "
+        "is known with coarser features (--features, features=).",
+    )
+
+
+CHECKS = _uncovered, _another_policy
