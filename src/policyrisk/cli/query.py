@@ -37,6 +37,12 @@ def query(
     from policyrisk.evaluation import Evaluation
 
     evaluation = Evaluation.load(folder, None if target is None else made(target, "--target"))
+    if evaluation.told is not None and target is None:
+        raise typer.BadParameter(
+            f"the target {evaluation.notes['target']['name']} is a function, and files hold no code; name it "
+            "again",
+            param_hint="--target",
+        )
     states = [_point(text, evaluation) for text in at]
     answers = _answers(evaluation, states, evaluation.level if level is None else level)
     if as_json:

@@ -70,8 +70,9 @@ def _unvisited(evaluation: Evaluation) -> Iterator[Advice]:
         yield Advice(
             severity,
             "Some starts have no estimate",
-            f"{summary.unvisited} of {plural(summary.starts, 'start')} lie where the data say nothing. They "
-            "are left out of the averages, which speak of the others.",
+            f"{summary.unvisited} of {plural(summary.starts, 'start')} lie where the data say "
+            f"{'nothing' if evaluation.target is None else 'too little about the target'}. They are left out "
+            "of the averages, which speak of the others.",
             "Record episodes that pass there, or use wider features (--features or features= with fewer "
             "tiles or bases).",
         )

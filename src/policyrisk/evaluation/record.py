@@ -123,12 +123,12 @@ class Evaluation:
         names = (self.notes.get("target") or {}).get("action_names") or ()
         return names[action] if action < len(names) else str(action)
 
-    def place(self, state: Floats) -> str:
+    def place(self, state: Sequence[float]) -> str:
         """A state (dim,) in words, as in ``x = 0.5, city = Oslo``."""
         labels = self.label_names
         return ", ".join(
             f"{name} = {labels[name][int(value)] if name in labels else number(value, 4)}"
-            for name, value in zip(self.names, state.tolist(), strict=True)
+            for name, value in zip(self.names, state, strict=True)
         )
 
     @cached_property

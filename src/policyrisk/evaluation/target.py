@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from scipy.spatial import KDTree
 
-from policyrisk._core.arrays import Floats, as_floats
+from policyrisk._core.arrays import Bools, Floats, Ints, as_floats
 from policyrisk._core.records import record
 from policyrisk._core.text import plural
 from policyrisk.errors import InvalidInputError
@@ -45,6 +46,9 @@ from policyrisk.trajectories import Source, Trajectories, batches
 TABLE_VISITS = 20  # transitions to a value of the state, on average, from which on there is a table of them
 SPARSE_TABLE = 4  # numbers to a value, up to which a table has a place for each number
 FOLDS = 5
+NEAREST = 50  # logged steps around a state
+LOOKED_AT = 2_000  # visited states
+NAMED = 3  # actions and states that are named
 DIGESTED = 1_000  # visited states by which a policy is known again
 
 
@@ -108,6 +112,50 @@ def table_spelling(target: Target, survey: Survey, labels: Sequence[int]) -> Spe
     return Spelling("tabular") if known or dense else Spelling("labels")
 
 
+@dataclass(frozen=True)
+class NotLogged:
+    """Of the target's probability at visited states, what is on actions that were not logged there."""
+
+    share: float
+    somewhere: float  # the share of the states where there is any
+    actions: tuple[tuple[int, float], ...]  # those that most of it is on, with their shares
+    places: tuple[tuple[tuple[float, ...], float], ...]  # states with the most of it, and its share there
+
+    @classmethod
+    def of(cls, target: Target, states: Floats, count: Ints, logged: Bools) -> NotLogged:
+        """At states (n, dim) with their counts (n,); ``logged`` (n, actions) says what was logged there."""
+        gone = np.where(logged, 0.0, target.probabilities(states))
+        at_state, by_action = gone.sum(axis=1), count @ gone / count.sum()
+        actions = np.argsort(-by_action, kind="stable")[:NAMED].tolist()
+        places = np.argsort(-at_state * count, kind="stable")[:NAMED].tolist()
+        return cls(
+            float(by_action.sum()),
+            float(count @ (at_state > 0)) / float(count.sum()),
+            tuple((a, float(by_action[a])) for a in actions if by_action[a] > 0),
+            tuple((tuple(states[k].tolist()), float(at_state[k])) for k in places if at_state[k] > 0),
+        )
+
+    @classmethod
+    def near(cls, target: Target, sample: Trajectories, survey: Survey) -> NotLogged:
+        """What none of the NEAREST sampled steps took, in coordinates of span 1: no features are in it."""
+        assert sample.actions is not None
+        span = np.where(survey.high > survey.low, survey.high - survey.low, 1.0)
+        steps = np.asarray(sample.states[sample.visited_rows], dtype=np.float64) / span
+        states, count = looked_at(survey)
+        _, nearest = KDTree(steps).query(states / span, k=min(NEAREST, len(steps)))
+        taken = sample.actions[np.asarray(nearest).reshape(len(states), -1)]
+        logged = np.zeros((len(states), target.actions), dtype=np.bool_)
+        np.put_along_axis(logged, taken, True, axis=1)
+        return cls.of(target, states, count, logged)
+
+
+def looked_at(survey: Survey) -> tuple[Floats, Ints]:
+    """Different visited states (n, dim), of at most LOOKED_AT, and how often each is among these (n,)."""
+    visited = survey.visited
+    states, count = np.unique(visited[:: -(-len(visited) // LOOKED_AT)], axis=0, return_counts=True)
+    return states, count
+
+
 @dataclass(frozen=True, eq=False)
 class TargetPlan:
     """What is fitted for a target, and how it was settled."""
@@ -118,6 +166,7 @@ class TargetPlan:
     action_names: tuple[str, ...]
     spelling: Spelling  # of the state's features
     discount: float
+    near: NotLogged
     scores: CrossValidation | None  # of the candidates, where features were chosen
     episodes: int  # of the data
 
@@ -151,7 +200,7 @@ class TargetPlan:
             )
         if spelling.kind in ("tabular", "labels"):
             policy = tabulated(policy, survey)
-        told = settings["discount"], scores, survey.episodes
+        told = settings["discount"], NotLogged.near(policy, sample, survey), scores, survey.episodes
         return cls(policy, name, fingerprint, action_names, spelling, *told)
 
     @property
@@ -181,7 +230,8 @@ class TargetPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """What notes say of the target, in plain values."""
-        return {"name": self.name, "actions": self.policy.actions, "action_names": list(self.action_names)}
+        named = {"name": self.name, "actions": self.policy.actions, "action_names": list(self.action_names)}
+        return {**named, "near": asdict(self.near)}
 
 
 def choose_for_target(

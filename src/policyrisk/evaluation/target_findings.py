@@ -2,29 +2,28 @@
 
     another policy       the actions were chosen by someone else, who may have looked at more than the state
     not covered          actions that the target takes and nobody logged: how often, which, and where
+    logged elsewhere     actions whose estimates smooth features take from other states
 
 An evaluation of the recorded policy has none of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-import numpy as np
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from policyrisk._core.text import percent, plural
 from policyrisk.errors import UncoveredError
 from policyrisk.evaluation.finding import Advice, severity_of
+from policyrisk.evaluation.target import NEAREST, NotLogged, looked_at
 from policyrisk.risk.action_estimates import Choice
 
 if TYPE_CHECKING:
     from policyrisk.evaluation.record import Evaluation
 
 _UNCOVERED = (0.0, 0.05, 0.25)  # how likely the target leaves what was logged: note, warning, serious
-_NAMED = 3  # actions and states that are named
-_STATES = 2_000  # visited states that are looked at
-_LITTLE = 0.001  # of the probability: not worth a name
+_ELSEWHERE = (0.01, 0.05, 0.25)  # of its probability at visited states, not logged near them
 
 
 def refuse_uncovered(evaluation: Evaluation) -> None:
@@ -37,26 +36,26 @@ def refuse_uncovered(evaluation: Evaluation) -> None:
 
 def missing(evaluation: Evaluation) -> str:
     """Which of the target's actions were not logged, and where, over the visited states; most of it first."""
-    target, visited = evaluation.target, evaluation.survey.visited
-    assert target is not None
-    states, count = np.unique(visited[:: -(-len(visited) // _STATES)], axis=0, return_counts=True)
-    gone = np.where(Choice.at(evaluation.risk, states).episodes > 0, 0.0, target.probabilities(states))
-    by_action, by_state = count @ gone / count.sum(), gone.sum(axis=1)
-    actions = [
-        f"action {evaluation.action_name(a)} ({percent(by_action[a])} of the target's probability)"
-        for a in np.argsort(-by_action, kind="stable")[:_NAMED].tolist()
-        if by_action[a] >= _LITTLE
-    ]
-    places = [
-        f"{evaluation.place(states[k])} ({percent(by_state[k])} of it there)"
-        for k in np.argsort(-by_state * count, kind="stable")[:_NAMED].tolist()
-        if by_state[k] > 0
-    ]
-    if not places:
+    assert evaluation.target is not None
+    states, count = looked_at(evaluation.survey)
+    logged = Choice.at(evaluation.risk, states).episodes > 0
+    return _described(evaluation, asdict(NotLogged.of(evaluation.target, states, count, logged)))
+
+
+def _described(evaluation: Evaluation, found: Mapping[str, Any]) -> str:
+    if not found["places"]:
         return "At the visited states themselves nothing is missing."
-    share = float(count @ (by_state > 0)) / count.sum()
-    what = ", ".join([*actions, f"above all at {'; '.join(places)}"])
-    return f"At {percent(share)} of the visited states something is missing: {what}."
+    actions = ", ".join(
+        f"action {evaluation.action_name(a)} ({percent(share)} of the target's probability)"
+        for a, share in found["actions"]
+    )
+    places = "; ".join(
+        f"{evaluation.place(x)} ({percent(share)} of it there)" for x, share in found["places"]
+    )
+    return (
+        f"At {percent(found['somewhere'])} of the visited states something is missing: {actions}, above all "
+        f"at {places}."
+    )
 
 
 def overlap(evaluation: Evaluation) -> str:
@@ -114,4 +113,20 @@ def _uncovered(evaluation: Evaluation) -> Iterator[Advice]:
     )
 
 
-CHECKS = _uncovered, _another_policy
+def _elsewhere(evaluation: Evaluation) -> Iterator[Advice]:
+    near = (evaluation.notes.get("target") or {}).get("near")
+    if near is None or evaluation.risk.support.gram is None:
+        return  # tiles and tables say themselves what was not logged
+    if severity := severity_of(near["share"], _ELSEWHERE):
+        yield Advice(
+            severity,
+            "Some of what the target does was logged elsewhere only",
+            f"{percent(near['share'])} of its probability is on actions that none of the {NEAREST} nearest "
+            f"logged steps took. {_described(evaluation, near)} These features are smooth: what they say "
+            "there comes from states far away.",
+            "Use features that say where nothing was logged, as in --features tiles:10x10 (features=), or "
+            "record episodes in which these actions are taken there.",
+        )
+
+
+CHECKS = _uncovered, _elsewhere, _another_policy

@@ -185,7 +185,7 @@ def evaluate(
                     labels=tuple(stated),
                     seed=number,
                 )
-            spelling, settings["target"] = plan.spelling, plan.fingerprint
+            spelling, settings["target"] = plan.spelling, list(plan.fingerprint)
             if say is not None and plan.scores is not None:
                 say(str(plan))
         choice: FeatureChoice | None = None
