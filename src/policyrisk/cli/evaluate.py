@@ -278,3 +278,8 @@ def _about_target(evaluation: Evaluation) -> Iterator[str]:
         f"covered by logged actions: {percent(float(here))} of the target's probability at the visited "
         f"states, at least {percent(evaluation.summary.covered or 0.0)} on its way from the starts"
     )
+    if evaluation.risk.support.gram is not None:
+        yield (
+            f"by smooth features: {percent(1.0 - notes['near']['share'])} of it is on actions that logged "
+            "steps nearby took"
+        )

@@ -29,8 +29,8 @@ from policyrisk._core.records import Arrays, Header, unboxed
 from policyrisk._core.text import number, plural
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation.advice import Advice, advise
-from policyrisk.features import Features, PolicyFeatures
-from policyrisk.features.target import PolicyFunction, Target
+from policyrisk.features import Features
+from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.check import FeatureCheck

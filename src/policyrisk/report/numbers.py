@@ -17,7 +17,7 @@ import numpy as np
 from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.output import plain
 from policyrisk._core.progress import ProgressBar
-from policyrisk.features import PolicyFeatures
+from policyrisk.features.target import PolicyFeatures
 from policyrisk.report.grid import MapGrid
 from policyrisk.risk import ErrorBars, Quantity, RiskFunction
 from policyrisk.risk.bands import with_replicates

@@ -36,6 +36,7 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import NONE, number, percent, plural, table
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
+from policyrisk.lstd import LSTDQ
 from policyrisk.passes.episode_folds import FoldEpisodes
 from policyrisk.risk import RiskFunction, SampleReturns
 from policyrisk.risk.estimate import Estimate
@@ -346,6 +347,11 @@ def _check(estimators: Mapping[str, Estimator]) -> float | None:
         if isinstance(estimator, type) or not callable(getattr(estimator, "fit", None)):
             raise InvalidInputError(
                 f"estimators[{name!r}] must have a fit(data), got {estimator!r}; pass one such as LSTD(...)"
+            )
+        if isinstance(estimator, LSTDQ):
+            raise InvalidInputError(
+                f"estimators[{name!r}] must be of the recorded policy, got LSTDQ: no held-out episode is of "
+                "its target; compare LSTD with the same features of the state"
             )
     discounts = {name: getattr(estimator, "discount", None) for name, estimator in estimators.items()}
     said = {name: discount for name, discount in discounts.items() if discount is not None}
