@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import redirect_stdout
 
 import numpy as np
 import pytest
@@ -28,11 +29,11 @@ MODULE = f"""
 import numpy as np
 
 careful = np.array({PI.tolist()})
-near = np.array({NEAR.tolist()})
+table = np.array({NEAR.tolist()})
 
 
-def by_function(states):
-    return careful[states[:, 0].astype(int)]
+def near(states):
+    return table[states[:, 0].astype(int)]
 
 
 def two_actions(states):
@@ -51,17 +52,18 @@ def place(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("ward")
     write_parquet(data, folder / "log.parquet", state=["ward"])
     (folder / "targets_of_a_test.py").write_text(MODULE)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, (folder / "screen").open("w") as screen:
         patch.chdir(folder)
-        for name in ("careful", "near"):
-            assert evaluated(folder, name) == 0
+        assert evaluated(folder, "careful", "--json") == 0
+        with redirect_stdout(screen):
+            assert evaluated(folder, "near") == 0
     return folder
 
 
 def evaluated(folder, name, *options, out=None):
     target, place = f"targets_of_a_test:{name}", str(folder / (out or name))
     line = ["evaluate", str(folder / "log.parquet"), "--state", "ward", "--target", target, "--out", place]
-    return run([*line, "--json", *options])
+    return run([*line, *options])
 
 
 def with_actions(data, actions, propensities=None):
@@ -108,17 +110,12 @@ def test_the_same_from_python_as_a_table_and_as_a_function(place, data, monkeypa
     assert deterministic.target.policy.shape == (N, ACTIONS)
 
 
-def test_the_screen_and_a_query_say_what_is_covered(place, capsys, monkeypatch):
-    monkeypatch.chdir(place)
-    code, out, _ = call(
-        capsys, "evaluate", "log.parquet", "--state", "ward", "--target", "targets_of_a_test:by_function",
-        "--out", "screen",
-    )  # fmt: skip
-    assert code == 0
-    assert "the log is of another policy than the target, targets_of_a_test:by_function, of 3 actions" in out
+def test_the_screen_and_a_query_say_what_is_covered(place, capsys):
+    out = (place / "screen").read_text()
+    assert "the log is of another policy than the target, targets_of_a_test:near, of 3 actions" in out
     assert "covered by logged actions: 100% of the target's probability" in out
     assert "With λ = 0 no propensities are needed; those of the log were not used." in out
-    code, out, _ = call(capsys, "query", "screen", "--at", "3")
+    code, out, _ = call(capsys, "query", place / "near", "--at", "3")
     assert code == 0
     assert "100% of the target's probability there on logged actions" in out
 
