@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -167,6 +168,9 @@ def evaluate(
             say=None if as_json else lambda text: typer.echo(f"{text}\n"),
             **{key: value for key, value in columns.items() if value is not None},
         )
+    if target is not None:  # an array does not know its name
+        known = {**evaluation.notes["target"], "name": target}
+        evaluation = replace(evaluation, notes={**evaluation.notes, "target": known})
     with complete_folder(out, last=_SUMMARY) as folder:
         with clock("write"):
             evaluation.save(folder)
