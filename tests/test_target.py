@@ -18,6 +18,7 @@ from policyrisk.evaluation.target import NEAREST, NotLogged, Overlap
 from policyrisk.features.target import Target
 from policyrisk.passes.survey import Survey
 from policyrisk.readers import write_parquet
+from policyrisk.report.numbers import measure
 
 P, R = process()
 MU, PI = policies(1)
@@ -107,7 +108,9 @@ def test_the_same_from_python_as_a_table_and_as_a_function(place, data, monkeypa
     np.testing.assert_array_equal(again.risk.w_second, result.risk.w_second)
     assert again.notes["target"]["name"].endswith("<lambda>")
     again.save(place / "saved")
-    assert pr.Evaluation.load(place / "saved").summary.std == again.summary.std
+    stored = pr.Evaluation.load(place / "saved")
+    np.testing.assert_array_equal(stored.risk.std(STATES), again.risk.std(STATES))
+    assert stored.summary.std == again.summary.std
     deterministic = pr.evaluate(data, target=[0, 1, 2, 0, 1], features="tabular")
     assert deterministic.target.policy.shape == (N, ACTIONS)
 
@@ -198,6 +201,7 @@ def test_actions_that_nobody_logged(data):
     assert "action 2 (" in advice.seen
     assert "above all at state = 3 (10.0% of it there)" in advice.seen
     assert result.risk.covered([3]) == pytest.approx(0.9)
+    np.testing.assert_allclose(measure(result.risk, np.array([[3.0], [1.0]]))[5], [0.9, 1.0])
     never = np.zeros((N, ACTIONS + 1))
     never[:, ACTIONS] = 1.0
     with (

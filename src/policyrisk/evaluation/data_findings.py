@@ -77,7 +77,9 @@ def _unvisited(evaluation: Evaluation) -> Iterator[Advice]:
             "tiles or bases).",
         )
     share = evaluation.unvisited_share
-    never = 0 if support.gram is not None else int(np.count_nonzero(support.feature_episodes == 0))
+    never = int(np.count_nonzero(support.feature_episodes == 0))
+    if support.gram is not None or evaluation.target is not None:  # a target's pairs are another finding
+        never = 0
     if share > 0 or never:
         idle = f", and {never} of {support.feature_episodes.size} features were active in no episode"
         yield Advice(
