@@ -97,8 +97,9 @@ def _cut_off(evaluation: Evaluation) -> Iterator[Advice]:
     # A discount leaves little of what would have come after a long episode.
     left = facts.discount ** (facts.transitions / max(facts.episodes, 1))
     if severity := severity_of(left * count / max(facts.episodes, 1), _CUT_OFF_SHARE):
+        by_steps = evaluation.target is not None and facts.lam == 0  # each step counts, whatever followed
         yield Advice(
-            severity,
+            "note" if by_steps else severity,
             "Episodes were cut off before their end",
             f"{count:,} of {facts.episodes:,} episodes ({percent(count / facts.episodes)}) stopped at a time "
             "limit. What would have come after is taken from the estimate itself, and the plain sample knows "
