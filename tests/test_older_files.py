@@ -31,7 +31,8 @@ def check(risk, told):
     x = np.array(told["x"])
     assert [repr(risk.features), repr(risk.second_features)] == told["maps"]
     found = asdict(risk.provenance)
-    since = {"biased": 0, "variance_lam": 0.0, "left_out": 0.0, "dropped": 0}  # what later versions count besides
+    # What later versions count besides.
+    since = {"biased": 0, "variance_lam": 0.0, "left_out": 0.0, "dropped": 0}
     np.testing.assert_equal({**found, "skipped": list(found["skipped"])}, {**told["facts"], **since})
     close(risk.episodes(x), told["episodes"])
     with warnings.catch_warnings():

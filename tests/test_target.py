@@ -119,7 +119,8 @@ def test_the_screen_and_a_query_say_what_is_covered(place, capsys):
     out = (place / "screen").read_text()
     assert "the log is of another policy than the target, targets_of_a_test:near, of 3 actions" in out
     assert "covered by logged actions: 100% of the target's probability" in out
-    assert "With λ = 0 no propensities are needed; those of the log were not used." in out
+    assert "λ = 0 no propensities are needed; those of the log serve the doubly robust figures alone." in out
+    assert "doubly robust: mean " in out
     code, out, _ = call(capsys, "query", place / "near", "--at", "3")
     assert code == 0
     assert "100% of the target's probability there on logged actions" in out
@@ -323,7 +324,7 @@ def test_the_size_of_paired_comparisons():
         J, V = chain.mean(), chain.variance()
         truth[name] = J.mean() - math.sqrt(V.mean() + J.var())
     for seed in range(600):
-        one = log(P, R, MU, 600, seed=50_000 + seed)
+        one = log(P, R, MU, 600, seed=50_000 + seed, propensities=False)
         risks = {
             name: pr.evaluate(one, target=policy).risk for name, policy in (("careful", PI), ("near", NEAR))
         }
@@ -333,6 +334,23 @@ def test_the_size_of_paired_comparisons():
         lead = truth[found.significance.best] - truth[found.significance.second]
         held.append(difference.low < lead < difference.high)
     assert abs(np.mean(held) - 0.95) < 0.015 + 2 * math.sqrt(0.95 * 0.05 / 600)
+
+
+def test_the_doubly_robust_figures_stand_beside(data):
+    """Those of LSTDQ.doubly_robust; where one tile cannot tell wards apart, they disagree, as advice says."""
+    result = pr.evaluate(data, target=PI, seed=4)
+    direct = pr.LSTDQ(pr.Tabular(N), PI).doubly_robust(data, seed=4)
+    beside = result.notes["target"]["doubly_robust"]
+    assert beside["variance"]["value"] == pytest.approx(direct.variance)
+    assert beside["apart"] == []
+    blind = pr.evaluate(
+        log(P, R, MU, 4000, seed=5), target=np.eye(ACTIONS)[R.argmax(axis=1)] / 2 + MU / 2, features="tiles:1"
+    )
+    titles = [advice.title for advice in blind.advice]
+    assert "The estimate disagrees with what the episodes say" in titles
+    bare = pr.evaluate(with_actions(data, data.actions), target=PI, seed=4)
+    assert bare.notes["target"]["doubly_robust"] is None
+    np.testing.assert_array_equal(bare.risk.w_second, result.risk.w_second)
 
 
 class Stops:

@@ -258,6 +258,7 @@ def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequenc
         ),
         "",
         str(evaluation.summary),
+        *_beside(evaluation),
         "",
         *map(str, evaluation.advice),
         "",
@@ -265,6 +266,19 @@ def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequenc
         "written: " + ", ".join(map(str, written)),
     ]
     return "\n".join(lines)
+
+
+def _beside(evaluation: Evaluation) -> Iterator[str]:
+    """The doubly robust figures, where there are any."""
+    from policyrisk._core.text import number
+    from policyrisk.evaluation.target_findings import doubly_robust
+
+    if (found := doubly_robust(evaluation)) is not None:
+        said = ", ".join(
+            f"{of} {number(found[of]['value'])} ± {number(found[of]['standard_error'], 3)}"
+            for of in ("mean", "variance", "std", "sharpe")
+        )
+        yield f"doubly robust: {said}; by propensities, worth {found['effective_episodes']:.0f} episodes"
 
 
 def _about_target(evaluation: Evaluation) -> Iterator[str]:

@@ -64,6 +64,9 @@ def _all_well(evaluation: Evaluation) -> Advice:
     }
     if evaluation.target is not None:
         made["what was logged of the target's actions"] = True
+        del made["the agreement with the returns"]
+        beside = target_findings.doubly_robust(evaluation) is not None
+        made["the agreement with the doubly robust figures"] = beside
     *checked, last = (name for name, was in made.items() if was)
     skipped = [name for name, was in made.items() if not was]
     said = f" Not checked: {', '.join(skipped)}." if skipped else ""

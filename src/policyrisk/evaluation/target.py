@@ -21,6 +21,7 @@ are kept as a table: a saved evaluation then needs no code.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
@@ -32,14 +33,15 @@ from scipy.spatial import KDTree
 from policyrisk._core.arrays import Bools, Floats, Ints, as_floats
 from policyrisk._core.records import record
 from policyrisk._core.text import plural
-from policyrisk.errors import InvalidInputError
+from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning
 from policyrisk.evaluation.feature_choice import candidates
 from policyrisk.evaluation.labels import label_columns, label_spellings
 from policyrisk.evaluation.spelling import Spelling
 from policyrisk.features.target import Target
-from policyrisk.lstd import LSTD
+from policyrisk.lstd import LSTD, LSTDQ
 from policyrisk.passes.survey import Survey
 from policyrisk.readers import Stream
+from policyrisk.risk import FEW_EPISODES
 from policyrisk.selection.cross_validation import CrossValidation, cross_validate
 from policyrisk.trajectories import Source, Trajectories, batches
 
@@ -334,6 +336,24 @@ class Overlap:
 
 def _effective(total: float, squares: float) -> float:
     return total**2 / squares if 0 < squares < math.inf else 0.0
+
+
+def doubly_robust_beside(
+    lstdq: LSTDQ, data: Source, effective: float | None, level: float, seed: int
+) -> dict[str, Any] | None:
+    """What :meth:`policyrisk.LSTDQ.doubly_robust` says, in plain values; ``apart`` is where it differs.
+
+    None where its intervals cannot be trusted: without propensities, or with few ``effective`` episodes.
+    """
+    if effective is None or effective < FEW_EPISODES:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PolicyRiskWarning)
+        try:
+            found = lstdq.doubly_robust(data, level=level, seed=seed)
+        except PolicyRiskError:
+            return None  # the advice does not call it made
+        return {**found.to_dict(), "apart": list(found.apart)}
 
 
 def _digest(target: Target, survey: Survey) -> str:

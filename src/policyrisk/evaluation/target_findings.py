@@ -3,6 +3,7 @@
     another policy       the actions were chosen by someone else, who may have looked at more than the state
     not covered          actions that the target takes and nobody logged: how often, which, and where
     logged elsewhere     actions whose estimates smooth features take from other states
+    doubly robust        what the episodes themselves say, weighted by propensities, is something else
 
 An evaluation of the recorded policy has none of these.
 """
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from policyrisk._core.text import percent, plural
+from policyrisk._core.text import number, percent, plural
 from policyrisk.errors import UncoveredError
 from policyrisk.evaluation.finding import Advice, severity_of
 from policyrisk.evaluation.target import NEAREST, NotLogged, looked_at
@@ -79,7 +80,8 @@ def propensities(evaluation: Evaluation) -> str:
     lam, notes = evaluation.risk.provenance.lam, evaluation.notes.get("target")
     known = notes is not None and notes["propensities"]
     if lam == 0:
-        return f"With λ = 0 no propensities are needed{'; those of the log were not used' if known else ''}."
+        used = "serve the doubly robust figures alone" if doubly_robust(evaluation) else "were not used"
+        return f"With λ = 0 no propensities are needed{f'; those of the log {used}' if known else ''}."
     return f"Traces with λ = {lam:g} are cut by " + (
         "min(1, ρ), with the log's propensities." if known else "the target's own probabilities."
     )
@@ -129,4 +131,31 @@ def _elsewhere(evaluation: Evaluation) -> Iterator[Advice]:
         )
 
 
-CHECKS = _uncovered, _elsewhere, _another_policy
+def doubly_robust(evaluation: Evaluation) -> Mapping[str, Any] | None:
+    """What was estimated beside, where the log has propensities for it."""
+    notes: Mapping[str, Any] = evaluation.notes.get("target") or {}
+    return notes.get("doubly_robust")
+
+
+def _disagreement(evaluation: Evaluation) -> Iterator[Advice]:
+    beside = doubly_robust(evaluation)
+    if beside is None or not beside["apart"]:
+        return
+    summary = evaluation.summary
+    said = "; ".join(
+        f"the {of} is {number(getattr(summary, of), 4)} by {summary.estimator} against "
+        f"{number(beside[of]['value'], 4)} ± {number(beside[of]['standard_error'], 2)}"
+        for of in beside["apart"]
+    )
+    yield Advice(
+        "warning",
+        "The estimate disagrees with what the episodes say",
+        f"Weighted by the propensities (doubly robust), {said}: more than randomness explains. Either the "
+        "features are too coarse to tell apart the states that matter, or the propensities are not those of "
+        "the recorded policy.",
+        "If you trust the propensities, believe the doubly robust figures over the starts, and use richer "
+        "features (--features, features=) for the states.",
+    )
+
+
+CHECKS = _uncovered, _disagreement, _elsewhere, _another_policy

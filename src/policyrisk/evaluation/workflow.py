@@ -30,7 +30,7 @@ from policyrisk.evaluation.labels import stated_labels
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.source import Watched, described, fingerprint, opened, shards_of
 from policyrisk.evaluation.spelling import Spelling, data_box
-from policyrisk.evaluation.target import TargetPlan, action_names, as_target
+from policyrisk.evaluation.target import TargetPlan, action_names, as_target, doubly_robust_beside
 from policyrisk.evaluation.target_findings import refuse_uncovered
 from policyrisk.features import Features
 from policyrisk.lstd import LSTD, LSTDQ
@@ -277,6 +277,11 @@ def evaluate(
             sample = found.sample()
             with clock("check"):
                 check = _check(risk, sample if len(sample) == survey.episodes else data)
+        if isinstance(lstd, LSTDQ) and shards is None and survey.transitions <= CHECKED:
+            with clock("check"):
+                notes["target"]["doubly_robust"] = doubly_robust_beside(
+                    lstd, data, notes["target"]["effective_episodes"], level, number
+                )
     if name is None:
         name = Path(source).stem if isinstance(source, str | os.PathLike) else "policy"
     result = Evaluation(name, names, risk, survey, level, notes, clock.seconds, check)

@@ -141,6 +141,12 @@ def _cards(evaluation: Evaluation) -> str:
                 f'<p class="beside">{whose} {summary.returns.count:,} returns:<br>'
                 f"<b>{_number(plain)}</b> ({_ends(plain) or 'no interval'})</p>"
             )
+        if robust := (evaluation.notes.get("target") or {}).get("doubly_robust"):
+            other = Estimate(*robust[key].values())
+            beside += (
+                f'<p class="beside">doubly robust, by propensities:<br>'
+                f"<b>{_number(other)}</b> ({_ends(other) or 'no interval'})</p>"
+            )
         interval = f"{100 * summary.level:g}%: {_ends(estimate)}" if _ends(estimate) else "no interval"
         cards.append(
             f'<article class="card" data-of="{key}"><h3>{title}</h3><p class="meaning">{meaning}</p>'
