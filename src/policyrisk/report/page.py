@@ -162,7 +162,10 @@ def _by(summary: PolicySummary) -> str:
 def _caveat(evaluation: Evaluation) -> str:
     summary = evaluation.summary
     if evaluation.target is not None:
-        return escape(_target_caveat(summary))
+        text = _target_caveat(summary)
+        if (evaluation.notes.get("target") or {}).get("doubly_robust"):
+            text += " The doubly robust figures believe the propensities instead of the features."
+        return escape(text)
     if completed := summary.completed:
         text = (
             f"Of {completed.count:,} returns from the data's own starts, discount {summary.discount:g}. "
