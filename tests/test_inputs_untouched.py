@@ -13,6 +13,7 @@ import importlib
 import inspect
 import re
 import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_origin
@@ -360,6 +361,7 @@ def lstd(given: Given) -> Any:
     "LSTDQ.fit",
     "LSTDQ.fit_by",
     "LSTDQ.solve",
+    "LSTDQ.doubly_robust",
     "ActionFeatures",
     "ActionFeatures.at",
     "ActionFeatures.rows",
@@ -384,6 +386,12 @@ def lstdq(given: Given) -> Any:
     actions = given.array([0, 1] * 3, np.int64)
     found.append(pr.LSTDQ(pairs, policy, ridge=0.01).doubly_robust(logged, seed=0).mean.value)
     found += [pairs.at(x, actions), pairs.outside(x, actions), pairs.rows(x, np.arange(2)).phi]
+    chances = given.array(np.full(logged.transitions, 0.5))
+    logged = pr.Trajectories(*columns, logged.actions, chances)
+    found += numbers(pr.evaluate(logged, target=policy, features="poly:1", discount=0.9, seed=0).risk)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pr.errors.FewEpisodesWarning)
+        found.append(pr.LSTDQ(pr.Tabular(STATES), policy).doubly_robust(logged, folds=2, seed=0).mean_value)
     return found
 
 
@@ -703,6 +711,7 @@ def plotted(given: Given) -> Any:
 NOT_USED = {
     "MomentEquations.solve": "takes a number and what makes systems",
     "RiskFunction.load": "takes a path and a function",
+    "Evaluation.load": "takes a path and a function",
     "control.ActorCriticResult": "a record that is only made",
     "control.Frontier": "a record that is only made",
     "control.FrontierPoint": "a record that is only made",
