@@ -14,7 +14,7 @@ from test_pr_evaluate import compared
 import policyrisk as pr
 from policyrisk.cli import run
 from policyrisk.errors import InvalidInputError, UncoveredError, UncoveredWarning
-from policyrisk.evaluation.target import NEAREST, NotLogged, Overlap
+from policyrisk.evaluation.overlap import NEAREST, NotLogged, Overlap
 from policyrisk.features.target import Target
 from policyrisk.passes.survey import Survey
 from policyrisk.readers import write_parquet

@@ -1,4 +1,4 @@
-"""Another policy than the recorded one: what it is, its features, and how much of the log is like it.
+"""Another policy than the recorded one: what it is, which features it gets, and what is fitted for it.
 
 The target policy π is a table of probabilities (states, actions), an action for each state, or a function
 from states (n, dim) to (n, actions). Features of the state get a block for each action
@@ -20,22 +20,20 @@ are kept as a table: a saved evaluation then needs no code.
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from scipy.spatial import KDTree
 
-from policyrisk._core.arrays import Bools, Floats, Ints, as_floats
-from policyrisk._core.records import record
+from policyrisk._core.arrays import Floats, as_floats
 from policyrisk._core.text import plural
 from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning
 from policyrisk.evaluation.feature_choice import candidates
 from policyrisk.evaluation.labels import label_columns, label_spellings
+from policyrisk.evaluation.overlap import NotLogged, Overlap
 from policyrisk.evaluation.spelling import Spelling
 from policyrisk.features.target import Target
 from policyrisk.lstd import LSTD, LSTDQ
@@ -43,14 +41,11 @@ from policyrisk.passes.survey import Survey
 from policyrisk.readers import Stream
 from policyrisk.risk import FEW_EPISODES
 from policyrisk.selection.cross_validation import CrossValidation, cross_validate
-from policyrisk.trajectories import Source, Trajectories, batches
+from policyrisk.trajectories import Source, Trajectories
 
 TABLE_VISITS = 20  # transitions to a value of the state, on average, from which on there is a table of them
 SPARSE_TABLE = 4  # numbers to a value, up to which a table has a place for each number
 FOLDS = 5
-NEAREST = 50  # logged steps around a state
-LOOKED_AT = 2_000  # visited states
-NAMED = 3  # actions and states that are named
 DIGESTED = 1_000  # visited states by which a policy is known again
 
 
@@ -112,50 +107,6 @@ def table_spelling(target: Target, survey: Survey, labels: Sequence[int]) -> Spe
         return None
     dense = survey.low[0] >= 0 and survey.reached[0] < SPARSE_TABLE * len(values)
     return Spelling("tabular") if known or dense else Spelling("labels")
-
-
-@dataclass(frozen=True)
-class NotLogged:
-    """Of the target's probability at visited states, what is on actions that were not logged there."""
-
-    share: float
-    somewhere: float  # the share of the states where there is any
-    actions: tuple[tuple[int, float], ...]  # those that most of it is on, with their shares
-    places: tuple[tuple[tuple[float, ...], float], ...]  # states with the most of it, and its share there
-
-    @classmethod
-    def of(cls, target: Target, states: Floats, count: Ints, logged: Bools) -> NotLogged:
-        """At states (n, dim) with their counts (n,); ``logged`` (n, actions) says what was logged there."""
-        gone = np.where(logged, 0.0, target.probabilities(states))
-        at_state, by_action = gone.sum(axis=1), count @ gone / count.sum()
-        actions = np.argsort(-by_action, kind="stable")[:NAMED].tolist()
-        places = np.argsort(-at_state * count, kind="stable")[:NAMED].tolist()
-        return cls(
-            float(by_action.sum()),
-            float(count @ (at_state > 0)) / float(count.sum()),
-            tuple((a, float(by_action[a])) for a in actions if by_action[a] > 0),
-            tuple((tuple(states[k].tolist()), float(at_state[k])) for k in places if at_state[k] > 0),
-        )
-
-    @classmethod
-    def near(cls, target: Target, sample: Trajectories, survey: Survey) -> NotLogged:
-        """What none of the NEAREST sampled steps took, in coordinates of span 1: no features are in it."""
-        assert sample.actions is not None
-        span = np.where(survey.high > survey.low, survey.high - survey.low, 1.0)
-        steps = np.asarray(sample.states[sample.visited_rows], dtype=np.float64) / span
-        states, count = looked_at(survey)
-        _, nearest = KDTree(steps).query(states / span, k=min(NEAREST, len(steps)))
-        taken = sample.actions[np.asarray(nearest).reshape(len(states), -1)]
-        logged = np.zeros((len(states), target.actions), dtype=np.bool_)
-        np.put_along_axis(logged, taken, True, axis=1)
-        return cls.of(target, states, count, logged)
-
-
-def looked_at(survey: Survey) -> tuple[Floats, Ints]:
-    """Different visited states (n, dim), of at most LOOKED_AT, and how often each is among these (n,)."""
-    visited = survey.visited
-    states, count = np.unique(visited[:: -(-len(visited) // LOOKED_AT)], axis=0, return_counts=True)
-    return states, count
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,76 +217,6 @@ def choose_for_target(
     }
     scores = cross_validate(estimators, data, FOLDS, seed)
     return next(s for s in spellings if str(s) == scores.best), scores
-
-
-@record
-@dataclass(frozen=True)
-class Overlap:
-    """How much of a log is like the target; it adds.
-
-    With propensities μ, the weights ρ_t = π(a_t|x_t) / μ_t make the log's steps those of the target, and
-    their products over an episode its episodes: of n weights w, (Σ w)² / Σ w² are left in effect.
-    """
-
-    steps: int = 0
-    episodes: int = 0
-    agreed: float = 0.0  # Σ π(a_t|x_t)
-    propensities: int = 0  # steps whose propensity is known
-    step_weights: tuple[float, float] = (0.0, 0.0)  # Σ ρ and Σ ρ²
-    episode_weights: tuple[float, float] = (0.0, 0.0)
-    least: float = math.inf  # return to go
-    most: float = -math.inf
-
-    @classmethod
-    def over(cls, source: Source, target: Target, discount: float) -> Overlap:
-        """Of a source of episodes, in one pass."""
-        return sum((cls._of(batch, target, discount) for batch in batches(source) if len(batch)), cls())
-
-    @classmethod
-    def _of(cls, data: Trajectories, target: Target, discount: float) -> Overlap:
-        assert data.actions is not None
-        pi, to_go = target.chance(data.states[data.visited_rows], data.actions), data.returns_to_go(discount)
-        least, most = float(to_go.min()), float(to_go.max())
-        found = cls(data.transitions, len(data), float(pi.sum()), least=least, most=most)
-        if data.propensities is None:
-            return found
-        rho = pi / data.propensities
-        with np.errstate(over="ignore"):
-            w = np.multiply.reduceat(rho, data.offsets[:-1])
-            return replace(
-                found,
-                propensities=data.transitions,
-                step_weights=(float(rho.sum()), float(rho @ rho)),
-                episode_weights=(float(w.sum()), float(w @ w)),
-            )
-
-    def __add__(self, other: Overlap) -> Overlap:
-        def both(name: str, add: Callable[[Any, Any], Any] = lambda a, b: a + b) -> Any:
-            return add(getattr(self, name), getattr(other, name))
-
-        pairs = ("step_weights", "episode_weights")
-        return Overlap(
-            **{name: both(name) for name in ("steps", "episodes", "agreed", "propensities")},
-            **{name: both(name, lambda a, b: (a[0] + b[0], a[1] + b[1])) for name in pairs},
-            least=both("least", min),
-            most=both("most", max),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """What notes hold: shares of the steps and episodes, None where propensities are not known."""
-        known = self.propensities == self.steps
-        return {
-            "agreed": self.agreed / self.steps,
-            "propensities": known,
-            "effective_steps": _effective(*self.step_weights) / self.steps if known else None,
-            "effective_episodes": _effective(*self.episode_weights) if known else None,
-            "least": self.least,
-            "most": self.most,
-        }
-
-
-def _effective(total: float, squares: float) -> float:
-    return total**2 / squares if 0 < squares < math.inf else 0.0
 
 
 def doubly_robust_beside(

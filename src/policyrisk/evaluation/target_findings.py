@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from policyrisk._core.text import number, percent, plural
 from policyrisk.errors import UncoveredError
 from policyrisk.evaluation.finding import Advice, severity_of
-from policyrisk.evaluation.target import NEAREST, NotLogged, looked_at
+from policyrisk.evaluation.overlap import NEAREST, NotLogged, looked_at
 from policyrisk.risk.action_estimates import Choice
 
 if TYPE_CHECKING:
