@@ -356,7 +356,6 @@ def lstd(given: Given) -> Any:
 
 @use(
     "LSTDQ",
-    "LSTDQ.doubly_robust",
     "LSTDQ.equations",
     "LSTDQ.fit",
     "LSTDQ.fit_by",
@@ -384,14 +383,41 @@ def lstdq(given: Given) -> Any:
         risk = pr.LSTDQ(phi, policy, ridge=0.01).fit(logged, bootstrap=5, seed=0)
         found += [*numbers(risk), risk.action_variance(x, 0), q.fit_by(here(logged)).mean(x)]
     actions = given.array([0, 1] * 3, np.int64)
-    found.append(pr.LSTDQ(pairs, policy, ridge=0.01).doubly_robust(logged, seed=0).mean.value)
     found += [pairs.at(x, actions), pairs.outside(x, actions), pairs.rows(x, np.arange(2)).phi]
-    chances = given.array(np.full(logged.transitions, 0.5))
-    logged = pr.Trajectories(*columns, logged.actions, chances)
     found += numbers(pr.evaluate(logged, target=policy, features="poly:1", discount=0.9, seed=0).risk)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pr.errors.FewEpisodesWarning)
         found.append(pr.LSTDQ(pr.Tabular(STATES), policy).doubly_robust(logged, folds=2, seed=0).mean_value)
+    return found
+
+
+@use(
+    "ReturnDistribution",
+    "ReturnDistribution.fit",
+    "ReturnDistribution.fit_by",
+    "DistributionFunction",
+    "DistributionFunction.cdf",
+    "DistributionFunction.corrected",
+    "DistributionFunction.cvar",
+    "DistributionFunction.interval",
+    "DistributionFunction.mean",
+    "DistributionFunction.probability",
+    "DistributionFunction.quantile",
+    "DistributionFunction.std",
+    "DistributionFunction.summary",
+    "DistributionFunction.variance",
+    "DistributionFunction.visited",
+)
+def distributions(given: Given) -> Any:
+    x, thresholds = given.array(np.arange(6)[:, None]), given.array(np.linspace(-9.0, 9.0, 10))
+    found: list[Any] = []
+    for phi in maps(given):
+        settings = pr.ReturnDistribution(phi, thresholds=thresholds)
+        fitted = settings.fit(data(given))
+        found += [fitted.cdf(x, 0.5), fitted.quantile(x, 0.5), fitted.cvar(x, 0.5), fitted.corrected(x)]
+        found += [fitted.mean(x), fitted.variance(x), fitted.std(x), fitted.visited(x)]
+        found += [fitted.probability(x, below=0.0), fitted.interval(x, of="quantile", q=0.5)]
+        found += [fitted.summary(x).mean.value, settings.fit_by(here(data(given))).mean(x)]
     return found
 
 

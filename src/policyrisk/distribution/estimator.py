@@ -45,7 +45,7 @@ from policyrisk.features.protocol import is_binary
 from policyrisk.lstd.cutoffs import Trim, trim
 from policyrisk.passes.fold import Fold, Sum, here
 from policyrisk.risk.support import LOST_MOST, Support
-from policyrisk.trajectories import Source, check_reiterable
+from policyrisk.trajectories import Source, batches, check_reiterable
 
 _GROUPS, _FEWEST_GROUPS = 1000, 20  # of episodes, for the error bars
 _MERGED = 20  # groups where targets bootstrap
@@ -105,6 +105,9 @@ class ReturnDistribution:
         """As ``fit``, for data that a fold goes over (see :mod:`policyrisk.passes.fold`)."""
         features, gamma = self.features, self.discount
         theta = self.thresholds
+        if not hasattr(features, "size"):  # a function, which tells it at its first call
+            for states in fold(lambda source, _: _first_states(source))[:1]:
+                features(states)
         if isinstance(theta, int):
             theta = fold(lambda source, part: ReturnSurvey.over(source, part, gamma)).choose(theta)
         grid = Grid(theta, steps=False)
@@ -152,6 +155,12 @@ class ReturnDistribution:
             given_up=cut.transitions,
             passes=passes,
         )
+
+
+def _first_states(source: Source) -> list[Floats]:
+    """The first start of a source, (1, dim), if there is one."""
+    first = next((batch for batch in batches(source) if len(batch)), None)
+    return [] if first is None else [first.starts()[:1]]
 
 
 def _as_thresholds(value: Any) -> Floats | int:
