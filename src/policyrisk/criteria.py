@@ -295,8 +295,8 @@ def tail_of(estimate: Any, criterion: Quantile | CVaR) -> Any:
     """The same, where it knows the distribution of the return; else an error."""
     if not hasattr(estimate, "cvar"):
         raise NoDistributionError(
-            f"{criterion!r} needs the distribution of the return, got {type(estimate).__name__}, which has mean "
-            "and variance alone; fit pr.ReturnDistribution(features) to the data"
+            f"{criterion!r} needs the distribution of the return, got {type(estimate).__name__}, which has "
+            "mean and variance alone; fit pr.ReturnDistribution(features) to the data"
         )
     return estimate
 

@@ -14,6 +14,7 @@ from policyrisk._core import records
 from policyrisk._core.arrays import (
     Bools,
     Floats,
+    Ints,
     Matrix,
     as_number,
     as_states,
@@ -24,11 +25,13 @@ from policyrisk._core.arrays import (
 from policyrisk._core.records import record
 from policyrisk._core.text import percent, plural, table
 from policyrisk.distribution.curves import Grid
+from policyrisk.distribution.scoring import DistributionScore, score
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.risk.estimate import Estimate, as_level, skewed_interval, student_quantile
 from policyrisk.risk.support import Support
+from policyrisk.trajectories import Source
 
 _ROOM = 1 << 23  # numbers that are looked at together
 _SKEWED = 200  # groups from which on they tell the skewness
@@ -168,6 +171,28 @@ class DistributionFunction:
         may end below. The starts are taken as given: the intervals are of the estimate.
         """
         return self.over(starts).summary(q, level, below=below)
+
+    def score(self, held_out: Source) -> DistributionScore:
+        """How well this predicts episodes that were not fitted: CRPS, pinball loss and PIT.
+
+        Every step of every episode counts; see :mod:`policyrisk.distribution.scoring`.
+
+        >>> import policyrisk as pr
+        >>> chain = pr.domains.walk(n=10, p=0.7)
+        >>> fitted, held_out = (chain.sample(0, episodes=1000, seed=seed) for seed in (1, 2))
+        >>> table, line = pr.Tabular(10), pr.Polynomial(degree=1, low=[0], high=[9])
+        >>> scores = [pr.ReturnDistribution(each).fit(fitted).score(held_out) for each in (table, line)]
+        >>> scores[0].crps < scores[1].crps
+        True
+        """
+        return score(self, held_out)
+
+    def curves(self, x: npt.ArrayLike) -> tuple[Ints, Floats]:
+        """Which of the states (n, dim) the data say anything about, and what is read there (known, m + 3)."""
+        phi = self._phi(x)
+        known = np.flatnonzero(self.support.visited(phi))
+        rows: Any = phi[known]
+        return known, self.grid.monotone(np.asarray(rows @ self.weights))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to an npz file with a version and a checksum."""

@@ -191,12 +191,12 @@ def compare(
     criterion = Sharpe() if criterion is None else criterion
     if isinstance(criterion, Quantile | CVaR):
         return _compare_tails(policies, starts, criterion, level, at)
-    _check(policies, criterion)
-    summaries = {name: risk.summary(starts, level=level) for name, risk in policies.items()}
+    risks = _checked(policies, criterion)
+    summaries = {name: risk.summary(starts, level=level) for name, risk in risks.items()}
     ranked = [RankedPolicy(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
     ranking = tuple(sorted(ranked, key=_order))
     notes = tuple(_notes(ranking, criterion))
-    states = None if at is None else _at_states(policies, ranking, criterion, at, level, seed)
+    states = None if at is None else _at_states(risks, ranking, criterion, at, level, seed)
     return Comparison(criterion, ranking, _significance(ranking, criterion, level), level, notes, states)
 
 
@@ -232,9 +232,8 @@ def _compare_tails(
     else:
         notes.append(f"{_LIMITS}; {_INDEPENDENT}")
     if len(best) == 2:
-        pair = _tail_significance(
-            *(r.name for r in best), *(mixtures[r.name] for r in best), criterion, level
-        )
+        first, second = (r.name for r in best)
+        pair = _tail_significance(first, second, mixtures[first], mixtures[second], criterion, level)
         notes += _chosen_note(len(ranking))
     return Comparison(criterion, ranking, pair, level, tuple(notes))
 
@@ -383,7 +382,7 @@ def _chosen_note(count: int) -> list[str]:
     return [chosen] if count > 2 else []
 
 
-def _check(policies: Mapping[str, Any], criterion: Criterion) -> None:
+def _checked(policies: Mapping[str, Any], criterion: Criterion) -> Mapping[str, RiskFunction]:
     check_named(policies, "policies", "RiskFunction", "LSTD(...).fit(data)")
     for name, risk in policies.items():
         if not isinstance(risk, RiskFunction):
@@ -397,6 +396,7 @@ def _check(policies: Mapping[str, Any], criterion: Criterion) -> None:
             "make an instance"
         )
     _check_discounts({name: risk.provenance.discount for name, risk in policies.items()})
+    return policies
 
 
 def _check_discounts(discounts: Mapping[str, float]) -> None:
