@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
-from policyrisk.errors import InvalidInputError, NegativeVarianceWarning, PolicyRiskError
+from policyrisk.errors import InvalidInputError, NegativeVarianceWarning, NoDistributionError, PolicyRiskError
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +241,13 @@ def test_a_fan_shows_the_quantiles(distribution):
             pr.plotting.plot_fan(distribution, range(6), q=bad)
     with pytest.raises(InvalidInputError, match="axis must be"):
         pr.plotting.plot_fan(distribution, range(6), axis=1)
+
+
+def test_a_map_of_the_worst_returns_needs_a_distribution(risk):
+    with pytest.raises(NoDistributionError, match="needs the distribution"):
+        pr.plotting.plot_map(risk, "cvar", low=LOW, high=HIGH)
+    with pytest.raises(NoDistributionError, match="needs the distribution"):
+        pr.plotting.plot_line(risk, HIGH[None], of="cvar")
 
 
 def test_the_pit_is_drawn_as_a_density(distribution):

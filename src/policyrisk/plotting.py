@@ -15,7 +15,7 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Bools, Floats, as_count, as_floats, as_states, check_choice, check_named
 from policyrisk._core.imports import check_installed
 from policyrisk._core.text import number, plural
-from policyrisk.errors import InvalidInputError
+from policyrisk.errors import InvalidInputError, NoDistributionError
 from policyrisk.risk import Quantity, RiskFunction
 from policyrisk.risk.check import FeatureCheck
 from policyrisk.risk.summary import PolicySummary
@@ -45,6 +45,7 @@ LABELS = {
     "variance": "variance V(x)",
     "std": "standard deviation √V(x)",
     "sharpe": "Sharpe ratio J(x)/√V(x)",
+    "cvar": "mean of the worst returns",
     "episodes": "episodes behind the estimate",
     "covered": "the target's probability on logged actions",
 }
@@ -74,6 +75,7 @@ def plot_line(
     """
     states = as_states(x, "x")
     _check_axis(axis, states)
+    _check_known(risk, of)
     axes = _new_axes(6, 4) if axes is None else axes
     at = states[:, axis]
     estimate = getattr(risk, of)(states)
@@ -218,6 +220,7 @@ def plot_map(
     box_low = as_floats(low, "low", (None,))
     box_high = as_floats(high, "high", (box_low.size,))
     _check_map(of, error, dims, names, box_low.size)
+    _check_known(risk, of)
     across, up = dims
     if not (box_low[across] < box_high[across] and box_low[up] < box_high[up]):
         raise InvalidInputError(
@@ -427,6 +430,15 @@ def _hatch(axes: Axes, marked: Bools, extent: tuple[float, ...], label: str) -> 
     axes.add_collection(hatched, autolim=False)
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12)}
     axes.legend(handles=[hatched], frameon=False, fontsize="small", **place)
+
+
+def _check_known(risk: RiskFunction, of: str) -> None:
+    """Means of the worst returns are known to those alone that have a distribution."""
+    if of == "cvar" and not hasattr(risk, of):
+        raise NoDistributionError(
+            f"of='cvar' needs the distribution of the return, got {type(risk).__name__}; fit "
+            "pr.ReturnDistribution, or draw its cvar_bound"
+        )
 
 
 def _check_axis(axis: int, states: npt.NDArray[Any]) -> None:

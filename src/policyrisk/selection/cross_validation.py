@@ -36,7 +36,7 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import NONE, number, percent, plural, table
 from policyrisk.distribution import ReturnDistribution
-from policyrisk.errors import InvalidInputError, MismatchError, NoDistributionError, PolicyRiskError
+from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
 from policyrisk.lstd import LSTDQ
 from policyrisk.passes.episode_folds import FoldEpisodes
 from policyrisk.risk import RiskFunction, SampleReturns
@@ -50,7 +50,7 @@ from policyrisk.risk.scoring import (
     held_out_steps,
     scores_of,
 )
-from policyrisk.selection.distribution_choice import DistributionChoice, DistributionTally
+from policyrisk.selection.distribution_choice import DistributionChoice, DistributionTally, all_distributions
 from policyrisk.trajectories import Source, batches, check_reiterable
 
 FLOOR = 0.01  # f, of the mean squared error of J
@@ -196,7 +196,7 @@ def cross_validate(
     check_reiterable(data)
     key = int(keys(seed)[0])
     _check_data(data, folds, discount)
-    whole = any(isinstance(estimator, ReturnDistribution) for estimator in estimators.values())
+    whole = all_distributions(estimators)
     tally: Any = DistributionTally(tuple(estimators)) if whole else _Tally(tuple(estimators))
     with ProgressBar("cross-validation", folds * len(estimators)) as bar:
         for fold in range(folds):
@@ -366,12 +366,6 @@ def _check(estimators: Mapping[str, Estimator]) -> float | None:
                 f"estimators[{name!r}] must be of the recorded policy, got LSTDQ: no held-out episode is of "
                 "its target; compare LSTD with the same features of the state"
             )
-    kinds = {isinstance(estimator, ReturnDistribution) for estimator in estimators.values()}
-    if len(kinds) > 1:
-        raise NoDistributionError(
-            "estimators must all be ReturnDistribution, whose distributions are scored, or none of them, got "
-            "both kinds; cross-validate them apart"
-        )
     discounts = {name: getattr(estimator, "discount", None) for name, estimator in estimators.items()}
     said = {name: discount for name, discount in discounts.items() if discount is not None}
     return _common_discount(said) if said else None

@@ -18,6 +18,7 @@ import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.text import NONE, number, percent, plural, table
+from policyrisk.distribution.estimator import ReturnDistribution
 from policyrisk.distribution.function import DistributionFunction
 from policyrisk.distribution.scoring import (
     DistributionScore,
@@ -26,7 +27,7 @@ from policyrisk.distribution.scoring import (
     rest,
     step_scores,
 )
-from policyrisk.errors import InvalidInputError
+from policyrisk.errors import InvalidInputError, NoDistributionError
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.scoring import ClusterSums, HeldOutSteps, held_out_steps
 from policyrisk.trajectories import Source
@@ -161,6 +162,17 @@ class DistributionTally:
 
     def _difference(self, a: str, b: str) -> ClusterSums:
         return self.pairs[a, b] if (a, b) in self.pairs else -self.pairs[b, a]
+
+
+def all_distributions(estimators: Mapping[str, Any]) -> bool:
+    """Whether distributions are to be scored: an error where only some of the estimators have one."""
+    kinds = {isinstance(estimator, ReturnDistribution) for estimator in estimators.values()}
+    if len(kinds) > 1:
+        raise NoDistributionError(
+            "estimators must all be ReturnDistribution, whose distributions are scored, or none of them, got "
+            "both kinds; cross-validate them apart"
+        )
+    return kinds == {True}
 
 
 def _guess(steps: HeldOutSteps) -> Floats:
