@@ -73,7 +73,7 @@ def test_the_mean_and_the_tail_rank_differently():
 @pytest.mark.parametrize("criterion", [criteria.Quantile(0.1), criteria.CVaR(0.1)], ids=str)
 def test_coverage_of_the_difference_and_the_size_of_its_test(criterion):
     """Two policies of the same tail, from 500 and 1,500 episodes: p is uniform, and intervals hold 0."""
-    R, p = 400, []
+    R, p = 200, []
     for seed in range(R):
         policies = {
             "a": fitted(normal(1.0, 2.0, 500, 2 * seed)),
