@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
-from policyrisk.errors import InvalidInputError, NegativeVarianceWarning, PolicyRiskError
+from policyrisk.errors import InvalidInputError, NegativeVarianceWarning, NoDistributionError, PolicyRiskError
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +215,45 @@ def test_without_matplotlib_the_extra_is_named():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "policyrisk[plot]" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def distribution():
+    return pr.ReturnDistribution(pr.Tabular(6)).fit(pr.domains.walk(6).sample(0, 500, seed=1))
+
+
+def test_a_fan_shows_the_quantiles(distribution):
+    axes = pr.plotting.plot_fan(distribution, range(6), q=[0.1, 0.3, 0.5, 0.7, 0.9])
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["10% to 90%", "30% to 70%", "median", "mean"]
+    for band, (low, high) in zip(axes.collections, ((0.1, 0.9), (0.3, 0.7)), strict=True):
+        corners = {tuple(vertex) for vertex in band.get_paths()[0].vertices}
+        for state in range(6):
+            ends = [float(distribution.quantile([state], q)[0]) for q in (low, high)]
+            assert {(state, end) for end in ends} <= corners
+    median, mean = (line.get_ydata() for line in axes.lines)
+    np.testing.assert_array_equal(median, distribution.quantile(range(6), 0.5))
+    np.testing.assert_array_equal(mean, distribution.mean(range(6)))
+    even = pr.plotting.plot_fan(distribution, range(6), q=[0.25, 0.75])
+    assert len(even.lines) == 1
+    for bad in ([0.5], [0.9, 0.1]):
+        with pytest.raises(InvalidInputError, match="q must be"):
+            pr.plotting.plot_fan(distribution, range(6), q=bad)
+    with pytest.raises(InvalidInputError, match="axis must be"):
+        pr.plotting.plot_fan(distribution, range(6), axis=1)
+
+
+def test_a_map_of_the_worst_returns_needs_a_distribution(risk):
+    with pytest.raises(NoDistributionError, match="needs the distribution"):
+        pr.plotting.plot_map(risk, "cvar", low=LOW, high=HIGH)
+    with pytest.raises(NoDistributionError, match="needs the distribution"):
+        pr.plotting.plot_line(risk, HIGH[None], of="cvar")
+
+
+def test_the_pit_is_drawn_as_a_density(distribution):
+    score = distribution.score(pr.domains.walk(6).sample(0, 500, seed=2))
+    axes = pr.plotting.plot_pit(score)
+    heights = [bar.get_height() for bar in axes.patches]
+    np.testing.assert_allclose(heights, 10 * np.array(score.pit))
+    assert np.mean(heights) == pytest.approx(1.0)
+    assert "500 held-out episodes" in axes.get_title()

@@ -1,4 +1,4 @@
-"""The four risk criteria of the paper's introduction, and mean less variance.
+"""The four risk criteria of the paper's introduction, mean less variance, and the tail of the return.
 
 With m and v the mean and the variance of the return over the start distribution:
 
@@ -7,6 +7,11 @@ With m and v the mean and the variance of the return over the start distribution
     MeanMinusVariance(c)     max m − c v
     MeanVarianceAtMost(c)    max m   subject to v ≤ c
     VarianceMeanAtLeast(c)   min v   subject to m ≥ c
+
+and of the return's whole distribution F, which :class:`policyrisk.ReturnDistribution` estimates:
+
+    Quantile(q)              max of the smallest z with F(z) ≥ q
+    CVaR(q)                  max of the mean of the worst (smallest) q of the returns
 
 The value's error follows from the joint covariance of (m, v) by the delta method; the probability that a
 constraint holds is Student's distribution function at slack / its standard error, the slack being how far the
@@ -23,16 +28,19 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from policyrisk._core.arrays import as_number
-from policyrisk._core.text import number
+from policyrisk._core.text import number, percent
+from policyrisk.errors import NoDistributionError
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.summary import Moments
 
 __all__ = [
     "Assessment",
+    "CVaR",
     "Criterion",
     "MeanMinusStd",
     "MeanMinusVariance",
     "MeanVarianceAtMost",
+    "Quantile",
     "Sharpe",
     "Slopes",
     "VarianceMeanAtLeast",
@@ -65,10 +73,10 @@ class Slopes(NamedTuple):
 
 
 class Criterion(Protocol):
-    """A way to judge a policy by the mean and the variance of its return."""
+    """A way to judge a policy by the mean and the variance of its return, or by its distribution."""
 
-    def assess(self, summary: Moments) -> Assessment:
-        """The criterion's value, and whether its constraint holds."""
+    def assess(self, summary: Any) -> Assessment:
+        """The criterion's value, and whether its constraint holds, by a :class:`Moments` or :class:`Tail`."""
         ...
 
 
@@ -223,6 +231,78 @@ class VarianceMeanAtLeast:
 
     def __str__(self) -> str:
         return f"variance with mean at least {self.c:g}, the smaller the better"
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """max of the q-quantile of the return: what it falls short of with a probability of at most q.
+
+    >>> import policyrisk as pr
+    >>> found = {}
+    >>> for p in (0.6, 0.8):
+    ...     data = pr.domains.walk(n=10, p=p).sample(0, episodes=1000, seed=1)
+    ...     found[f"p = {p}"] = pr.ReturnDistribution(pr.Tabular(10)).fit(data)
+    >>> comparison = pr.compare(found, starts=[0], criterion=Quantile(0.05))
+    >>> comparison.best, comparison.significance.difference.low > 0
+    ('p = 0.8', True)
+    """
+
+    q: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "q", _as_share(self.q))
+
+    def assess(self, summary: Tail) -> Assessment:
+        """The quantile; there is no constraint."""
+        return Assessment(tail_of(summary, self).quantiles[self.q], True, False, True, 1.0)
+
+    def __str__(self) -> str:
+        return f"{percent(self.q)} quantile, the larger the better"
+
+
+@dataclass(frozen=True)
+class CVaR:
+    """max of the mean of the worst (smallest) q of the returns."""
+
+    q: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "q", _as_share(self.q))
+
+    def assess(self, summary: Tail) -> Assessment:
+        """The mean of the worst q; there is no constraint."""
+        return Assessment(tail_of(summary, self).cvar[self.q], True, False, True, 1.0)
+
+    def __str__(self) -> str:
+        return f"mean of the worst {percent(self.q)}, the larger the better"
+
+
+class Tail(Protocol):
+    """What the last two criteria need of a summary: estimates by q."""
+
+    @property
+    def quantiles(self) -> dict[float, Estimate]:
+        """The q-quantiles."""
+        ...
+
+    @property
+    def cvar(self) -> dict[float, Estimate]:
+        """The means of the worst q."""
+        ...
+
+
+def tail_of(estimate: Any, criterion: Quantile | CVaR) -> Any:
+    """The same, where it knows the distribution of the return; else an error."""
+    if not hasattr(estimate, "cvar"):
+        raise NoDistributionError(
+            f"{criterion!r} needs the distribution of the return, got {type(estimate).__name__}, which has "
+            "mean and variance alone; fit pr.ReturnDistribution(features) to the data"
+        )
+    return estimate
+
+
+def _as_share(q: Any) -> float:
+    return as_number(q, "q", 0.0, 1.0, open_low=True, remedy="pass 0.05 for the worst 5 %")
 
 
 def _assessment(

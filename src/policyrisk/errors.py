@@ -22,6 +22,7 @@ __all__ = [
     "MismatchError",
     "MissingPackageError",
     "NegativeVarianceWarning",
+    "NoDistributionError",
     "NoErrorBarsWarning",
     "NotUniqueWarning",
     "PolicyRiskError",
@@ -49,6 +50,10 @@ class InvalidInputError(PolicyRiskError, ValueError):
 
 class MismatchError(InvalidInputError):
     """Two things that must belong together (equations, features, discounts) do not."""
+
+
+class NoDistributionError(InvalidInputError):
+    """A quantile or the mean of the worst returns was asked of an estimate of mean and variance alone."""
 
 
 class BadRowError(InvalidInputError):

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, as_count, as_floats, as_states, check_choice, check_named
 from policyrisk._core.imports import check_installed
-from policyrisk.errors import InvalidInputError
+from policyrisk._core.text import number, plural
+from policyrisk.errors import InvalidInputError, NoDistributionError
 from policyrisk.risk import Quantity, RiskFunction
 from policyrisk.risk.check import FeatureCheck
 from policyrisk.risk.summary import PolicySummary
@@ -23,8 +24,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from policyrisk.control.frontier import Frontier
+    from policyrisk.distribution.function import DistributionFunction
+    from policyrisk.distribution.scoring import DistributionScore
 
-__all__ = ["plot_check", "plot_frontier", "plot_line", "plot_map", "plot_mean_std"]
+__all__ = [
+    "plot_check",
+    "plot_fan",
+    "plot_frontier",
+    "plot_line",
+    "plot_map",
+    "plot_mean_std",
+    "plot_pit",
+]
 
 Shown: TypeAlias = Quantity | Literal["episodes", "covered"]
 
@@ -34,6 +45,7 @@ LABELS = {
     "variance": "variance V(x)",
     "std": "standard deviation √V(x)",
     "sharpe": "Sharpe ratio J(x)/√V(x)",
+    "cvar": "mean of the worst returns",
     "episodes": "episodes behind the estimate",
     "covered": "the target's probability on logged actions",
 }
@@ -62,8 +74,8 @@ def plot_line(
     'standard deviation √V(x)'
     """
     states = as_states(x, "x")
-    if not 0 <= axis < states.shape[1]:
-        raise InvalidInputError(f"axis must be a coordinate from 0 to {states.shape[1] - 1}, got {axis}")
+    _check_axis(axis, states)
+    _check_known(risk, of)
     axes = _new_axes(6, 4) if axes is None else axes
     at = states[:, axis]
     estimate = getattr(risk, of)(states)
@@ -81,6 +93,84 @@ def plot_line(
     axes.set_xlabel("state" if states.shape[1] == 1 else f"coordinate {axis}")
     axes.set_ylabel(LABELS[of])
     axes.legend(frameon=False)
+    return axes
+
+
+def plot_fan(
+    dist: DistributionFunction,
+    x: npt.ArrayLike,
+    q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
+    *,
+    axis: int = 0,
+    axes: Axes | None = None,
+) -> Axes:
+    """The quantiles of the return along a line of states x (n, dim), as a fan: the darker, the more central.
+
+    ``q`` rises; the first and the last quantile bound the lightest band, and so on inwards, and the middle
+    one of an odd number is a line. ``axis`` is the coordinate that is drawn to the right.
+
+    >>> import policyrisk as pr
+    >>> dist = pr.ReturnDistribution(pr.Tabular(5)).fit(pr.domains.walk(5).sample(0, episodes=500, seed=1))
+    >>> pr.plotting.plot_fan(dist, range(5)).get_ylabel()
+    'return'
+    """
+    states = as_states(x, "x")
+    _check_axis(axis, states)
+    levels = as_floats(q, "q", (None,))
+    if levels.size < 2 or not (np.diff(levels) > 0).all():
+        raise InvalidInputError(f"q must be at least two numbers that rise, got {levels.tolist()}; sort them")
+    values = [dist.quantile(states, each) for each in levels.tolist()]
+    axes = _new_axes(6, 4) if axes is None else axes
+    at, bands = states[:, axis], levels.size // 2
+    for k in range(bands):
+        axes.fill_between(
+            at,
+            values[k],
+            values[-1 - k],
+            color="tab:blue",
+            alpha=0.2 + 0.25 * k / max(bands - 1, 1),
+            linewidth=0,
+            label=f"{100 * levels[k]:g}% to {100 * levels[-1 - k]:g}%",
+        )
+    if levels.size % 2:
+        middle = levels[bands]
+        label = "median" if middle == 0.5 else f"{100 * middle:g}% quantile"
+        axes.plot(at, values[bands], color="tab:blue", linewidth=1.6, label=label)
+    axes.plot(at, dist.mean(states), color="black", linestyle="--", linewidth=1.2, label="mean")
+    axes.set_xlabel("state" if states.shape[1] == 1 else f"coordinate {axis}")
+    axes.set_ylabel("return")
+    axes.legend(frameon=False)
+    return axes
+
+
+def plot_pit(score: DistributionScore, *, axes: Axes | None = None) -> Axes:
+    """Where held-out returns fell in their estimated distributions, with 95% intervals; level is right.
+
+    A hump says that the distributions are too wide, a U that they are too narrow, and a slope that returns
+    are too high or too low.
+
+    >>> import policyrisk as pr
+    >>> chain = pr.domains.walk(5)
+    >>> dist = pr.ReturnDistribution(pr.Tabular(5)).fit(chain.sample(0, episodes=500, seed=1))
+    >>> axes = pr.plotting.plot_pit(dist.score(chain.sample(0, episodes=500, seed=2)))
+    >>> axes.get_xlabel()
+    'F(return)'
+    """
+    parts = len(score.pit)
+    edges = np.arange(parts + 1) / parts
+    # As a density, so that 1 is right whatever the number of parts.
+    shares = parts * np.array([[each.value, each.low, each.high] for each in score.pit])
+    axes = _new_axes(6, 4) if axes is None else axes
+    axes.bar(
+        edges[:-1], shares[:, 0], 1 / parts, align="edge", color="tab:blue", alpha=0.35, edgecolor="white"
+    )
+    middles, reach = (edges[1:] + edges[:-1]) / 2, np.abs(shares[:, 1:] - shares[:, :1]).T
+    axes.errorbar(middles, shares[:, 0], yerr=reach, fmt="none", ecolor="tab:blue", capsize=3, linewidth=1.2)
+    axes.axhline(1.0, color="black", linestyle="--", linewidth=1.2)
+    axes.set(xlim=(0, 1), ylim=(0, None), xlabel="F(return)", ylabel="density, 1 is right")
+    axes.set_title(
+        f"{plural(score.episodes, 'held-out episode')}, CRPS {number(score.crps, 3)}", fontsize="small"
+    )
     return axes
 
 
@@ -130,6 +220,7 @@ def plot_map(
     box_low = as_floats(low, "low", (None,))
     box_high = as_floats(high, "high", (box_low.size,))
     _check_map(of, error, dims, names, box_low.size)
+    _check_known(risk, of)
     across, up = dims
     if not (box_low[across] < box_high[across] and box_low[up] < box_high[up]):
         raise InvalidInputError(
@@ -339,6 +430,20 @@ def _hatch(axes: Axes, marked: Bools, extent: tuple[float, ...], label: str) -> 
     axes.add_collection(hatched, autolim=False)
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12)}
     axes.legend(handles=[hatched], frameon=False, fontsize="small", **place)
+
+
+def _check_known(risk: RiskFunction, of: str) -> None:
+    """Means of the worst returns are known to those alone that have a distribution."""
+    if of == "cvar" and not hasattr(risk, of):
+        raise NoDistributionError(
+            f"of='cvar' needs the distribution of the return, got {type(risk).__name__}; fit "
+            "pr.ReturnDistribution, or draw its cvar_bound"
+        )
+
+
+def _check_axis(axis: int, states: npt.NDArray[Any]) -> None:
+    if not 0 <= axis < states.shape[1]:
+        raise InvalidInputError(f"axis must be a coordinate from 0 to {states.shape[1] - 1}, got {axis}")
 
 
 def _literal(name: str) -> str:

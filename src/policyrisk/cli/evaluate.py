@@ -108,6 +108,16 @@ def evaluate(
     ] = None,
     name: Annotated[str | None, typer.Option(help="The policy's name, else that of --out.")] = None,
     level: LevelOption = 0.95,
+    quantiles: Annotated[
+        str | None,
+        typer.Option(
+            help="Quantiles of the return that are wanted as well, as in 0.05,0.5,0.95, each with the mean "
+            "of the worst."
+        ),
+    ] = None,
+    loss_below: Annotated[
+        float | None, typer.Option(help="The chance of a return below this line is wanted as well.")
+    ] = None,
     seed: SeedOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the same evaluation where it was killed or stopped.")
@@ -159,6 +169,8 @@ def evaluate(
             nonnegative=nonnegative,
             box=box if box == "auto" else _box(box),
             level=level,
+            quantiles=_numbers(quantiles, "--quantiles"),
+            loss_below=loss_below,
             seed=seed,
             name=out.absolute().name if name is None else name,
             labels=label or (),
@@ -199,6 +211,11 @@ def _names(text: str | None, option: str = "--state") -> list[str] | None:
     return found
 
 
+def _numbers(text: str | None, option: str) -> list[float]:
+    """Numbers with commas between, none for None."""
+    return [] if text is None else [finite_number(each, option) for each in text.split(",")]
+
+
 def _box(text: str) -> list[tuple[float, float]]:
     """Low and high of the coordinates, from low:high with commas between."""
     sides = [side.split(":") for side in text.split(",")]
@@ -219,7 +236,9 @@ def _naming_options() -> Iterator[None]:
     except InvalidInputError as error:
         if error.argument is None:
             raise
-        option = {"names": "--state", "labels": "--label"}.get(error.argument, f"--{error.argument}")
+        option = {"names": "--state", "labels": "--label", "loss_below": "--loss-below"}.get(
+            error.argument, f"--{error.argument}"
+        )
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
@@ -228,6 +247,7 @@ def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequenc
     from math import isfinite
 
     from policyrisk._core.text import number, percent, plural
+    from policyrisk.evaluation import quantiles
     from policyrisk.evaluation.record import FEW_COORDINATES
 
     survey, notes, risk = evaluation.survey, evaluation.notes, evaluation.risk
@@ -260,6 +280,7 @@ def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequenc
         str(evaluation.summary),
         *_beside(evaluation),
         "",
+        *(f"{quantiles.text(notes[key])}\n" for key in ("distribution",) if key in notes),
         *map(str, evaluation.advice),
         "",
         "seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in seconds.items()),

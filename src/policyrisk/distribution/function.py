@@ -14,6 +14,7 @@ from policyrisk._core import records
 from policyrisk._core.arrays import (
     Bools,
     Floats,
+    Ints,
     Matrix,
     as_number,
     as_states,
@@ -24,11 +25,13 @@ from policyrisk._core.arrays import (
 from policyrisk._core.records import record
 from policyrisk._core.text import percent, plural, table
 from policyrisk.distribution.curves import Grid
+from policyrisk.distribution.scoring import DistributionScore, score
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.risk.estimate import Estimate, as_level, skewed_interval, student_quantile
 from policyrisk.risk.support import Support
+from policyrisk.trajectories import Source
 
 _ROOM = 1 << 23  # numbers that are looked at together
 _SKEWED = 200  # groups from which on they tell the skewness
@@ -83,9 +86,7 @@ class DistributionFunction:
             raise InvalidInputError("probability needs below= or above=, got both or none; pass one of them")
         if above is not None:
             return 1.0 - self.cdf(x, above)
-        line = as_number(below, "below")
-        # Just below the line: where returns are thresholds, one that is on it does not count.
-        return self.cdf(x, line - 4 * self.grid.tol if self.grid.steps else line)
+        return self.cdf(x, self._just_below(as_number(below, "below")))
 
     def mean(self, x: npt.ArrayLike) -> Floats:
         """E[B], (n,): the least-squares fit of the returns, whatever the thresholds."""
@@ -144,14 +145,8 @@ class DistributionFunction:
         out[behind == 0] = np.nan
         return out
 
-    def summary(
-        self, starts: npt.ArrayLike, q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95), level: float = 0.95
-    ) -> DistributionSummary:
-        """The return's distribution over starts (n, dim), which are mixed: F is the average of theirs.
-
-        ``q`` are the quantiles, of which those below one half come with the mean of the worst q. The starts
-        are taken as given: the intervals are of the estimate.
-        """
+    def over(self, starts: npt.ArrayLike) -> StartMixture:
+        """The return's distribution over starts (n, dim), equally likely: F is the average of theirs."""
         phi = self._phi(starts)
         known = np.flatnonzero(self.support.visited(phi))
         if not known.size:
@@ -159,32 +154,45 @@ class DistributionFunction:
         rows: Any = phi[known]
         curve = self.grid.monotone(np.asarray(rows @ self.weights)).mean(axis=0)[None]
         average = np.asarray(rows.mean(axis=0)).reshape(1, -1)
-        behind = np.full(1, float(self.support.episodes))
-        moves: Floats | None = None
-        if self.influences is not None:
-            moves = _moves(average, self.influences)
+        moves = None if self.influences is None else _moves(average, self.influences)
+        return StartMixture(self, curve, moves, int(known.size), int(phi.shape[0] - known.size))
 
-        def estimate(of: Reading, value: float) -> Estimate:
-            found = float(self._value(curve, of, value, 0.0)[0])
-            if moves is None:
-                return Estimate(found)
-            low, high = self._intervals(curve, moves, behind, of, value, 0.0, level)[0]
-            dof = min(self.support.episodes, moves.shape[1]) - 1.0
-            return Estimate(
-                found, (high - low) / (2 * float(student_quantile(level, dof + 1.0))), low, high, dof
-            )
+    def summary(
+        self,
+        starts: npt.ArrayLike,
+        q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
+        level: float = 0.95,
+        *,
+        below: Sequence[float] = (),
+    ) -> DistributionSummary:
+        """The return's distribution over starts (n, dim), which are mixed: F is the average of theirs.
 
-        levels = [_as_share(each) for each in q]
-        return DistributionSummary(
-            mean=estimate("mean", 0.5),
-            variance=estimate("variance", 0.5),
-            std=estimate("std", 0.5),
-            quantiles={each: estimate("quantile", each) for each in levels},
-            cvar={each: estimate("cvar", each) for each in levels if each < 0.5},
-            starts=int(known.size),
-            unvisited=int(phi.shape[0] - known.size),
-            level=level,
-        )
+        ``q`` are the quantiles, each with the mean of the worst q, and ``below`` the lines that the return
+        may end below. The starts are taken as given: the intervals are of the estimate.
+        """
+        return self.over(starts).summary(q, level, below=below)
+
+    def score(self, held_out: Source) -> DistributionScore:
+        """How well this predicts episodes that were not fitted: CRPS, pinball loss and PIT.
+
+        Every step of every episode counts; see :mod:`policyrisk.distribution.scoring`.
+
+        >>> import policyrisk as pr
+        >>> chain = pr.domains.walk(n=10, p=0.7)
+        >>> fitted, held_out = (chain.sample(0, episodes=1000, seed=seed) for seed in (1, 2))
+        >>> table, line = pr.Tabular(10), pr.Polynomial(degree=1, low=[0], high=[9])
+        >>> scores = [pr.ReturnDistribution(each).fit(fitted).score(held_out) for each in (table, line)]
+        >>> scores[0].crps < scores[1].crps
+        True
+        """
+        return score(self, held_out)
+
+    def curves(self, x: npt.ArrayLike) -> tuple[Ints, Floats]:
+        """Which of the states (n, dim) the data say anything about, and what is read there (known, m + 3)."""
+        phi = self._phi(x)
+        known = np.flatnonzero(self.support.visited(phi))
+        rows: Any = phi[known]
+        return known, self.grid.monotone(np.asarray(rows @ self.weights))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to an npz file with a version and a checksum."""
@@ -217,6 +225,10 @@ class DistributionFunction:
             rows: Any = phi[some]
             out[some] = what(self.grid.monotone(np.asarray(rows @ self.weights)))
         return out
+
+    def _just_below(self, line: float) -> float:
+        """Where F is P(B < line): where returns are thresholds, one that is on the line does not count."""
+        return line - 4 * self.grid.tol if self.grid.steps else line
 
     def _value(self, curves: Floats, of: Reading, q: float, z: float) -> Floats:
         if of == "quantile":
@@ -271,6 +283,46 @@ class DistributionFunction:
 
 
 @dataclass(frozen=True, eq=False)
+class StartMixture:
+    """The distributions at some starts, mixed, to be summarised at any level."""
+
+    function: DistributionFunction
+    curve: Floats  # (1, m + 3)
+    moves: Floats | None  # (1, groups, m + 3): by how much each group moves the curve
+    starts: int  # that are averaged over
+    unvisited: int  # that were left out
+
+    def estimate(self, of: Reading, q: float = 0.5, z: float = 0.0, level: float = 0.95) -> Estimate:
+        """What :meth:`DistributionFunction.interval` is of, over the starts."""
+        found = float(self.function._value(self.curve, of, q, z)[0])
+        if self.moves is None:
+            return Estimate(found)
+        episodes = self.function.support.episodes
+        behind = np.full(1, float(episodes))
+        low, high = self.function._intervals(self.curve, self.moves, behind, of, q, z, level)[0]
+        dof = min(episodes, self.moves.shape[1]) - 1.0
+        return Estimate(found, (high - low) / (2 * float(student_quantile(level, dof + 1.0))), low, high, dof)
+
+    def summary(
+        self, q: Sequence[float], level: float = 0.95, *, below: Sequence[float] = ()
+    ) -> DistributionSummary:
+        """See :meth:`DistributionFunction.summary`."""
+        levels, lines = [_as_share(each) for each in q], [as_number(each, "below") for each in below]
+        just_below = self.function._just_below
+        return DistributionSummary(
+            mean=self.estimate("mean", level=level),
+            variance=self.estimate("variance", level=level),
+            std=self.estimate("std", level=level),
+            quantiles={each: self.estimate("quantile", q=each, level=level) for each in levels},
+            cvar={each: self.estimate("cvar", q=each, level=level) for each in levels},
+            below={line: self.estimate("cdf", z=just_below(line), level=level) for line in lines},
+            starts=self.starts,
+            unvisited=self.unvisited,
+            level=level,
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class DistributionSummary:
     """The return's distribution over starts; each number knows its interval."""
 
@@ -279,6 +331,7 @@ class DistributionSummary:
     std: Estimate
     quantiles: dict[float, Estimate]
     cvar: dict[float, Estimate]
+    below: dict[float, Estimate]  # P(B < line) by line
     starts: int  # that are averaged over
     unvisited: int  # that were left out
     level: float
@@ -286,11 +339,24 @@ class DistributionSummary:
     def __str__(self) -> str:
         rows = [("mean", self.mean), ("std", self.std)]
         rows += [(f"quantile {percent(q)}", value) for q, value in self.quantiles.items()]
-        rows += [(f"mean of worst {percent(q)}", value) for q, value in self.cvar.items()]
+        rows += [(f"mean of worst {percent(q)}", value) for q, value in self.cvar.items() if q < 0.5]
+        rows += [(f"P(return < {line:g})", value) for line, value in self.below.items()]
         head = f"return over {plural(self.starts, 'start')}"
         head += f"; {self.unvisited} left out, of which the data say nothing" if self.unvisited else ""
         columns = ["", "value", "±", f"{percent(self.level)} interval"]
         return f"{head}\n{table(columns, [[name, *value.cells] for name, value in rows])}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain values; quantiles and lines are keys of text."""
+
+        def each(values: dict[float, Estimate]) -> dict[str, dict[str, float]]:
+            return {f"{at:g}": value.to_dict() for at, value in values.items()}
+
+        return {
+            **{name: getattr(self, name).to_dict() for name in ("mean", "variance", "std")},
+            **{name: each(getattr(self, name)) for name in ("quantiles", "cvar", "below")},
+            **{name: getattr(self, name) for name in ("starts", "unvisited", "level")},
+        }
 
 
 def _moves(rows: Any, influences: npt.NDArray[np.float32]) -> Floats:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from policyrisk._core.output import write_figure
+from policyrisk._core.text import percent
 from policyrisk.errors import PolicyRiskWarning
+from policyrisk.evaluation.quantiles import WorstReturns
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.spelling import data_box
 from policyrisk.features import Tabular
@@ -44,6 +47,19 @@ def write_maps(evaluation: Evaluation, folder: Path) -> None:
         of_mean = check.material(ratio=np.inf).any()
         axes = plot_check(check, "mean" if of_mean else "variance", names=evaluation.names)
         write_figure(axes, folder / "map_check.png")
+    for name, axes in evaluation.tail_pictures().items():
+        write_figure(axes, folder / f"{name}.png")
+
+
+def tail_map(evaluation: Evaluation) -> Axes:
+    """A map, or a line, of the mean of the worst returns, for the smallest share that was asked for."""
+    assert evaluation.distribution is not None
+    q = min(map(float, evaluation.notes["distribution"]["cvar"]))
+    worst: Any = WorstReturns(evaluation.distribution, q)
+    of: Any = "cvar"
+    axes = _draw(replace(evaluation, risk=worst), of, _mapped(evaluation))
+    axes.set_title(f"mean of the worst {percent(q)} of the returns", fontsize="small")
+    return axes
 
 
 def _draw(evaluation: Evaluation, of: Shown, dims: tuple[int, ...]) -> Axes:

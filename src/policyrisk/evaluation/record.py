@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,11 @@ from policyrisk.risk import RiskFunction
 from policyrisk.risk.check import FeatureCheck
 from policyrisk.risk.summary import PolicySummary
 from policyrisk.trajectories import Source
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from policyrisk.distribution import DistributionFunction
 
 RISK, SURVEY = "risk.npz", "survey.npz"
 FEW_COORDINATES = 4  # up to which they are mapped in their own order
@@ -66,6 +71,8 @@ class Evaluation:
     names: tuple[str, ...]  # of the state's coordinates
     risk: RiskFunction
     survey: Survey
+    # Where quantiles were asked for; it is not saved.
+    distribution: DistributionFunction | None = field(default=None, kw_only=True)
     level: float = 0.95  # of the intervals
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain values: settings, counts, the choice
     seconds: Mapping[str, float] = field(default_factory=dict)  # that the parts took; they are not saved
@@ -260,6 +267,7 @@ class Evaluation:
             "feature_count": self.risk.features.size,
             "variance_method": self.risk.variance_method,
             "box": notes.get("box"),
+            **{key: notes[key] for key in ("distribution",) if key in notes},
             "settings": notes.get("settings"),
             "columns": notes.get("columns"),
             "labels": notes.get("labels"),
@@ -270,6 +278,15 @@ class Evaluation:
             "seconds": dict(self.seconds),
             **({"target": notes.get("target")} if self.target is not None else {}),
         }
+
+    def tail_pictures(self) -> dict[str, Axes]:
+        """The return's distribution over the starts and a map of the mean of its worst, by their names."""
+        from policyrisk.evaluation.maps import tail_map
+        from policyrisk.evaluation.quantiles import plot_start
+
+        if self.distribution is None:
+            return {}
+        return {"distribution": plot_start(self), "map_cvar": tail_map(self)}
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write the report, one HTML file: :func:`policyrisk.write_report`."""

@@ -27,6 +27,7 @@ from policyrisk.distributed.fold import ShardFold
 from policyrisk.errors import InvalidInputError, NoErrorBarsWarning, PolicyRiskError
 from policyrisk.evaluation.feature_choice import EPISODES, TRANSITIONS, FeatureChoice, choose_features
 from policyrisk.evaluation.labels import stated_labels
+from policyrisk.evaluation.quantiles import TailsAsked, spelling_for
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.source import Watched, described, fingerprint, opened, shards_of
 from policyrisk.evaluation.spelling import Spelling, data_box
@@ -64,6 +65,8 @@ def evaluate(
     nonnegative: bool = False,
     box: str | Sequence[tuple[float, float]] = AUTO,
     level: float = 0.95,
+    quantiles: Sequence[float] = (),
+    loss_below: float | None = None,
     seed: Seed = None,
     name: str | None = None,
     names: Sequence[str] | None = None,
@@ -93,6 +96,11 @@ def evaluate(
     for each action ("auto": :mod:`policyrisk.evaluation.target`). Where it takes actions that were never
     logged nothing is invented: too many of them are a :class:`policyrisk.errors.UncoveredError`. Targets on
     one log are compared episode by episode (:func:`policyrisk.compare`).
+
+    ``quantiles`` (0.05 and 0.95, say) and ``loss_below`` ask for the distribution of the return as well, in
+    one or two more passes: its quantiles, the mean of the worst, and the probability of less than
+    ``loss_below``, over the starts and from every state (``Evaluation.distribution``,
+    :mod:`policyrisk.evaluation.quantiles`).
 
     ``name`` is the policy's and ``names`` the coordinates', for tables and pictures. ``labels`` are those of
     them whose numbers are names; columns of text are labels anyway, and where there are none "auto" finds
@@ -124,6 +132,7 @@ def evaluate(
         discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
         ridge = as_number(ridge, "ridge", 0.0)
         level = as_level(level)
+        tails = TailsAsked.of(quantiles, loss_below, target)
         spelling = _spelled(features)
         bounds = _bounds(box)
         _check_checkpoint(checkpoint, resume, on_cluster)
@@ -141,6 +150,7 @@ def evaluate(
         "labels": list(labels),
         "level": level,
         "seed": number,
+        **({} if tails is None else {"quantiles": list(tails.quantiles), "loss_below": loss_below}),
     }
     actions = target is not None
     data = opened(source, columns, actions=actions)
@@ -272,6 +282,13 @@ def evaluate(
                 if checkpoint is not None:
                     Path(checkpoint).unlink(missing_ok=True)  # it would come to the same end
                 raise
+        distribution = None
+        if tails is not None:
+            with clock("distribution"):
+                spelled = spelling_for(choice) if choice is not None else spelling
+                assert spelled is not None
+                distribution, told = tails.fit(maps(spelled)[0], fold, discount, survey.starts, level)
+                notes["distribution"] = {"features": str(spelled), **told}
         check = None
         if choice is not None and shards is None and survey.transitions <= CHECKED:
             sample = found.sample()
@@ -284,7 +301,9 @@ def evaluate(
                 )
     if name is None:
         name = Path(source).stem if isinstance(source, str | os.PathLike) else "policy"
-    result = Evaluation(name, names, risk, survey, level, notes, clock.seconds, check)
+    result = Evaluation(
+        name, names, risk, survey, level, notes, clock.seconds, check, distribution=distribution
+    )
     if plan is not None:
         refuse_uncovered(result)
     return result

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import math
 import re
@@ -57,6 +58,7 @@ def build(evaluation: Evaluation, grid: MapGrid, sampled: Sampled, data: dict[st
         facts=_facts(evaluation),
         cards=_cards(evaluation),
         caveat=_caveat(evaluation),
+        tails=_tails(evaluation),
         advice="\n".join(_finding(one) for one in evaluation.advice),
         maps=_maps_text(evaluation, grid),
         misfit=_misfit(evaluation),
@@ -223,6 +225,37 @@ def _finding(advice: Advice) -> str:
         f"{escape(advice.title)}</h3><p>{_prose(advice.seen)}</p>"
         f'<p class="remedy"><b>What to do.</b> {_prose(advice.remedy)}</p></li>'
     )
+
+
+def _tails(evaluation: Evaluation) -> str:
+    """The return's distribution over the starts and a map of its worst, where they were asked for."""
+    told = evaluation.notes.get("distribution")
+    if told is None:
+        return ""
+    each = {"quantile": told["quantiles"], "mean of the worst": told["cvar"], "chance below": told["below"]}
+    rows = []
+    for of, values in each.items():
+        for at, value in values.items():
+            if of == "mean of the worst" and float(at) >= 0.5:
+                continue
+            estimate = Estimate(*value.values())
+            shown = at if of == "chance below" else percent(float(at))
+            rows.append([f"{of} {shown}", _number(estimate), _ends(estimate) or "no interval"])
+    pictures = "".join(_picture(axes, name) for name, axes in evaluation.tail_pictures().items())
+    return (
+        '<h3 class="apart">The distribution of the return</h3><p class="caption">From the data’s own '
+        f"starts, by {escape(told['features'])}. Intervals do not cover what the features cannot express.</p>"
+        + _plain_table(["", "value", f"{100 * told['level']:g}% interval"], rows)
+        + pictures
+    )
+
+
+def _picture(axes: Any, name: str) -> str:
+    """A figure inside the page."""
+    file = io.BytesIO()
+    axes.get_figure(root=True).savefig(file, format="png", dpi=110)
+    image = base64.b64encode(file.getvalue()).decode()
+    return f'<img alt="{name}" style="max-width:100%" src="data:image/png;base64,{image}">'
 
 
 def _prose(text: str) -> str:

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core import records
-from policyrisk._core.arrays import Bools, Floats, Seed, as_states, check_choice, check_shape
+from policyrisk._core.arrays import Bools, Floats, Seed, as_number, as_states, check_choice, check_shape
 from policyrisk._core.records import record
 from policyrisk._core.text import plural
 from policyrisk.errors import (
@@ -145,6 +145,50 @@ class RiskFunction:
     def sharpe(self, x: npt.ArrayLike) -> Floats:
         """J̃(x) / √Ṽ(x), of shape (n,), nan where Ṽ(x) < 0 and infinite where it is 0."""
         return self._collect(x, lambda at: at.value("sharpe"), of="sharpe")
+
+    def probability_bound(self, x: npt.ArrayLike, *, below: float) -> Floats:
+        """The most that P(B ≤ z) can be, z = ``below``, with this mean and variance, of shape (n,).
+
+        Cantelli's bound, of any distribution whatever; with z = J̃ − k √Ṽ it is 1 / (1 + k²):
+
+            P(B ≤ z) ≤ Ṽ / (Ṽ + (J̃ − z)²)      where z < J̃, else 1
+
+        nan where Ṽ < 0. It bounds what the estimates say, and not their errors; the probability itself is
+        :meth:`policyrisk.DistributionFunction.probability`.
+
+        >>> import policyrisk as pr
+        >>> chain = pr.domains.walk(n=30, p=0.7)
+        >>> risk = pr.LSTD(pr.Tabular(30)).fit_exact(chain, start=0)
+        >>> risk.probability_bound([0], below=-108).round(3), chain.distribution(0).cdf(-108).round(3)
+        (array([0.228]), np.float64(0.053))
+        """
+        z = as_number(below, "below")
+
+        def bound(at: StateEstimates) -> Floats:
+            V, gap = np.where(at.V >= 0, at.V, np.nan), at.J - z
+            return np.where(gap > 0, V / (V + np.where(gap > 0, gap, 1.0) ** 2), V * 0.0 + 1.0)
+
+        return self._collect(x, bound, of="std")
+
+    def cvar_bound(self, x: npt.ArrayLike, q: float) -> Floats:
+        """The least that the mean of the worst q of the returns can be with this mean and variance, (n,).
+
+        A bound of any distribution whatever, and of its q-quantile too:
+
+            CVaR_q ≥ J̃ − √Ṽ √((1 − q) / q)
+
+        nan where Ṽ < 0. It bounds what the estimates say, and not their errors; CVaR itself is
+        :meth:`policyrisk.DistributionFunction.cvar`.
+
+        >>> import policyrisk as pr
+        >>> chain = pr.domains.walk(n=30, p=0.7)
+        >>> risk = pr.LSTD(pr.Tabular(30)).fit_exact(chain, start=0)
+        >>> risk.cvar_bound([0], 0.05).round(2), chain.cvar(0.05)[:1].round(2)
+        (array([-155.75]), array([-121.19]))
+        """
+        share = as_number(q, "q", 0.0, 1.0, open_low=True, remedy="pass 0.05 for the worst 5 %")
+        root = np.sqrt((1.0 - share) / share)
+        return self._collect(x, lambda at: at.J - root * at.value("std"), of="std")
 
     def mean_and_variance(self, x: npt.ArrayLike) -> tuple[Floats, Floats]:
         """J̃(x) and Ṽ(x) in one go, each of shape (n,)."""

@@ -14,11 +14,16 @@ from policyrisk._core.arrays import Bools, Floats, Seed, as_states, check_named
 from policyrisk._core.output import plain
 from policyrisk._core.random import generator
 from policyrisk._core.text import number, percent, plural, table
-from policyrisk.criteria import Assessment, Criterion, Sharpe
+from policyrisk.criteria import Assessment, Criterion, CVaR, Quantile, Sharpe, tail_of
+from policyrisk.distribution.function import DistributionFunction, StartMixture
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.summary import Moments, PolicySummary
+
+_SMALLEST_P = 1e-9  # of a difference of quantiles: from there on it is 0
+_LIMITS = "intervals cover the estimators' limits, not the bias of their features"
+_INDEPENDENT = "the data of different policies are taken as independent"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +32,7 @@ class RankedPolicy:
 
     name: str
     assessment: Assessment
-    summary: PolicySummary
+    summary: Any  # PolicySummary; by Quantile and CVaR a DistributionSummary
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,12 @@ class Significance:
     ``difference`` is in the criterion's favour: positive where the first is better. It is Welch's: the
     standard error is that of independent data sets, s = √(s₁² + s₂²), with s⁴ / (s₁⁴/ν₁ + s₂⁴/ν₂) degrees of
     freedom. Of two targets that were fitted to one log it is that of the episodes' own differences.
+
+    Intervals of quantiles and of CVaR, l to u, may reach further to one side, or be a single value of few;
+    that of their difference is Zou and Donner's (2008), and p is 1 less the largest level at which it does
+    not reach 0:
+
+        v₁ − v₂ − √((v₁ − l₁)² + (u₂ − v₂)²)   to   v₁ − v₂ + √((u₁ − v₁)² + (v₂ − l₂)²)
     """
 
     best: str
@@ -111,7 +122,7 @@ class Comparison:
         for ranked in self.ranking:
             judged, summary = ranked.assessment, ranked.summary
             feasible = ["yes" if judged.feasible else "no", percent(judged.probability)]
-            moments = [number(summary.mean_value), number(summary.variance_value)]
+            moments = [number(summary.mean), number(summary.variance)]
             rows.append([ranked.name, *judged.value.cells, *(feasible if constrained else []), *moments])
         feasibility = ["feasible", "P(feasible)"] if constrained else []
         header = ["", "value", "std error", "interval", *feasibility, "mean", "variance"]
@@ -141,7 +152,7 @@ class Comparison:
 
 
 def compare(
-    policies: Mapping[str, RiskFunction],
+    policies: Mapping[str, RiskFunction] | Mapping[str, DistributionFunction],
     starts: npt.ArrayLike | None = None,
     criterion: Criterion | None = None,
     *,
@@ -163,6 +174,9 @@ def compare(
     hold for all states together (:class:`StateDifferences`; ``seed`` is that of the draws that estimates
     without bootstrap replicates need).
 
+    :class:`policyrisk.criteria.Quantile` and :class:`policyrisk.criteria.CVaR` compare the distributions that
+    :class:`policyrisk.ReturnDistribution` fitted, from ``starts``.
+
     >>> import policyrisk as pr
     >>> risks = {}
     >>> for p in (0.6, 0.8):
@@ -175,13 +189,76 @@ def compare(
     [True, False]
     """
     criterion = Sharpe() if criterion is None else criterion
-    _check(policies, criterion)
-    summaries = {name: risk.summary(starts, level=level) for name, risk in policies.items()}
+    if isinstance(criterion, Quantile | CVaR):
+        return _compare_tails(policies, starts, criterion, level, at)
+    risks = _checked(policies, criterion)
+    summaries = {name: risk.summary(starts, level=level) for name, risk in risks.items()}
     ranked = [RankedPolicy(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
     ranking = tuple(sorted(ranked, key=_order))
     notes = tuple(_notes(ranking, criterion))
-    states = None if at is None else _at_states(policies, ranking, criterion, at, level, seed)
+    states = None if at is None else _at_states(risks, ranking, criterion, at, level, seed)
     return Comparison(criterion, ranking, _significance(ranking, criterion, level), level, notes, states)
+
+
+def _compare_tails(
+    policies: Mapping[str, Any],
+    starts: npt.ArrayLike | None,
+    criterion: Quantile | CVaR,
+    level: float,
+    at: npt.ArrayLike | None,
+) -> Comparison:
+    check_named(policies, "policies", "DistributionFunction", "ReturnDistribution(...).fit(data)")
+    for policy in policies.values():
+        tail_of(policy, criterion)
+    _check_discounts({name: dist.discount for name, dist in policies.items()})
+    if starts is None or at is not None:
+        got, way = ("no starts", "pass states") if starts is None else ("at=", "leave it out")
+        raise InvalidInputError(f"{criterion!r} is compared over starts, got {got}; {way}")
+    mixtures: dict[str, StartMixture] = {name: dist.over(starts) for name, dist in policies.items()}
+    summaries = {name: mixture.summary([criterion.q], level) for name, mixture in mixtures.items()}
+    ranked = [RankedPolicy(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
+    ranking = tuple(sorted(ranked, key=_order))
+    best, pair = ranking[:2], None
+    notes = [
+        f"{r.name}: {plural(r.summary.unvisited, 'start')} of {r.summary.unvisited + r.summary.starts} not "
+        "visited and left out"
+        for r in ranking
+        if r.summary.unvisited
+    ]
+    if any(mixture.moves is None for mixture in mixtures.values()):
+        notes.append(
+            "without error bars there are no intervals and no probabilities; error_bars=True gives them"
+        )
+    else:
+        notes.append(f"{_LIMITS}; {_INDEPENDENT}")
+    if len(best) == 2:
+        first, second = (r.name for r in best)
+        pair = _tail_significance(first, second, mixtures[first], mixtures[second], criterion, level)
+        notes += _chosen_note(len(ranking))
+    return Comparison(criterion, ranking, pair, level, tuple(notes))
+
+
+def _tail_significance(
+    best: str, second: str, a: StartMixture, b: StartMixture, criterion: Quantile | CVaR, level: float
+) -> Significance:
+    def less(level: float) -> Estimate:
+        v, w = (criterion.assess(each.summary([criterion.q], level)).value for each in (a, b))
+        lead = v.value - w.value
+        low, high = lead - math.hypot(v - v.low, w.high - w), lead + math.hypot(v.high - v, w - w.low)
+        welch = _welch(lead, v, w, level)
+        return Estimate(lead, welch.standard_error, low, high, welch.dof)
+
+    difference = less(level)
+    p_value = math.nan
+    if difference.value == 0.0:
+        p_value = 1.0
+    elif not math.isnan(difference.low):
+        least, most = math.log(_SMALLEST_P), 0.0
+        while most - least > 1e-3:
+            middle = (least + most) / 2
+            least, most = (least, middle) if less(1.0 - math.exp(middle)).low > 0 else (middle, most)
+        p_value = math.exp(most)
+    return Significance(best, second, difference, 1.0 - p_value / 2, p_value)
 
 
 def _order(ranked: RankedPolicy) -> tuple[bool, float, float]:
@@ -283,27 +360,29 @@ def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]
         notes.append("without error bars there are no intervals and no probabilities; LSTD.fit gives them")
     else:
         completed = [r.summary.completed for r in ranking]
-        limits = "intervals cover the estimators' limits, not the bias of their features"
+        limits = _LIMITS
         if all(each is not None for each in completed) and not any(r.summary.covered for r in ranking):
             limits = "each policy is judged by its returns from its own starts, taken to be alike"
             if any(each is not None and each.cut_off for each in completed):
                 limits += "; the estimators complete what was cut off"
         together = len(ranking) > 1 and _paired(*(r.summary for r in ranking[:2]))
-        between = (
-            "the best two are compared episode by episode of one log"
-            if together
-            else "the data of different policies are taken as independent"
-        )
+        between = "the best two are compared episode by episode of one log" if together else _INDEPENDENT
         notes.append(f"{limits}; {between}")
-        if len(ranking) > 2 and ranking[1].assessment.feasible:
-            notes.append(
-                f"the best two of {len(ranking)} are judged as if they had been chosen beforehand; with many "
-                "policies ask for a smaller p"
-            )
+        if ranking[:2][-1].assessment.feasible:
+            notes += _chosen_note(len(ranking))
     return notes
 
 
-def _check(policies: Mapping[str, RiskFunction], criterion: Criterion) -> None:
+def _chosen_note(count: int) -> list[str]:
+    """What to say of the best two of many."""
+    chosen = (
+        f"the best two of {count} are judged as if they had been chosen beforehand; with many policies ask "
+        "for a smaller p"
+    )
+    return [chosen] if count > 2 else []
+
+
+def _checked(policies: Mapping[str, Any], criterion: Criterion) -> Mapping[str, RiskFunction]:
     check_named(policies, "policies", "RiskFunction", "LSTD(...).fit(data)")
     for name, risk in policies.items():
         if not isinstance(risk, RiskFunction):
@@ -316,7 +395,11 @@ def _check(policies: Mapping[str, RiskFunction], criterion: Criterion) -> None:
             f"criterion must be one such as Sharpe() or MeanMinusStd(1.0), got {criterion!r}; "
             "make an instance"
         )
-    discounts = {name: risk.provenance.discount for name, risk in policies.items()}
+    _check_discounts({name: risk.provenance.discount for name, risk in policies.items()})
+    return policies
+
+
+def _check_discounts(discounts: Mapping[str, float]) -> None:
     if len(set(discounts.values())) > 1:
         raise MismatchError(
             f"policies must agree on the discount to be compared, got {discounts}; estimate them with one"

@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from itertools import combinations
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from policyrisk._core.arrays import Floats, Seed, as_count, check_named
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import NONE, number, percent, plural, table
+from policyrisk.distribution import ReturnDistribution
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
 from policyrisk.lstd import LSTDQ
 from policyrisk.passes.episode_folds import FoldEpisodes
@@ -49,6 +50,7 @@ from policyrisk.risk.scoring import (
     held_out_steps,
     scores_of,
 )
+from policyrisk.selection.distribution_choice import DistributionChoice, DistributionTally, all_distributions
 from policyrisk.trajectories import Source, batches, check_reiterable
 
 FLOOR = 0.01  # f, of the mean squared error of J
@@ -155,14 +157,23 @@ class CrossValidation:
         return {**plain, "ranking": [c.to_dict() for c in self.ranking], "verdict": self.verdict}
 
 
+@overload
 def cross_validate(
     estimators: Mapping[str, Estimator], data: Source, folds: int = 5, seed: Seed = None
-) -> CrossValidation:
+) -> CrossValidation: ...
+@overload
+def cross_validate(
+    estimators: Mapping[str, ReturnDistribution], data: Source, folds: int = 5, seed: Seed = None
+) -> DistributionChoice: ...
+def cross_validate(
+    estimators: Mapping[str, Any], data: Source, folds: int = 5, seed: Seed = None
+) -> CrossValidation | DistributionChoice:
     """Rank estimators by the score of episodes that they did not see.
 
     ``data`` are Trajectories, or a re-iterable stream of them, which is read anew for every fit and never
     held in memory. An estimator that fails on a fold is ranked last, with the reason. All must have the same
-    discount, since the discount says what is predicted.
+    discount, since the discount says what is predicted. Where all are :class:`policyrisk.ReturnDistribution`,
+    they are ranked by CRPS; see :mod:`policyrisk.selection.distribution_choice`.
 
     >>> import policyrisk as pr
     >>> data = pr.domains.walk(n=30, p=0.7).sample(start=0, episodes=500, seed=1)
@@ -185,11 +196,12 @@ def cross_validate(
     check_reiterable(data)
     key = int(keys(seed)[0])
     _check_data(data, folds, discount)
-    tally = _Tally(tuple(estimators))
+    whole = all_distributions(estimators)
+    tally: Any = DistributionTally(tuple(estimators)) if whole else _Tally(tuple(estimators))
     with ProgressBar("cross-validation", folds * len(estimators)) as bar:
         for fold in range(folds):
             training = FoldEpisodes(data, key, folds, fold, held_out=False).collected()
-            fitted: dict[str, RiskFunction] = {}
+            fitted: dict[str, Any] = {}
             for name, estimator in estimators.items():
                 if name not in tally.failed:
                     try:
@@ -198,12 +210,13 @@ def cross_validate(
                         tally.fail(name, fold, error)
                 bar.advance()
             tally.score(fitted, FoldEpisodes(data, key, folds, fold, held_out=True), fold)
-    return tally.result(folds)
+    result: CrossValidation | DistributionChoice = tally.result(folds)
+    return result
 
 
-def _fit(estimator: Estimator, training: Source) -> RiskFunction:
+def _fit(estimator: Any, training: Source) -> Any:
     """The estimate without error bars, which no score needs, where the estimator can do without."""
-    fit: Callable[..., RiskFunction] = estimator.fit
+    fit: Callable[..., Any] = estimator.fit
     spared = "error_bars" in inspect.signature(fit).parameters
     return fit(training, error_bars=False) if spared else fit(training)
 
