@@ -398,15 +398,22 @@ def lstdq(given: Given) -> Any:
     "DistributionFunction",
     "DistributionFunction.cdf",
     "DistributionFunction.corrected",
+    "DistributionFunction.curves",
     "DistributionFunction.cvar",
     "DistributionFunction.interval",
     "DistributionFunction.mean",
+    "DistributionFunction.over",
     "DistributionFunction.probability",
     "DistributionFunction.quantile",
+    "DistributionFunction.score",
     "DistributionFunction.std",
     "DistributionFunction.summary",
     "DistributionFunction.variance",
     "DistributionFunction.visited",
+    "criteria.CVaR.assess",
+    "criteria.Quantile.assess",
+    "plotting.plot_fan",
+    "plotting.plot_pit",
 )
 def distributions(given: Given) -> Any:
     x, thresholds = given.array(np.arange(6)[:, None]), given.array(np.linspace(-9.0, 9.0, 10))
@@ -417,6 +424,12 @@ def distributions(given: Given) -> Any:
         found += [fitted.cdf(x, 0.5), fitted.quantile(x, 0.5), fitted.cvar(x, 0.5), fitted.corrected(x)]
         found += [fitted.mean(x), fitted.variance(x), fitted.std(x), fitted.visited(x)]
         found += [fitted.probability(x, below=0.0), fitted.interval(x, of="quantile", q=0.5)]
+        found += [*fitted.curves(x), fitted.score(data(given)).crps]
+        pr.plotting.plot_fan(fitted, x[:2])
+        pr.plotting.plot_pit(fitted.score(data(given)))
+        for criterion in (pr.criteria.Quantile(0.5), pr.criteria.CVaR(0.5)):
+            found.append(str(pr.compare({"a": fitted, "b": fitted}, x, criterion)))
+        found.append(fitted.over(x).estimate("quantile").value)
         found += [fitted.summary(x).mean.value, settings.fit_by(here(data(given))).mean(x)]
     return found
 
@@ -527,6 +540,8 @@ def simulated(given: Given) -> Any:
     "RiskFunction.sharpe",
     "RiskFunction.standard_error",
     "RiskFunction.completed_sums",
+    "RiskFunction.cvar_bound",
+    "RiskFunction.probability_bound",
     "RiskFunction.start_sums",
     "RiskFunction.std",
     "RiskFunction.summary",
@@ -552,6 +567,7 @@ def answers(given: Given) -> Any:
         found += [getattr(risk, name)(x) for name in asked]
         found += [*risk.mean_and_variance(x), risk.standard_error(x), risk.interval(x, of="std")]
         found.append(risk.interval(x, method="bootstrap"))
+        found += [risk.cvar_bound(x, 0.1), risk.probability_bound(x, below=-1.0)]
         found += [risk.band(x), risk.riskier(x), fitted.check(data(given), features=LINE).mean.statistic]
         risk.start_sums(x, weights=weights)
         summary = risk.summary(x, weights=weights)
