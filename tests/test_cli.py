@@ -26,7 +26,7 @@ def run(*arguments, cwd=None):
 def test_help_names_the_commands_and_loads_nothing_heavy():
     done = run("--help")
     assert done.returncode == 0
-    for command in ("rollout", "evaluate", "compare", "query", "reproduce", "train"):
+    for command in ("rollout", "evaluate", "compare", "query", "improve", "reproduce", "train"):
         assert command in done.stdout
     code = "import sys, policyrisk.cli; print({'numpy', 'numba', 'scipy'} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

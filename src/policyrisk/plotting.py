@@ -22,7 +22,9 @@ from policyrisk.risk.summary import PolicySummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
+    from policyrisk.control.actor_critic import ActorCriticResult
     from policyrisk.control.frontier import Frontier
     from policyrisk.distribution.function import DistributionFunction
     from policyrisk.distribution.scoring import DistributionScore
@@ -31,6 +33,7 @@ __all__ = [
     "plot_check",
     "plot_fan",
     "plot_frontier",
+    "plot_learning",
     "plot_line",
     "plot_map",
     "plot_mean_std",
@@ -407,6 +410,42 @@ def plot_frontier(frontier: Frontier, *, axes: Axes | None = None) -> Axes:
     axes.set_axisbelow(True)
     axes.legend(frameon=False)
     return axes
+
+
+def plot_learning(result: ActorCriticResult) -> Figure:
+    """The learning curve of :class:`policyrisk.ActorCritic`: the criterion above, mean and std below.
+
+    Bands are ± 2 standard errors of an iteration's own episodes.
+
+    >>> import policyrisk as pr
+    >>> from policyrisk.control import ActorCriticResult
+    >>> rows = [[3.0, 0.1, 2.0, 0.1, 1.0, 0.2], [4.0, 0.1, 2.0, 0.1, 2.0, 0.2]]
+    >>> result = ActorCriticResult(None, pr.criteria.MeanMinusStd(1.0), np.array(rows))
+    >>> [axes.get_ylabel() for axes in pr.plotting.plot_learning(result).axes]
+    ['mean − 1·std', 'return']
+    """
+    check_installed("matplotlib", "a picture")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 5.2), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    title = str(result.criterion).partition(",")[0]
+    for axes, of, color in (
+        (above, "value", "tab:green"),
+        (below, "mean", "tab:blue"),
+        (below, "std", "tab:red"),
+    ):
+        at, middle = result.curve(of)
+        error = np.nan_to_num(result.curve(f"{of}_error")[1])
+        axes.plot(at, middle, color=color, linewidth=1.4, label=of)
+        axes.fill_between(at, middle - 2 * error, middle + 2 * error, color=color, alpha=0.2, linewidth=0)
+    above.set(ylabel=title)
+    below.set(xlabel="iteration", ylabel="return")
+    below.legend(frameon=False)
+    for axes in (above, below):
+        axes.grid(color="0.92", linewidth=0.8)
+        axes.set_axisbelow(True)
+    return figure
 
 
 def _new_axes(width: float, height: float) -> Axes:

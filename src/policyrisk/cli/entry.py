@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from policyrisk.cli import compare, evaluate, query, reproduce, rollout, train
+from policyrisk.cli import compare, evaluate, improve, query, reproduce, rollout, train
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
 
 _M_ARENA_MAX = -8  # the number in malloc.h
@@ -34,6 +34,7 @@ app.command("rollout")(rollout.rollout)
 app.command("evaluate")(evaluate.evaluate)
 app.command("compare")(compare.compare)
 app.command("query")(query.query)
+app.command("improve")(improve.improve)
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(train.app, name="train")
 

@@ -75,7 +75,7 @@ def rollout(
     from policyrisk._core.output import check_folder, make_folder
 
     check_folder(out.parent)
-    arguments = _env_arguments(env_args)
+    arguments = env_arguments(env_args)
     look_here()  # for module:id too
     chosen = None if policy == "random" else _policy(policy)
     projection = None if project is None else imported(project, "--project")
@@ -128,7 +128,8 @@ def rollout(
     typer.echo(f"written: {out}")
 
 
-def _env_arguments(text: str | None) -> dict[str, Any]:
+def env_arguments(text: str | None) -> dict[str, Any]:
+    """The arguments of an environment, from JSON."""
     if text is None:
         return {}
     try:

@@ -39,7 +39,7 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import number, table
 from policyrisk.control.sarsa import Starts, starts_of
-from policyrisk.errors import InvalidInputError, SolverError
+from policyrisk.errors import InvalidInputError, MismatchError, SolverError
 from policyrisk.lstd import LSTD
 from policyrisk.passes.checkpoint import Checkpoint
 from policyrisk.risk.start_sums import SampleReturns
@@ -201,6 +201,10 @@ class ActorCritic:
                     f"checkpoint must not exist yet, got {file.path}; pass resume=True to go on, or delete it"
                 )
             stored: dict[str, Any] = file.load()
+            if seed is not None and stored["key"] != [int(word) for word in keys(seed)]:
+                raise MismatchError(
+                    f"seed must be that of the run to go on with, got another for {file.path}; pass the same"
+                )
             return stored
         nothing = np.zeros_like(self.policy.parameters)
         return {

@@ -1,0 +1,191 @@
+"""``policyrisk improve``: from a simulator and a criterion to a better policy, and how much better it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from policyrisk.cli.rollout import env_arguments
+from policyrisk.cli.shared import AsJson, as_json_text, finite_number, saying_why
+
+if TYPE_CHECKING:
+    from policyrisk.control.before_after import BeforeAfter
+
+_RESULT, _CHECKPOINT = "result.json", "checkpoint.npz"
+
+
+def improve(
+    env: Annotated[str, typer.Argument(help="pinball, portfolio, or a Gymnasium id, as in CartPole-v1.")],
+    criterion: Annotated[
+        str, typer.Option(help="What is to be large: mean-std:c, mean-variance:c or sharpe, c a number.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for policy.npz, history.csv, learning.png, before.html, after.html and result.json."
+        ),
+    ],
+    episodes: Annotated[
+        int | None, typer.Option(min=2, help="Episodes of an iteration, else what suits the task.")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(min=1, help="Iterations, else what suits the task.")
+    ] = None,
+    step: Annotated[
+        float | None, typer.Option(help="About how far a weight moves in the first iterations.")
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="The policy's features, spelled as for evaluate, but not auto.")
+    ] = None,
+    critic: Annotated[str | None, typer.Option(help="The critic's features, spelled likewise.")] = None,
+    discount: Annotated[float, typer.Option(min=0, max=1, help="Discount, above 0.")] = 1.0,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="An environment's episodes end after so many steps, else by its own limit."),
+    ] = None,
+    action_noise: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Noise in an environment's actions: the probability of a random one instead, or, of "
+            "continuous ones, the standard deviation in units of half their range.",
+        ),
+    ] = 0.0,
+    env_args: Annotated[
+        str | None, typer.Option(help="The environment's arguments, as in '{\"gravity\": 9.8}' (JSON).")
+    ] = None,
+    fresh: Annotated[int, typer.Option(min=2, help="Fresh episodes that both policies are run on.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of everything random.")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the same search where it was killed or stopped.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Improve a policy by an actor-critic of risk, and compare it with where it began on fresh episodes.
+
+    Example: policyrisk improve CartPole-v1 --criterion mean-std:1 --action-noise 0.4 --out results/cartpole
+    """
+    goal = _criterion(criterion)
+    arguments = env_arguments(env_args)
+    from policyrisk._core.output import Clock, check_folder, complete_folder, write_figure, write_json
+    from policyrisk.control.actor_critic import ActorCritic
+    from policyrisk.control.before_after import improve as improved
+    from policyrisk.control.tasks import task
+    from policyrisk.evaluation import evaluate
+    from policyrisk.evaluation.spelling import Spelling
+    from policyrisk.lstd import LSTD
+    from policyrisk.passes.survey import Survey
+    from policyrisk.plotting import plot_learning
+
+    check_folder(out)
+    checkpoint = out / _CHECKPOINT
+    if checkpoint.exists() and not resume:
+        raise typer.BadParameter(
+            f"{checkpoint} is that of a search that was not finished; add --resume, or delete it",
+            param_hint="--out",
+        )
+    clock = Clock()
+    with clock("prepare"):
+        given = task(env, arguments, max_steps, action_noise)
+        if features is not None and given.features is None:
+            raise typer.BadParameter(
+                f"the policy of {env} brings its own; leave the option out", param_hint="--features"
+            )
+        survey = Survey.of(given.pilot, seed=0)
+
+        def spelled(text: str) -> Any:
+            return Spelling.parse(text).build(given.names, survey, given.low, given.high)
+
+        phi = given.features if features is None else features
+        judged = given.critic if critic is None else critic
+        search = ActorCritic(
+            given.start(None if phi is None else spelled(phi)),
+            goal,
+            LSTD(spelled(judged), discount=discount, variance="direct"),
+            given.episodes if episodes is None else episodes,
+            given.iterations if iterations is None else iterations,
+            given.step if step is None else step,
+        )
+    with saying_why(), clock("improve"):
+        found = improved(
+            search,
+            given.simulator,
+            seed,
+            fresh=fresh,
+            max_steps=given.max_steps,
+            checkpoint=checkpoint,
+            resume=resume,
+        )
+    with complete_folder(out, last=_RESULT) as folder:
+        found.result.policy.save(folder / "policy.npz")
+        found.write_history(folder / "history.csv")
+        write_figure(plot_learning(found.result), folder / "learning.png")
+        with clock("reports"):
+            for name, data in (("before", found.before), ("after", found.after)):
+                evaluate(
+                    data,
+                    discount,
+                    judged,
+                    variance="direct",
+                    box=list(zip(given.low.tolist(), given.high.tolist(), strict=True)),
+                    seed=seed,
+                    name=f"{env}, {name}",
+                    names=given.names,
+                ).report(folder / f"{name}.html")
+        seconds = clock.seconds
+        seconds["total"] = seconds.pop("total")  # the last
+        numbers = {
+            "task": env,
+            **found.to_dict(),
+            "iterations": search.iterations,
+            "episodes_of_an_iteration": search.episodes,
+            "step": search.step,
+            "features": phi,
+            "critic": judged,
+            "discount": discount,
+            "steps": given.max_steps,
+            "action_noise": action_noise,
+            "seed": seed,
+            "seconds": seconds,
+        }
+        write_json(numbers, folder / _RESULT)
+        written = [out / path.name for path in sorted(folder.iterdir())]
+    checkpoint.unlink(missing_ok=True)
+    typer.echo(as_json_text(numbers) if as_json else _text(found, fresh, seconds, written))
+
+
+def _text(found: BeforeAfter, fresh: int, seconds: dict[str, float], written: list[Path]) -> str:
+    lines = [
+        "Episodes of the search",
+        str(found.result),
+        "",
+        f"Both policies on the same {fresh} fresh episodes; value: {found.result.criterion}",
+        str(found),
+        "",
+        "seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in seconds.items()),
+        "written: " + ", ".join(map(str, written)),
+    ]
+    return "\n".join(lines)
+
+
+def _criterion(text: str) -> Any:
+    """A criterion without a constraint, as in ``sharpe`` or ``mean-std:1``."""
+    from policyrisk import criteria
+    from policyrisk.errors import InvalidInputError
+
+    makers = {"mean-std": criteria.MeanMinusStd, "mean-variance": criteria.MeanMinusVariance}
+    kind, _, c = text.replace(" ", "").partition(":")
+    if kind in makers and c:
+        try:
+            return makers[kind](finite_number(c, "--criterion"))
+        except InvalidInputError as error:
+            raise typer.BadParameter(str(error), param_hint="--criterion") from error
+    if kind == "sharpe" and not c:
+        return criteria.Sharpe()
+    raise typer.BadParameter(
+        f"{text!r} is none of mean-std:c, mean-variance:c and sharpe, c a number; write for example "
+        "mean-std:1",
+        param_hint="--criterion",
+    )

@@ -1,0 +1,83 @@
+"""The wrapper that :class:`policyrisk.control.tasks.TimedEnvironment` puts around an environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from policyrisk._core.arrays import Floats
+from policyrisk.errors import InvalidInputError
+
+
+class TimedEnv(gym.Wrapper[Floats, Any, Any, Any]):
+    """Observations in a row with the step's number behind, noisy actions, and an end after ``steps`` steps.
+
+    Discrete actions are 0, …, n − 1; Box actions are in units of half their range, from its middle, and what
+    is beyond is clipped.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], steps: int, noise: float) -> None:
+        super().__init__(env)
+        self._steps, self._noise, self._t = steps, noise, 0
+        seen, acts = env.observation_space, env.action_space
+        if not isinstance(seen, spaces.Box | spaces.Discrete):
+            raise InvalidInputError(
+                f"env must have observations that are numbers, got {seen}; wrap it, for example with "
+                "gymnasium's FlattenObservation"
+            )
+        low, high = (
+            (seen.low.ravel(), seen.high.ravel())
+            if isinstance(seen, spaces.Box)
+            else ([seen.start], [seen.start + seen.n - 1])
+        )
+        self.observation_space = spaces.Box(
+            np.append(low, 0.0).astype(float), np.append(high, steps).astype(float), dtype=np.float64
+        )
+        if isinstance(acts, spaces.Discrete):
+            if noise > 1:
+                raise InvalidInputError(
+                    f"action_noise must be a probability where actions are discrete, got {noise:g}; pass at "
+                    "most 1"
+                )
+            self.action_space = spaces.Discrete(acts.n)
+        elif isinstance(acts, spaces.Box):
+            self.action_space = spaces.Box(-np.inf, np.inf, (int(np.prod(acts.shape)),), np.float64)
+        else:
+            raise InvalidInputError(
+                f"env must have Discrete or Box actions, got {acts}; wrap it so that it has"
+            )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Floats, dict[str, Any]]:
+        """A new episode, at step 0."""
+        seen, told = self.env.reset(seed=seed, options=options)
+        self._t = 0
+        # A stream of its own: the environment's must not depend on how often there was noise.
+        if seed is not None:
+            self._rng = np.random.default_rng([seed, 1])
+        return self._row(seen), told
+
+    def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+        """One step; the last one ends the episode, which is never cut off."""
+        seen, reward, ended, cut, told = self.env.step(self._noisy(action))
+        self._t += 1
+        return self._row(seen), float(reward), bool(ended or cut or self._t >= self._steps), False, told
+
+    def _row(self, seen: Any) -> Floats:
+        return np.append(np.asarray(seen, dtype=np.float64).ravel(), float(self._t))
+
+    def _noisy(self, action: Any) -> Any:
+        acts = self.env.action_space
+        if isinstance(acts, spaces.Discrete):
+            random, other = self._rng.random(), int(self._rng.integers(acts.n))
+            return int(acts.start) + (other if random < self._noise else int(action))
+        assert isinstance(acts, spaces.Box)
+        given = action + self._noise * self._rng.standard_normal(np.shape(action))
+        bounded = np.isfinite(acts.low) & np.isfinite(acts.high)
+        low, high = np.where(bounded, acts.low, -1.0), np.where(bounded, acts.high, 1.0)
+        moved = (low + high) / 2 + (high - low) / 2 * np.reshape(given, acts.shape)
+        return np.clip(moved, acts.low, acts.high).astype(acts.dtype)

@@ -1,0 +1,200 @@
+"""Improving a policy as a task: the comparison on fresh episodes, environments in time, and the command."""
+
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import policyrisk as pr
+from policyrisk import cli
+from policyrisk.control import improve
+from policyrisk.control.actor_critic import ActorCriticResult
+from policyrisk.control.before_after import BeforeAfter
+from policyrisk.control.tasks import TimedEnvironment, task
+from policyrisk.criteria import MeanMinusStd, MeanMinusVariance, Sharpe
+
+
+def episodes_of_one_step(returns):
+    n = len(returns)
+    return pr.Trajectories(np.zeros((2 * n, 1)), returns, np.ones(n, dtype=int), np.ones(n, dtype=bool))
+
+
+@pytest.mark.parametrize("criterion", [MeanMinusVariance(0.3), Sharpe()])
+def test_errors_of_a_comparison_are_those_of_repetition(criterion):
+    """Over 500 repetitions the differences scatter as their standard errors say."""
+    rng = np.random.default_rng(0)
+    found, errors = [], []
+    for _ in range(500):
+        shared = rng.exponential(size=300)
+        old, new = 3.0 + 2.0 * shared + rng.normal(size=300), 4.0 + shared + 0.5 * rng.normal(size=300)
+        result = ActorCriticResult(None, criterion, np.zeros((1, 6)))
+        both = BeforeAfter(result, episodes_of_one_step(old), episodes_of_one_step(new), 1.0).compared()
+        found.append([both[name][2].value for name in ("mean", "std", "value")])
+        errors.append([both[name][2].standard_error for name in ("mean", "std", "value")])
+    ratio = np.array(errors).mean(axis=0) / np.array(found).std(axis=0)
+    # The standard deviation of 500 has an error of 3 to 6% by itself, and 300 is not yet infinity.
+    assert np.all(np.abs(ratio - 1) < 0.2), ratio
+
+
+def test_printed_numbers_are_those_of_the_exact_process():
+    portfolio = pr.domains.Portfolio()
+    phi = portfolio.features()
+    critic = pr.LSTD(pr.Joint([pr.Polynomial(2, [0], [50], dims=[0]), phi]), variance="direct")
+    search = pr.ActorCritic(pr.SoftmaxPolicy(phi, 2), MeanMinusStd(1.0), critic, 400, 12, 0.3)
+    found = improve(search, portfolio, seed=3, fresh=4000)
+    for which, policy in enumerate((search.policy, found.result.policy)):
+        chain = portfolio.mdp.chain(policy(portfolio.states))
+        mean, std = chain.mean()[0], np.sqrt(chain.variance()[0])
+        for name, truth in (("mean", mean), ("std", std), ("value", mean - std)):
+            estimate = found.compared()[name][which]
+            assert abs(estimate - truth) < 4 * estimate.standard_error, (which, name)
+    # The first row of the learning curve is of the first policy, whose moments are known.
+    for column, truth in ((0, 57.974157), (2, np.sqrt(16.107994)), (4, 57.974157 - np.sqrt(16.107994))):
+        value, error = found.result.history[0, column : column + 2]
+        assert abs(value - truth) < 4 * error
+    # Half of the variance of the difference goes where the episodes are the same.
+    before, after, difference = found.compared()["mean"]
+    assert difference.standard_error < 0.8 * np.hypot(before.standard_error, after.standard_error)
+    assert difference.low > 0
+
+
+def test_fresh_episodes_are_not_those_of_the_search():
+    seen = []
+
+    class Watched(pr.domains.Portfolio):
+        def rollout(self, *arguments, **options):
+            seen.append(super().rollout(*arguments, **options))
+            return seen[-1]
+
+    portfolio = Watched()
+    phi = portfolio.features()
+    critic = pr.LSTD(pr.Joint([pr.Polynomial(2, [0], [50], dims=[0]), phi]), variance="direct")
+    improve(
+        pr.ActorCritic(pr.SoftmaxPolicy(phi, 2), MeanMinusStd(1.0), critic, 50, 2), portfolio, 0, fresh=50
+    )
+    first, _, before, after = seen
+    assert not np.array_equal(first.returns(), before.returns())  # the same policy
+    assert np.corrcoef(before.returns(), after.returns())[0, 1] > 0.5
+
+
+def test_an_environment_in_time_is_the_environment():
+    env, plain = TimedEnvironment("CartPole-v1", max_steps=30)(), gym.make("CartPole-v1")
+    states, own = env.reset(seed=5)[0], plain.reset(seed=5)[0]
+    for t in range(1, 31):
+        states, reward, ended, cut, _ = env.step(t % 2)
+        own, other, over, _, _ = plain.step(t % 2)
+        assert np.allclose(states, [*own, t])
+        assert reward == other
+        assert not cut
+        assert ended == (over or t == 30)
+        if ended:
+            break
+
+
+def test_noise_takes_the_place_of_actions():
+    class Echo(gym.Env):
+        observation_space = gym.spaces.Box(-1.0, 1.0, (1,))
+        action_space = gym.spaces.Discrete(4, start=2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            assert 2 <= action < 6
+            return np.zeros(1, np.float32), float(action), False, False, {}
+
+    gym.register("Echo-v0", Echo)
+    try:
+        make = TimedEnvironment("Echo-v0", max_steps=4000, action_noise=0.4)
+        env = make()
+        env.reset(seed=0)
+        assert env.action_space == gym.spaces.Discrete(4)
+        taken = np.array([env.step(3)[1] for _ in range(4000)])
+        share = (taken == 5).mean()  # .6 + .4/4
+        assert abs(share - 0.7) < 4 * np.sqrt(0.7 * 0.3 / 4000)
+        with pytest.raises(pr.errors.InvalidInputError, match="max_steps must be given for Echo-v0"):
+            TimedEnvironment("Echo-v0")()
+        with pytest.raises(pr.errors.InvalidInputError, match="action_noise must be a probability"):
+            TimedEnvironment("Echo-v0", max_steps=5, action_noise=2)()
+    finally:
+        gym.registry.pop("Echo-v0")
+
+
+def test_continuous_actions_are_in_units_of_half_their_range():
+    env, plain = TimedEnvironment("Pendulum-v1", max_steps=5)(), gym.make("Pendulum-v1")
+    env.reset(seed=1)
+    plain.reset(seed=1)
+    for given, torque in ((0.5, 1.0), (-1.0, -2.0), (3.0, 2.0)):
+        assert np.allclose(env.step(np.array([given]))[0][:-1], plain.step(np.array([torque], np.float32))[0])
+
+
+def test_the_tasks():
+    made = task("CartPole-v1", max_steps=20)
+    assert made.names[-1] == "time"
+    assert made.high[-1] == 20
+    assert made.max_steps == 20
+    assert np.all(made.low < made.high)
+    assert np.isfinite(made.high).all()
+    with pytest.raises(pr.errors.InvalidInputError, match="must not be given for portfolio"):
+        task("portfolio", max_steps=20)
+
+
+def test_command_improves_writes_and_goes_on(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "cartpole"
+    options = "--criterion mean-std:0.5 --max-steps 40 --action-noise 0.2 --critic poly:2 --episodes 30 "
+    options += f"--iterations 6 --step 0.5 --fresh 60 --seed 1 --out {out}"
+    command = ["improve", "CartPole-v1", *options.split()]
+    assert cli.run([*command, "--json"]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert numbers["value"]["difference"]["low"] > 0
+    names = ["after.html", "before.html", "history.csv", "learning.png", "policy.npz", "result.json"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert json.loads((out / "result.json").read_text())["value"] == numbers["value"]
+    rows = np.genfromtxt(out / "history.csv", delimiter=",", names=True)
+    assert rows["iteration"].tolist() == list(range(1, 7))
+    assert np.allclose(rows["value"], rows["mean"] - 0.5 * rows["std"])
+    policy = pr.SoftmaxPolicy.load(out / "policy.npz")
+    assert policy(np.zeros((1, 5))).shape == (1, 2)
+
+    # The same, stopped on the way.
+    iterate, done = pr.ActorCritic._iterate, []
+
+    def stopped(self, *arguments):
+        done.append(0)
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        return iterate(self, *arguments)
+
+    again = [*command[:-1], str(tmp_path / "again")]
+    with monkeypatch.context() as patch:
+        patch.setattr(pr.ActorCritic, "_iterate", stopped)
+        assert cli.run(again) == 130
+    assert "3 iterations" in capsys.readouterr().err
+    assert cli.run(again) == 2
+    assert "add --resume" in capsys.readouterr().err
+    assert cli.run([*again, "--resume", "--seed", "2"]) == 1
+    assert "seed must be that of the run" in capsys.readouterr().err
+    assert cli.run([*again, "--resume"]) == 0
+    assert "written: " in capsys.readouterr().out
+    assert (tmp_path / "again" / "history.csv").read_text() == (out / "history.csv").read_text()
+    assert not (tmp_path / "again" / "checkpoint.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["CartPole-v1", "--criterion", "mean"], 2, "is none of mean-std:c, mean-variance:c and sharpe"),
+        (["CartPole-v1", "--criterion", "mean-std:x"], 2, "is not a finite number"),
+        (["CartPole-v1", "--criterion", "mean-std:-1"], 2, "c must be"),
+        (["NoSuch-v0", "--criterion", "sharpe"], 1, "gymnasium.make"),
+        (["pinball", "--criterion", "sharpe", "--features", "poly:1"], 2, "brings its own"),
+        (["CartPole-v1", "--criterion", "sharpe", "--features", "auto"], 1, "features must be"),
+        (["CartPole-v1", "--criterion", "sharpe", "--critic", "poly"], 1, "poly needs a size"),
+    ],
+)
+def test_wrong_commands_say_what_is_wrong(arguments, code, message, tmp_path, capsys):
+    assert cli.run(["improve", *arguments, "--out", str(tmp_path / "out")]) == code
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
