@@ -25,6 +25,7 @@ NOT_RUN = (
     "python -m pip install ",
     "git clone ",
     "cd ",
+    "policyrisk improve ",
     "policyrisk reproduce ",
     "policyrisk train ",
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from policyrisk.cli.rollout import env_arguments
-from policyrisk.cli.shared import AsJson, as_json_text, finite_number, saying_why
+from policyrisk.cli.shared import AsJson, as_json_text, finite_number, look_here, saying_why
 
 if TYPE_CHECKING:
     from policyrisk.control.before_after import BeforeAfter
@@ -69,6 +69,7 @@ def improve(
     """
     goal = _criterion(criterion)
     arguments = env_arguments(env_args)
+    look_here()  # for module:id
     from policyrisk._core.output import Clock, check_folder, complete_folder, write_figure, write_json
     from policyrisk.control.actor_critic import ActorCritic
     from policyrisk.control.before_after import improve as improved
