@@ -44,7 +44,6 @@ from policyrisk.features import Tabular
 from policyrisk.features.actions import ActionBlocks, ActionMap, as_action_map
 from policyrisk.features.target import PolicyFeatures, Target
 from policyrisk.lstd.action_sums import (
-    ActionPlan,
     ActionScorePass,
     ActionSums,
     DrawnScores,
@@ -56,6 +55,7 @@ from policyrisk.lstd.doubly_robust import DoublyRobust, doubly_robust
 from policyrisk.lstd.estimator import LSTD, ConstraintSolver
 from policyrisk.lstd.passes import SecondPass, StartsAndReturns
 from policyrisk.lstd.sandwich import sandwich, with_weights
+from policyrisk.lstd.target_steps import ActionPlan
 from policyrisk.passes.fold import Fold, here
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.risk.support import UNCOVERED_MOST, Support

@@ -53,8 +53,8 @@ from policyrisk.errors import (
     UnvisitedError,
 )
 from policyrisk.features.target import Target
-from policyrisk.lstd.action_sums import action_numbers
 from policyrisk.lstd.critics import CriticValues, EpisodeTerms
+from policyrisk.lstd.target_steps import action_numbers
 from policyrisk.passes.episode_folds import FoldEpisodes, fold_of_episodes
 from policyrisk.risk import ErrorBars, RiskFunction
 from policyrisk.risk.completed import CompletedReturns, episode_terms, known_ends

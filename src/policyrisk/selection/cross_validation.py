@@ -50,7 +50,12 @@ from policyrisk.risk.scoring import (
     held_out_steps,
     scores_of,
 )
-from policyrisk.selection.distribution_choice import DistributionChoice, DistributionTally, all_distributions
+from policyrisk.selection.distribution_choice import (
+    DistributionChoice,
+    DistributionTally,
+    Ranking,
+    all_distributions,
+)
 from policyrisk.trajectories import Source, batches, check_reiterable
 
 FLOOR = 0.01  # f, of the mean squared error of J
@@ -96,24 +101,10 @@ class Candidate:
 
 
 @dataclass(frozen=True, eq=False)
-class CrossValidation:
+class CrossValidation(Ranking):
     """Estimators in the order of their held-out score, the best first and those that failed last."""
 
     ranking: tuple[Candidate, ...]
-    folds: int
-    episodes: int  # each scored once
-    steps: int
-    cut_off: int  # of the episodes
-
-    @property
-    def best(self) -> str:
-        """The name of the first; an error where all failed."""
-        if self.ranking[0].score is None:
-            raise InvalidInputError(
-                "there is no best estimator, since all failed: "
-                + "; ".join(f"{c.name}: {c.reason}" for c in self.ranking)
-            )
-        return self.ranking[0].name
 
     @property
     def verdict(self) -> str:

@@ -36,6 +36,28 @@ _GUESSED = 200  # values of all returns that the guess is made of
 _HEADER = ["", "CRPS", "std error", "to best", "std error", "unvisited", "pinball 5%", "median", "95%"]
 
 
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Estimators in the order of a held-out score, the best first and those that failed last."""
+
+    ranking: tuple[Any, ...]  # candidates with a name, a score (None where it failed) and a reason
+    folds: int
+    episodes: int  # each scored once
+    steps: int
+    cut_off: int  # of the episodes
+
+    @property
+    def best(self) -> str:
+        """The name of the first; an error where all failed."""
+        if self.ranking[0].score is None:
+            raise InvalidInputError(
+                "there is no best estimator, since all failed: "
+                + "; ".join(f"{c.name}: {c.reason}" for c in self.ranking)
+            )
+        name: str = self.ranking[0].name
+        return name
+
+
 @dataclass(frozen=True)
 class DistributionCandidate:
     """An estimator's place in a cross-validation of distributions."""
@@ -61,24 +83,10 @@ class DistributionCandidate:
 
 
 @dataclass(frozen=True, eq=False)
-class DistributionChoice:
+class DistributionChoice(Ranking):
     """Estimators of the return's distribution in the order of their held-out CRPS, the best first."""
 
     ranking: tuple[DistributionCandidate, ...]
-    folds: int
-    episodes: int  # each scored once
-    steps: int
-    cut_off: int  # of the episodes
-
-    @property
-    def best(self) -> str:
-        """The name of the first; an error where all failed."""
-        if self.ranking[0].score is None:
-            raise InvalidInputError(
-                "there is no best estimator, since all failed: "
-                + "; ".join(f"{c.name}: {c.reason}" for c in self.ranking)
-            )
-        return self.ranking[0].name
 
     def __str__(self) -> str:
         lines = [
