@@ -213,7 +213,7 @@ def test_an_unvisited_state_says_so_in_words_and_in_null(capsys, tmp_path):
 def test_auto_prints_and_stores_its_choice_and_is_the_same_with_the_same_seed(capsys, tmp_path):
     write_parquet(walk(0.7, episodes=400), tmp_path / "d.parquet")
     arguments = ["evaluate", tmp_path / "d.parquet", "--seed", "3", "--out"]
-    code, out, _ = call(capsys, *arguments, tmp_path / "a")
+    code, out, _ = call(capsys, *arguments, tmp_path / "a", "--verbose")
     assert code == 0
     assert "candidates on 400 episodes" in out
     assert "intervals at states cover randomness and the choice of features" in out
@@ -255,6 +255,7 @@ def test_second_features_cut_off_episodes_and_list_columns(capsys, tmp_path):
         *("evaluate", tmp_path / "d.parquet", "--state", "obs", "--episode", "run", "--reward", "gain"),
         *("--terminated", "end", "--features", "poly:1,dims=obs_0,second=poly:2,dims=obs_0"),
         *("--out", tmp_path / "out", "--lam", "0.5", "--ridge", "0.001", "--discount", "0.99"),
+        "--verbose",
     )
     assert code == 0, err
     assert "obs_1 never changes" in out
@@ -302,6 +303,7 @@ def test_maps_are_drawn_for_features_of_any_coordinates(features, capsys, tmp_pa
             "a,b,c,d",
             "--features",
             features,
+            "--verbose",
             "--out",
             tmp_path / "o",
         ),

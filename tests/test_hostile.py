@@ -1,6 +1,7 @@
 """Malformed files and command lines: each its exit code and message, none a traceback or partial output."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -258,6 +259,9 @@ def check(code, expected, out, err, message):
     *warned, last = err.strip().splitlines()
     assert all(line.startswith("policyrisk: warning: ") for line in warned)
     assert last.startswith("policyrisk")
+    # Options, no arguments of Python's but what others say in brackets; these are spelled so in --features.
+    own = re.sub(r"\(.*\)", "", err)
+    assert not re.search(r"\b(?!dims|second|by|width|shrink|total|tilings)[a-z_]+=(?!=)", own), err
 
 
 def test_there_are_many():

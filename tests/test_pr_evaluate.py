@@ -212,7 +212,7 @@ def test_more_tiles_than_have_error_bars(square, tmp_path, capsys):
     """40,000 sparse features: sums that stay sparse, as the library has them, and no error bars, said so."""
     line = ["evaluate", str(square), "--state", "x,y", "--lam", "0.2", "--discount", "0.5"]
     line += ["--box", "0:1,0:1", "--features", "tiles:200x200"]
-    assert run([*line, "--out", str(tmp_path / "fine")]) == 0
+    assert run([*line, "--out", str(tmp_path / "fine"), "--verbose"]) == 0
     out, err = capsys.readouterr()
     assert "no error bars: the covariance of 40000 features" in err
     assert "There are no error bars" in out

@@ -103,7 +103,10 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_pat
     assert hidden(tmp_path) == []
 
 
-def test_an_interrupt_is_one_message_and_the_run_goes_on_with_its_own_seed(tmp_path, log, run_here, capsys):
+@pytest.mark.parametrize(("sent", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_an_interrupt_is_one_message_and_the_run_goes_on_with_its_own_seed(
+    tmp_path, log, run_here, capsys, sent, word
+):
     out, checkpoint = tmp_path / "out", tmp_path / ".out.checkpoint.npz"
     child = subprocess.Popen(
         command(log, out, pause=0.3),
@@ -114,11 +117,11 @@ def test_an_interrupt_is_one_message_and_the_run_goes_on_with_its_own_seed(tmp_p
     while not checkpoint.exists():
         assert child.poll() is None
         time.sleep(0.01)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(sent)
     said = child.communicate()[1].decode()
-    assert child.returncode == 130
-    assert "saved in" in said
-    assert "go on with --resume" in said
+    assert child.returncode == 128 + sent
+    assert f"saved in {checkpoint}; go on with --resume\n" in said
+    assert f"policyrisk: {word}\n" in said
     assert "Traceback" not in said
     assert not out.exists()
     seed = checkpoints.stored_problem(checkpoint)["settings"]["seed"]

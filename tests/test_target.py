@@ -57,7 +57,7 @@ def place(tmp_path_factory, data):
         patch.chdir(folder)
         assert evaluated(folder, "careful", "--json") == 0
         with redirect_stdout(screen):
-            assert evaluated(folder, "near") == 0
+            assert evaluated(folder, "near", "--verbose") == 0
     return folder
 
 

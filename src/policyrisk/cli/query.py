@@ -51,10 +51,12 @@ def query(
 
 def _point(text: str, evaluation: Evaluation) -> list[float]:
     """A state: as many numbers, or names where a label has names, as there are coordinates."""
+    from policyrisk._core.text import plural
+
     parts, coordinates = text.split(","), evaluation.names
     if len(parts) != len(coordinates):
         raise typer.BadParameter(
-            f"{text!r} must have {len(coordinates)} numbers, one each for {', '.join(coordinates)}, "
+            f"{text!r} must have {plural(len(coordinates), 'number')}, one each for {', '.join(coordinates)}, "
             f"got {len(parts)}; write for example --at {','.join(['0.5'] * len(coordinates))}",
             param_hint="--at",
         )

@@ -85,10 +85,9 @@ class Screen:
         """Show what the library has to say; with --json all that others print goes to the error stream."""
         from policyrisk._core import progress
 
-        bar = sys.stderr.isatty() and not self.quiet
         with (
             redirect_stdout(sys.stderr if self.as_json else sys.stdout),
-            progress.telling(self._progress, bar=bar),
+            progress.telling(self._progress, bar=not self.quiet),
         ):
             try:
                 yield
@@ -196,6 +195,9 @@ _PHRASES = tuple(
         (r""",? or pass on_error=["']skip["'] to go on without""", ""),
         (r" pass tail=, or", " or"),
         (r" with `save`", ""),
+        (r",? or call the reader that you mean", ""),
+        (r"\benv_kwargs\b", "--env-args"),
+        (r"\b(use|with) (?:a )?discount (?:<|below) 1\b", r"\1 --discount below 1"),
         (r"""\bvariance=["']direct["']""", "--direct"),
         (r"""\bnonnegative(_at)?=(["']?\w+["']?)?""", "--nonnegative"),
         (r"\bsecond_features=", "second= in --features"),
@@ -230,8 +232,10 @@ def as_options(text: str, options: Mapping[str, str] | None = None) -> str:
     names = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
     values = r"""\[[^\]]*\]|"[^"]*"|'[^']*'|\.\.\.|[\w.+-]*[\w]"""
     text = re.sub(rf"(?<![\w,-])({names})=({values})?", spelled, text)
-    first = re.match(rf"({names})(?= (?:and \w+ |or \w+ )?(?:must|needs|is|are)\b)", text)
-    return text if first is None else known[first[1]] + text[first.end() :]
+    subject = re.match(rf"({names})(?: (?:and|or) ({names}))?(?= (?:must|needs|is|are)\b)", text)
+    if subject is None or " in row " in text:  # then it is the column that is meant
+        return text
+    return re.sub(rf"\b({names})\b", lambda match: known[match[1]], subject[0]) + text[subject.end() :]
 
 
 def as_json_text(value: Any) -> str:
