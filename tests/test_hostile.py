@@ -128,7 +128,7 @@ ROLLOUT = ["rollout", "CartPole-v1", "--episodes", "3", "--out", "out.parquet"]
 CASES = [
     # Parquet files
     ([*EVALUATE, "no_reward.parquet"], 1, "reward must name a column"),
-    ([*EVALUATE, "no_flags.parquet"], 1, "terminated or truncated must name a column"),
+    ([*EVALUATE, "no_flags.parquet"], 1, "--terminated or --truncated must name a column"),
     ([*EVALUATE, "no_episode.parquet"], 1, "episode must name a column"),
     ([*EVALUATE, "dated_state.parquet"], 1, "dated_state.parquet"),
     ([*EVALUATE, "null_name.parquet"], 1, "row 1 of"),
@@ -260,7 +260,7 @@ def check(code, expected, out, err, message):
     assert all(line.startswith("policyrisk: warning: ") for line in warned)
     assert last.startswith("policyrisk")
     # Options, no arguments of Python's but what others say in brackets; these are spelled so in --features.
-    own = re.sub(r"\(.*\)", "", err)
+    own = re.sub(r"\(.*\)", "()", err)
     assert not re.search(r"\b(?!dims|second|by|width|shrink|total|tilings)[a-z_]+=(?!=)", own), err
 
 

@@ -235,5 +235,5 @@ def test_datasets_that_are_none(tmp_path, monkeypatch):
     with pytest.raises(InvalidInputError, match="must be a Minari dataset"):
         pr.read_minari(tmp_path)
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(MissingPackageError, match=r"needs the package minari.*policyrisk\[gym\]"):
+    with pytest.raises(MissingPackageError, match=r"needs the package minari.*\[gym\]"):
         pr.read_minari("walk/box-v0")

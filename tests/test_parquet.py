@@ -511,7 +511,7 @@ def test_writing_fails_cleanly(tmp_path):
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(
-        MissingPackageError, match=r"reading a Parquet file needs the package pyarrow.*policyrisk\[parquet\]"
+        MissingPackageError, match=r"reading a Parquet file needs the package pyarrow.*\[parquet\]"
     ):
         pr.read_parquet(tmp_path)
 

@@ -472,7 +472,7 @@ def test_what_is_refused(env, options, message):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(MissingPackageError, match=r"rollout needs the package gymnasium.*policyrisk\[gym\]"):
+    with pytest.raises(MissingPackageError, match=r"rollout needs the package gymnasium.*\[gym\]"):
         pr.rollout(NoisySteps, choose, episodes=2)
 
 

@@ -56,8 +56,9 @@ def _point(text: str, evaluation: Evaluation) -> list[float]:
     parts, coordinates = text.split(","), evaluation.names
     if len(parts) != len(coordinates):
         raise typer.BadParameter(
-            f"{text!r} must have {plural(len(coordinates), 'number')}, one each for {', '.join(coordinates)}, "
-            f"got {len(parts)}; write for example --at {','.join(['0.5'] * len(coordinates))}",
+            f"{text!r} must have {plural(len(coordinates), 'number')}, one each for "
+            f"{', '.join(coordinates)}, got {len(parts)}; write for example --at "
+            f"{','.join(['0.5'] * len(coordinates))}",
             param_hint="--at",
         )
     return [

@@ -70,9 +70,12 @@ def rollout(
             f"{str(out)!r} has no columns to name; write .parquet, or name them in `evaluate --state`",
             param_hint="--state",
         )
+    from policyrisk._core.imports import check_installed
     from policyrisk._core.output import check_folder, make_folder
 
     check_folder(out.parent)
+    if out.suffix == ".parquet":  # before the episodes are played
+        check_installed("pyarrow", "writing Parquet")
     arguments = env_arguments(env_args)
     look_here()  # for module:id too
     chosen = None if policy == "random" else _policy(policy)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from policyrisk._core.arrays import Floats, as_count, as_number
+from policyrisk._core.imports import check_installed
 from policyrisk.control.actor_critic import Actor, player
 from policyrisk.control.gaussian import GaussianPolicy
 from policyrisk.control.pinball import pinball_policy
@@ -65,6 +66,7 @@ class TimedEnvironment:
 
     def __call__(self) -> Any:
         """The environment, wrapped."""
+        check_installed("gymnasium", "an environment")
         from policyrisk.control._timed_env import TimedEnv
 
         (made,), _ = make_environments(self.env, 1, 1, dict(self.arguments))

@@ -1,0 +1,213 @@
+"""What commands show: the answer first, the same options everywhere, progress, and no extras needed."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+import policyrisk as pr
+from policyrisk import cli
+from policyrisk._core import progress
+from policyrisk.cli.screen import as_options
+from policyrisk.readers import write_npz
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A log of 300 episodes and its evaluation, with what it said and logged."""
+    folder = tmp_path_factory.mktemp("screen")
+    write_npz(pr.domains.walk(n=6, p=0.7).sample(0, 300, seed=1), folder / "walk.npz")
+    return folder
+
+
+def evaluate(place, out, *options):
+    return cli.run(
+        ["evaluate", str(place / "walk.npz"), "--features", "tabular", "--out", str(out), *options]
+    )
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    for package in ("matplotlib", "plotly"):
+        monkeypatch.setitem(sys.modules, package, None)
+
+
+def test_the_answer_comes_first_and_the_details_with_verbose(place, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # the maps take long
+    assert evaluate(place, tmp_path / "a", "--seed", "0") == 0
+    title, head, mean, std, trust, more = capsys.readouterr().out.splitlines()
+    summary = pr.Evaluation.load(tmp_path / "a").summary
+    assert title == "a: return of 300 episodes"
+    assert head.split() == ["value", "std", "error", "95%", "interval"]
+    assert mean.split() == ["mean", *" ".join(summary.mean.cells).split()]
+    assert std.split() == ["std", *" ".join(summary.std.cells).split()]
+    assert trust == "trust: as far as the intervals say; nothing stands against these numbers"
+    assert more == f"more in {tmp_path / 'a' / 'report.html'}, or here with --verbose"
+    assert evaluate(place, tmp_path / "a", "--seed", "0", "--verbose") == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{title}\n{head}\n{mean}\n")
+    for detail in ("box: state 0 to 5", "sharpe", "ok: Nothing stands against", "seconds: ", "written: "):
+        assert detail in out
+
+
+def test_quiet_says_nothing_json_alone_on_stdout_and_the_log_has_all(place, tmp_path, capsys, no_pictures):
+    log = tmp_path / "all.log"
+    assert evaluate(place, tmp_path / "a", "--quiet", "--log", str(log)) == 0
+    assert capsys.readouterr() == ("", "")
+    first = log.read_text()
+    assert f"policyrisk {pr.__version__}: evaluate " in first
+    assert "a: return of 300 episodes" in first
+    assert "seconds: " in first
+    assert "pictures are left out" in first
+    assert cli.run(["--json", "--log", str(log), "query", str(tmp_path / "a"), "--at", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "a"
+    assert log.read_text().startswith(first)
+    assert "a at state = 2" in log.read_text()
+    assert cli.run(["query", str(tmp_path / "a"), "--at", "x", "--quiet", "--log", str(log)]) == 2
+    assert "not a finite number" in capsys.readouterr().err
+    assert "not a finite number" in log.read_text()
+    assert cli.run(["query", str(tmp_path / "a"), "--at", "2", "--log", str(tmp_path / "no" / "x.log")]) == 2
+    assert "--log" in capsys.readouterr().err
+
+
+def test_what_a_policy_prints_is_not_in_the_json(tmp_path, capsys, monkeypatch):
+    (tmp_path / "talking_policy.py").write_text("def talk(x):\n    print('hello')\n    return [0] * len(x)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    line = ["rollout", "CartPole-v1", "--policy", "talking_policy:talk", "--episodes", "2", "--out", "o.npz"]
+    assert cli.run([*line, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["episodes"] == 2
+    assert "hello" in err
+
+
+def test_the_version_and_the_shared_options_of_every_command(capsys):
+    assert cli.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"policyrisk {pr.__version__}\n"
+    for command in (["rollout"], ["compare"], ["improve"], ["reproduce", "chain"], ["train", "pinball"]):
+        assert cli.run([*command, "--help"]) == 0
+        shown = capsys.readouterr().out
+        for option in ("--json", "--verbose", "--quiet", "--log", "--debug"):
+            assert option in shown, command
+
+
+@pytest.mark.parametrize("total", [4, None])
+def test_a_line_of_progress_now_and_then(total, monkeypatch):
+    said = []
+    monkeypatch.setattr(progress, "_EVERY", 0.03)
+    with progress.telling(said.append), progress.ProgressBar("fit", total) as bar:
+        bar.advance()
+        assert said == []
+        for _ in range(2):
+            time.sleep(0.04)
+            bar.advance()
+            bar.advance(0)
+    assert [line.split(" after ")[0] for line in said] == (
+        ["fit: 50%", "fit: 75%"] if total else ["fit: 2", "fit: 3"]
+    )
+    with progress.ProgressBar("fit", total) as bar:
+        time.sleep(0.04)
+        bar.advance()
+    assert len(said) == 2, "nobody is told any more"
+
+
+def test_the_command_line_is_told_of_progress_without_a_terminal(
+    place, tmp_path, capsys, monkeypatch, no_pictures
+):
+    monkeypatch.setattr(progress, "_EVERY", 0.0)
+    assert evaluate(place, tmp_path / "a", "--json") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["episodes"] == 300
+    assert "policyrisk: survey: " in err
+    assert "policyrisk: fit: 100% after " in err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pass for example state=['x', 'y']", "pass for example --state x,y"),
+        ("names must be different", "--state must be different"),
+        ("features=auto must have enough data", "--features auto must have enough data"),
+        ("write for example dims=x", "write for example dims=x"),
+        ("as in labels,step=1,dims=x", "as in labels,step=1,dims=x"),
+        ("pass action=['force'] where", "pass --action force, where"),
+        ("or pass step=None to ignore it", "or pass --step none to ignore it"),
+        ("with nonnegative_at=, or use variance='direct'", "with --nonnegative, or use --direct"),
+        ("a larger --lam (lam=), which", "a larger --lam, which"),
+        ("(--features, features=)", "(--features)"),
+        ("in a=1.npz; go on with --resume or resume=True", "in a=1.npz; go on with --resume"),
+        ('device="cuda" needs a GPU; pass device="cpu"', "--device cuda needs a GPU; pass --device cpu"),
+        ("reward must be finite, got inf in row 1", "reward must be finite, got inf in row 1"),
+    ],
+)  # fmt: skip
+def test_messages_speak_of_options(text, said):
+    names = ("state", "features", "action", "step", "lam", "device", "reward", "resume")
+    assert as_options(text, {name: f"--{name}" for name in names}) == said
+
+
+def test_no_column_can_be_asked_for(tmp_path, capsys, no_pictures):
+    rows = ["episode,step,state,reward,terminated", "0,0,1,2,false", "0,0,2,2,true", "1,0,1,2,true"]
+    (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
+    line = ["evaluate", str(tmp_path / "a.csv"), "--features", "poly:1", "--out", str(tmp_path / "a")]
+    assert cli.run(line) == 1
+    assert "or pass --step none to ignore it" in capsys.readouterr().err
+    assert cli.run([*line, "--step", "none", "--ridge", "1", "--quiet"]) == 0
+
+
+# Without the extras
+
+
+def test_evaluate_and_compare_write_their_numbers_without_pictures(place, tmp_path, capsys, no_pictures):
+    out = tmp_path / "a"
+    assert evaluate(place, out) == 0
+    shown, said = capsys.readouterr()
+    assert {path.name for path in out.iterdir()} == {"risk.npz", "survey.npz", "summary.json"}
+    assert (
+        'pictures are left out: matplotlib is not installed; install it with `pip install ".[plot]"`' in said
+    )
+    assert "the report is left out: plotly is not installed" in said
+    assert f"more in {out}, or here" in shown
+    assert cli.run(["compare", str(out), "--out", str(tmp_path / "c.png"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["picture"] is None
+    assert not (tmp_path / "c.png").exists()
+
+
+def test_reproduce_and_train_do_without_pictures(tmp_path):
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; from policyrisk.cli import run; "
+        "sys.exit(run(['reproduce', 'chain', '--out', 'chain']) or "
+        "run(['train', 'pinball', '--maze', 'empty', '--episodes', '50', '--out', 'policy.npz']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "chain").iterdir()] == ["result.json"]
+    assert (tmp_path / "policy.npz").exists()
+    assert done.stderr.count("pictures are left out: matplotlib is not installed") == 2
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "arguments"),
+    [
+        ("pyarrow", "parquet", "evaluate a.parquet --out o"),
+        ("pyarrow", "parquet", "evaluate a.csv --out o"),
+        ("pyarrow", "parquet", "rollout CartPole-v1 --policy random --episodes 1000000 --out a.parquet"),
+        ("gymnasium", "gym", "rollout CartPole-v1 --policy random --episodes 2 --out a.npz"),
+        ("gymnasium", "gym", "improve CartPole-v1 --criterion sharpe --out o"),
+        ("minari", "gym", "evaluate minari:a/b-v0 --out o"),
+        ("ray", "ray", "evaluate a.parquet --ray --out o"),
+        ("numba_cuda", "cuda", "reproduce pinball --device cuda --out o"),
+    ],
+)
+def test_what_cannot_be_done_without_says_so_at_once(
+    package, extra, arguments, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.parquet").touch()
+    (tmp_path / "a.csv").touch()
+    monkeypatch.setitem(sys.modules, package, None)
+    assert cli.run(arguments.split()) == 1
+    said = capsys.readouterr().err
+    assert f"needs the package {package}, which is not installed" in said
+    assert f'install it with `pip install ".[{extra}]"` in your clone of policyrisk' in said
