@@ -61,5 +61,5 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
         if task.total is None:
             return f"{task.description}: {task.completed:,.0f} after {seconds:.0f} s"
         share = min(task.completed / task.total, 1.0) if task.total else 1.0
-        left = f", about {seconds * (1 - share) / share:.0f} s left" if share > 0 else ""
+        left = f", about {seconds * (1 - share) / share:.0f} s left" if 0 < share < 1 else ""
         return f"{task.description}: {share:.0%} after {seconds:.0f} s{left}"
