@@ -21,6 +21,7 @@ import json
 import os
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -196,7 +197,8 @@ def _parts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     what = f"model must be a zip file that Stable-Baselines3 saved, got {path}"
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is odd about a file is an error below
             for name in ("data", "policy.pth"):
                 if archive.getinfo(name).file_size > _LARGEST:
                     raise ValueError(f"{name} is too large")
