@@ -6,9 +6,10 @@ PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 setup: .venv/.dev
 
-# What `make run` needs (.plot) and what everything needs (.dev), in one environment. A stamp for each:
-# installing again happens only when the list of packages changed. Modules are compiled when they are imported.
-.venv/.plot .venv/.dev: .venv/.%: pyproject.toml constraints.txt
+# What `make run` needs (.plot), what everything needs (.dev), and the networks that `make test` does without
+# (.sb3: PyTorch and Stable-Baselines3), in one environment. A stamp for each: installing again happens only when
+# the list of packages changed. Modules are compiled when they are imported.
+.venv/.plot .venv/.dev .venv/.sb3: .venv/.%: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable ".[$*]"
 	touch .venv/.plot $@
@@ -24,7 +25,9 @@ test: setup
 test-services: setup
 	$(PYTEST) -m "service and not slow"
 
-test-all: setup
+.venv/.sb3: .venv/.dev
+
+test-all: .venv/.sb3
 	$(PYTEST) -n auto --dist loadfile -m "not service"
 	$(PYTEST) -m service
 

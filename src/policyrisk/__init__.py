@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from policyrisk import distributed as distributed
     from policyrisk import domains as domains
     from policyrisk import errors as errors
+    from policyrisk import features as features
     from policyrisk import plotting as plotting
     from policyrisk import readers as readers
     from policyrisk.control.actor_critic import ActorCritic as ActorCritic
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from policyrisk.features import RadialBasis as RadialBasis
     from policyrisk.features import Tabular as Tabular
     from policyrisk.features import TileCoding as TileCoding
+    from policyrisk.features import TorchFeatures as TorchFeatures
     from policyrisk.lstd import LSTD as LSTD
     from policyrisk.lstd import LSTDQ as LSTDQ
     from policyrisk.markov import MDP as MDP
@@ -88,6 +90,7 @@ _HOMES = {
     "TD": "policyrisk.td",
     "Tabular": "policyrisk.features",
     "TileCoding": "policyrisk.features",
+    "TorchFeatures": "policyrisk.features",
     "Trajectories": "policyrisk.trajectories",
     "compare": "policyrisk.selection.comparison",
     "criteria": "",
@@ -96,6 +99,7 @@ _HOMES = {
     "domains": "",
     "errors": "",
     "evaluate": "policyrisk.evaluation",
+    "features": "",
     "frontier": "policyrisk.control.frontier",
     "monte_carlo": "policyrisk.montecarlo",
     "plotting": "",

@@ -19,7 +19,7 @@ Device: TypeAlias = Literal["cpu", "cuda", "auto"]
 _GONE = "row_stack"
 
 
-def on_gpu(device: Device, package: Literal["numba_cuda", "cupy"]) -> bool:
+def on_gpu(device: Device, package: Literal["numba_cuda", "cupy", "torch"]) -> bool:
     """Whether to work on a GPU, by the package: "auto" where there is one; an error for "cuda" in vain.
 
     >>> on_gpu("cpu", "cupy")
@@ -45,6 +45,10 @@ def _found(package: str) -> bool:
     try:
         if package == "numba_cuda":
             return bool(numba_cuda().is_available())
+        if package == "torch":
+            import torch
+
+            return bool(torch.cuda.is_available())
         return bool(cupy().cuda.is_available())
     except ImportError:
         return False

@@ -11,6 +11,7 @@ from policyrisk.errors import MissingPackageError
 # The extra of pyproject.toml that brings each package.
 _EXTRAS = {"gymnasium": "gym", "minari": "gym", "pyarrow": "parquet", "ray": "ray"}
 _EXTRAS |= {"matplotlib": "plot", "plotly": "plot", "numba_cuda": "cuda", "cupy": "cuda"}
+_EXTRAS |= {"torch": "torch", "stable_baselines3": "sb3"}
 
 
 def lazy(

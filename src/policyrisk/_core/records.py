@@ -37,7 +37,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import from_triangle, is_sparse, is_symmetric, lower_triangle
-from policyrisk.errors import InvalidInputError
+from policyrisk.errors import InvalidInputError, MismatchError
 
 FORMAT = 2
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, for anybody or for this user or file
@@ -101,6 +101,8 @@ def load(
         value = older(header, arrays) if older else unpack(header["value"], arrays)
         if not isinstance(value, cls):
             raise TypeError(f"{type(value).__name__} for {cls.__name__}")
+    except MismatchError:
+        raise  # what was given does not go with the file, which is in order
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise InvalidInputError(
             f"path must be a {kind} file of this version of policyrisk, got {path}, whose contents do not "

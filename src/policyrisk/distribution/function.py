@@ -28,6 +28,7 @@ from policyrisk.distribution.curves import Grid
 from policyrisk.distribution.scoring import DistributionScore, score
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
+from policyrisk.features.network import module_at_hand
 from policyrisk.features.protocol import matrix_of
 from policyrisk.risk.estimate import Estimate, as_level, skewed_interval, student_quantile
 from policyrisk.risk.support import Support
@@ -199,9 +200,13 @@ class DistributionFunction:
         records.save(path, "DistributionFunction", self)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> DistributionFunction:
-        """Read what :func:`DistributionFunction.save` wrote; a damaged or altered file is an error."""
-        return records.load(path, "DistributionFunction", cls)
+    def load(cls, path: str | os.PathLike[str], module: Any = None) -> DistributionFunction:
+        """Read what :func:`DistributionFunction.save` wrote; a damaged or altered file is an error.
+
+        Files hold no code: :class:`~policyrisk.TorchFeatures` need their ``module`` again.
+        """
+        with module_at_hand(module):
+            return records.load(path, "DistributionFunction", cls)
 
     def __repr__(self) -> str:
         theta, data = (

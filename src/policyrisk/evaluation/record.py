@@ -335,10 +335,11 @@ class Evaluation(Shown):
         records.save(place / SURVEY, "Survey", {**values, "risk": _digest(place / RISK)})
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], target: Any = None) -> Evaluation:
+    def load(cls, folder: str | os.PathLike[str], target: Any = None, module: Any = None) -> Evaluation:
         """Read what :func:`Evaluation.save` wrote; missing, damaged or mixed-up files are errors.
 
-        Files hold no code: a ``target`` that is a function must be given again for its estimates at states.
+        Files hold no code: a ``target`` that is a function must be given again for its estimates at states,
+        and so must the ``module`` of :class:`~policyrisk.TorchFeatures`.
         """
         place = Path(folder)
         if not place.is_dir():
@@ -353,7 +354,7 @@ class Evaluation(Shown):
                     "evaluate again, or pass another folder"
                 )
         values = records.load(place / SURVEY, "Survey", dict, _from_format_1)
-        risk = RiskFunction.load(place / RISK, policy=target)
+        risk = RiskFunction.load(place / RISK, policy=target, module=module)
         if values.pop("risk") != _digest(place / RISK):
             raise MismatchError(
                 f"{RISK} and {SURVEY} in {place} must be of the same evaluation, and are not; evaluate again"

@@ -6,6 +6,8 @@
     poly:2                  Polynomial of degree 2
     tabular, tabular:30     Tabular of whole-numbered states 0, …, 29 (of as many as the data have)
     labels                  Labels, a table of the numbers seen  shrink=3: towards the mean, see below
+    sb3:model.zip           the value network's last hidden layer of a Stable-Baselines3 model, whitened
+                            (:func:`~policyrisk.features.from_sb3`)   normalisation=stats.npz: VecNormalize's
 
 ``by=rank`` puts tiles, rbf, fourier and poly on the coordinates' ranks among the visited states
 (:class:`~policyrisk.features.Ranked`) instead of on the box: equal parts then hold as many states.
@@ -45,6 +47,7 @@ from policyrisk.features import (
     Ranked,
     Tabular,
     TileCoding,
+    from_sb3,
 )
 from policyrisk.passes.survey import VALUES, Survey
 
@@ -66,7 +69,10 @@ _KINDS = {  # the options of each, and an example
     "poly": (("by", "dims"), "poly:2"),
     "tabular": (("dims",), "tabular:30"),
     "labels": (("shrink", "dims"), "labels,dims=city,shrink=3"),
+    "sb3": (("normalisation", "dims"), "sb3:model.zip,normalisation=stats.npz"),
 }
+_PATHS = re.compile(r"sb3:.*?\.zip(?=[,/]|$)|normalisation=.*?\.npz(?=[,/]|$)")  # a slash in one is its own
+_SLASH = "\0"
 _LARGEST = 10_000  # where one of the maps is dense: matrices of its square have to fit into memory
 _LARGEST_SPARSE = 1_000_000  # tiles and tables: beyond LSTD's bound for dense sums these stay sparse
 _SPARSE = {"tiles", "tabular", "labels"}
@@ -91,6 +97,8 @@ class Spelling:
     total: int | None = None
     by: str = ""  # "rank", or the box
     shrink: float = 0.0  # visits
+    path: str = ""  # of a model
+    normalisation: str = ""  # another path
     dims: tuple[str, ...] = ()
     others: tuple[Spelling, ...] = ()  # maps beside this one
     second: Spelling | None = None
@@ -102,7 +110,8 @@ class Spelling:
         second = cls.parse(rest) if found else None
         if second is not None and second.second is not None:
             raise _wrong(text, "there can be one second= only", "poly:1,second=poly:2")
-        one, *others = (cls._parse_one(part, text) for part in first.split("/"))
+        maps = _PATHS.sub(lambda path: path[0].replace("/", _SLASH), first).split("/")
+        one, *others = (cls._parse_one(part.replace(_SLASH, "/"), text) for part in maps)
         return replace(one, others=tuple(others), second=second)
 
     @classmethod
@@ -123,6 +132,10 @@ class Spelling:
                 known = ", ".join(f"{known}=" for known in allowed)
                 raise _wrong(text, f"after {kind} can stand each of {known} once, not {option!r}", example)
             values[name] = _value(name, value, text, example)
+        if kind == "sb3":
+            if not size.endswith(".zip"):
+                raise _wrong(text, "sb3 needs the path of a model's zip file after a colon", example)
+            return cls(kind=kind, path=size, **values)
         sizes = _counts(size, text, example) if colon else ()
         if not sizes and kind not in ("tabular", "labels"):
             raise _wrong(text, f"{kind} needs a size after a colon", example)
@@ -139,9 +152,11 @@ class Spelling:
             "total": "" if self.total is None else str(self.total),
             "by": self.by,
             "shrink": f"{self.shrink:g}" if self.shrink else "",
+            "normalisation": self.normalisation,
             "dims": "+".join(self.dims),
         }
-        text = self.kind + (f":{'x'.join(map(str, self.sizes))}" if self.sizes else "")
+        size = self.path or "x".join(map(str, self.sizes))
+        text = f"{self.kind}:{size}" if size else self.kind
         text += "".join(f",{name}={value}" for name, value in options.items() if value)
         text += "".join(f"/{other}" for other in self.others)
         return text if self.second is None else f"{text},second={self.second}"
@@ -238,6 +253,9 @@ class Spelling:
             scale = _SCALE / math.sqrt(self.shrink) if self.shrink else 1.0
             alone = len(names) == 1
             return [Labels(_values(survey, d, names), None if alone else (d,), scale) for d in looked_at]
+        if self.kind == "sb3":
+            network = from_sb3(self.path, normalisation=self.normalisation or None, dims=dims)
+            return [network.whitened(survey.visited)]
         size = self.count(count) if self.sizes else _table_size(survey, looked_at[0], names, largest)
         _check_size(size, largest, self)
         if self.kind == "tabular":
@@ -350,6 +368,8 @@ def _wrong(text: str, rule: str, example: str) -> InvalidInputError:
 def _value(name: str, value: str, text: str, example: str) -> Any:
     if name == "dims":
         return tuple(value.split("+"))
+    if name == "normalisation":
+        return value
     if name == "by":
         if value != "rank":
             raise _wrong(text, f"by= takes rank, not {value!r}", example)

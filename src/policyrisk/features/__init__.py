@@ -13,6 +13,7 @@ from policyrisk.features.function import FunctionFeatures, as_features
 from policyrisk.features.joint import Joint
 from policyrisk.features.labels import Labels
 from policyrisk.features.leaves import Leaves
+from policyrisk.features.network import TorchFeatures, from_sb3
 from policyrisk.features.polynomial import Polynomial
 from policyrisk.features.protocol import BinaryFeatures, Features
 from policyrisk.features.radial import RadialBasis
@@ -35,7 +36,9 @@ __all__ = [
     "Ranked",
     "Tabular",
     "TileCoding",
+    "TorchFeatures",
     "as_features",
+    "from_sb3",
     "from_spec",
     "register",
 ]

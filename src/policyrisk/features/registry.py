@@ -11,6 +11,7 @@ from policyrisk.features.fourier import Fourier
 from policyrisk.features.joint import Joint
 from policyrisk.features.labels import Labels
 from policyrisk.features.leaves import Leaves
+from policyrisk.features.network import TorchFeatures
 from policyrisk.features.polynomial import Polynomial
 from policyrisk.features.protocol import Features
 from policyrisk.features.radial import RadialBasis
@@ -38,6 +39,7 @@ _KINDS: dict[str, Callable[..., Features]] = {
     "Ranked": Ranked.of_spec,
     "Tabular": Tabular,
     "TileCoding": TileCoding,
+    "TorchFeatures": TorchFeatures.of_spec,
 }
 
 

@@ -38,6 +38,7 @@ from policyrisk.errors import (
     NegativeVarianceWarning,
 )
 from policyrisk.features import Features, as_features
+from policyrisk.features.network import module_at_hand
 from policyrisk.features.target import PolicyFeatures
 from policyrisk.risk import action_estimates, mixture
 from policyrisk.risk.bands import Judge, JudgedStates, pointwise_level, riskier, with_replicates
@@ -425,12 +426,14 @@ class RiskFunction:
         records.save(path, "RiskFunction", self)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], policy: Any = None) -> RiskFunction:
+    def load(cls, path: str | os.PathLike[str], policy: Any = None, module: Any = None) -> RiskFunction:
         """Read what :func:`RiskFunction.save` wrote; a damaged or altered file is an error.
 
-        Files hold no code: the estimate of a target policy that is a function needs that ``policy`` again.
+        Files hold no code: the estimate of a target policy that is a function needs that ``policy`` again,
+        and one with :class:`~policyrisk.TorchFeatures` their ``module``, or such features of it.
         """
-        risk = records.load(path, "RiskFunction", cls, lambda *file: cls(**fields_of_format_1(*file)))
+        with module_at_hand(module):
+            risk = records.load(path, "RiskFunction", cls, lambda *file: cls(**fields_of_format_1(*file)))
         return risk if policy is None else action_estimates.with_policy(risk, policy)
 
     def __repr__(self) -> str:

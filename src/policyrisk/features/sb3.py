@@ -1,0 +1,238 @@
+"""The networks of a Stable-Baselines3 model, live or from its zip file.
+
+A zip file of Stable-Baselines3 holds the policy's weights, and everything else as JSON whose values are
+pickled where JSON has none for them; unpickling runs code of the file's author. Here nothing is unpickled:
+weights are read as tensors alone, and what kind of networks they belong to from names, shapes and the text
+beside what is pickled. That is enough for networks of linear layers (``MlpPolicy``) on vectors:
+
+                actor                                     critic
+    PPO, A2C    mlp_extractor.policy_net.*, action_net    mlp_extractor.value_net.*, value_net
+    DQN         q_net.q_net.*                             the same
+    SAC, TD3    actor.latent_pi.*, actor.mu               critic.qf0.*, of the actor's action
+
+Other models (images, networks of one's own) must be loaded by the user, who knows whose code that runs, and
+given as objects.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from policyrisk._core.imports import check_installed
+from policyrisk.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+Heads: TypeAlias = Literal["actor-critic", "action-values", "continuous"]
+
+_LARGEST = 1 << 30  # bytes of a zip file's part
+_OWN = ("stable_baselines3.", "sb3_contrib.")
+_ACTIVATION = re.compile(r"<class 'torch\.nn\.modules\.activation\.(\w+)'>")
+# The linear layers of each network: those numbered within a prefix, then one more by its name.
+_CRITICS = {
+    "actor-critic": ("mlp_extractor.value_net", "value_net"),
+    "action-values": ("q_net.q_net", None),
+    "continuous": ("critic.qf0", None),
+}
+_ACTORS = {
+    "actor-critic": ("mlp_extractor.policy_net", "action_net"),
+    "action-values": ("q_net.q_net", None),
+    "continuous": ("actor.mu", None),
+}
+_LIVE = "load the model yourself, which runs what its author put into the file, and pass the model"
+
+
+@dataclass(frozen=True, eq=False)
+class Sb3Networks:
+    """The networks of linear layers of a model: their weights, and what is between the layers.
+
+    ``heads`` says what the actor gives: "actor-critic" logits of discrete actions or the mean of continuous
+    ones (whose ``log_std`` is among the weights), "action-values" the value of each action, "continuous"
+    an action in [−1, 1]ᵏ, to be scaled to the action space.
+    """
+
+    weights: Mapping[str, Any]  # the policy's state_dict, tensors on the CPU
+    heads: Heads
+    activation: str  # its name in torch.nn
+    observation: tuple[int, ...]  # the shape of an observation
+    settings: Mapping[str, Any]  # what the file says in JSON, less what is pickled; empty for a live model
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Sb3Networks:
+        """Those of a zip file; an error for models that a file does not tell enough of."""
+        check_installed("torch", "a model of Stable-Baselines3")
+        settings, weights = _parts(Path(path))
+        what = f"model must be one with MlpPolicy on vectors, got {path}"
+        heads = _heads(weights)
+        module = str(_of(settings, "policy_class").get("__module__", ""))
+        kwargs = _of(settings, "policy_kwargs")
+        if heads is None or not f"{module}.".startswith(_OWN):
+            raise InvalidInputError(f"{what} with networks of its own; {_LIVE}")
+        if {"features_extractor_class", "features_extractor_kwargs"} & kwargs.keys():
+            raise InvalidInputError(f"{what} with a features extractor of its own; {_LIVE}")
+        space = _of(settings, "observation_space")
+        shape = re.findall(r"\d+", str(space.get("_shape", "")))
+        image = str(space.get("dtype")) == "uint8" and len(shape) == 3
+        if ".box.Box'" not in str(space.get(":type:")) or not shape or image:
+            raise InvalidInputError(f"{what} with observations {space.get(':type:')}; {_LIVE}")
+        activation = "Tanh" if heads == "actor-critic" else "ReLU"  # their defaults
+        if "activation_fn" in kwargs:
+            named = _ACTIVATION.fullmatch(str(kwargs["activation_fn"]))
+            if named is None:
+                raise InvalidInputError(f"{what} with the activation {kwargs['activation_fn']}; {_LIVE}")
+            activation = named[1]
+        found = cls(weights, heads, activation, tuple(map(int, shape)), settings)
+        found._check(what)
+        return found
+
+    @classmethod
+    def of(cls, model: Any) -> Sb3Networks | None:
+        """Those of a live model; None where they are more than linear layers on vectors."""
+        policy, space = model.policy, model.observation_space
+        weights = {name: value.detach().cpu() for name, value in policy.state_dict().items()}
+        heads = _heads(weights)
+        flat = (
+            getattr(getattr(policy, "features_extractor_class", None), "__name__", "") == "FlattenExtractor"
+        )
+        own = type(policy).__module__.startswith(_OWN)
+        vector = type(space).__name__ == "Box" and not (space.dtype == "uint8" and len(space.shape) == 3)
+        activation = policy.activation_fn
+        usual = activation.__module__ == "torch.nn.modules.activation"
+        if heads is None or not (flat and own and vector and usual):
+            return None
+        found = cls(weights, heads, activation.__name__, tuple(space.shape), {})
+        try:
+            found._check("model must be one with MlpPolicy on vectors, got another")
+        except InvalidInputError:
+            return None
+        return found
+
+    @cached_property
+    def size(self) -> int:
+        """The numbers of an observation."""
+        return prod(self.observation)
+
+    def actor(self) -> Module:
+        """The network from observations (n, size) to what ``heads`` says."""
+        prefix, last = _ACTORS[self.heads]
+        if self.heads == "continuous":
+            from torch import nn
+
+            if "actor.latent_pi.0.weight" in self.weights:  # SAC's
+                prefix, last = "actor.latent_pi", "actor.mu"
+            return nn.Sequential(*self._layers(prefix, last), nn.Tanh())  # type: ignore[no-any-return]
+        return self._network(prefix, last)
+
+    def critic(self) -> Module:
+        """The network from observations (n, size) to the value: of each action, or of the actor's own."""
+        network = self._network(*_CRITICS[self.heads])
+        return _at_actions(self.actor(), network) if self.heads == "continuous" else network
+
+    def _network(self, prefix: str, last: str | None) -> Module:
+        from torch import nn
+
+        return nn.Sequential(*self._layers(prefix, last))  # type: ignore[no-any-return]
+
+    def _layers(self, prefix: str, last: str | None) -> list[Module]:
+        """Linear layers with the weights, and activations between them."""
+        from torch import nn
+
+        layers: list[Any] = []
+        for name in self._names(prefix, last):
+            weight, bias = self.weights[f"{name}.weight"], self.weights.get(f"{name}.bias")
+            linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
+            linear.load_state_dict({"weight": weight, **({} if bias is None else {"bias": bias})})
+            layers += [*([getattr(nn, self.activation)()] if layers else []), linear]
+        return layers
+
+    def _names(self, prefix: str, last: str | None) -> list[str]:
+        numbered = re.compile(re.escape(prefix) + r"\.(\d+)\.weight")
+        found = sorted(int(match[1]) for name in self.weights if (match := numbered.fullmatch(name)))
+        return [*(f"{prefix}.{number}" for number in found), *([] if last is None else [last])]
+
+    def _check(self, what: str) -> None:
+        """Raise unless the layers fit together and take the observations."""
+        import torch
+
+        try:
+            with torch.no_grad():
+                for network in (self.actor(), self.critic()):
+                    network(torch.zeros(1, self.size, dtype=next(iter(self.weights.values())).dtype))
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"{what} whose networks do not fit ({error}); {_LIVE}") from error
+
+
+def _heads(weights: Mapping[str, Any]) -> Heads | None:
+    """What the networks are, by the names of their weights; None for others."""
+    if any("features_extractor." in name or "lstm" in name for name in weights):
+        return None
+    if "value_net.weight" in weights and "action_net.weight" in weights:
+        return "actor-critic"
+    if "q_net.q_net.0.weight" in weights:
+        return "action-values"
+    return "continuous" if "critic.qf0.0.weight" in weights else None
+
+
+def _of(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = settings.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _parts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings, less what is pickled, and the policy's weights."""
+    import torch
+
+    what = f"model must be a zip file that Stable-Baselines3 saved, got {path}"
+    try:
+        with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is odd about a file is an error below
+            for name in ("data", "policy.pth"):
+                if archive.getinfo(name).file_size > _LARGEST:
+                    raise ValueError(f"{name} is too large")
+            data = json.loads(archive.read("data"))
+            weights = torch.load(
+                io.BytesIO(archive.read("policy.pth")), map_location="cpu", weights_only=True
+            )
+        settings = {
+            name: {key: text for key, text in value.items() if key != ":serialized:"}
+            if isinstance(value, dict)
+            else value
+            for name, value in data.items()
+        }
+        weights = {name: value for name, value in weights.items() if isinstance(value, torch.Tensor)}
+    except FileNotFoundError as error:
+        raise InvalidInputError(f"{what}, which does not exist; check it") from error
+    except (OSError, KeyError, ValueError, AttributeError, RuntimeError, EOFError, TypeError) as error:
+        raise InvalidInputError(f"{what}, which is none or is damaged ({error}); save it again") from error
+    except (zipfile.BadZipFile, NotImplementedError, pickle.UnpicklingError) as error:
+        raise InvalidInputError(f"{what}, which is none or is damaged ({error}); save it again") from error
+    return settings, weights
+
+
+def _at_actions(actor: Module, critic: Module) -> Module:
+    """Q(x, a(x)), a being the actor's action."""
+    import torch
+    from torch import nn
+
+    class ActorsValue(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.actor, self.critic = actor, critic
+
+        def forward(self, x: Any) -> Any:
+            return self.critic(torch.cat([x, self.actor(x)], dim=1))
+
+    return ActorsValue()
