@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import math
@@ -84,25 +83,14 @@ def look_here() -> None:
 
 def imported(text: str, option: str) -> Any:
     """What ``module:name`` stands for; the current folder is looked in too."""
+    from policyrisk._core.imports import named_object
+    from policyrisk.errors import InvalidInputError
+
     look_here()
-    module, colon, name = text.partition(":")
-    if not colon or not all(part.isidentifier() for part in f"{module}.{name}".split(".")):
-        raise typer.BadParameter(
-            f"{text!r} must be module:name, as in my_policies:careful", param_hint=option
-        )
     try:
-        found = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-            raise
-        raise typer.BadParameter(
-            f"there is no module {error.name!r} here or among those installed", param_hint=option
-        ) from error
-    except AttributeError as error:
-        raise typer.BadParameter(f"the module {module!r} has no {name!r}", param_hint=option) from error
-    return found
+        return named_object(text)
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def made(text: str, option: str) -> Any:
