@@ -37,16 +37,32 @@ def lazy(
     return get, names
 
 
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported.
+
+    >>> is_installed("numpy"), is_installed("no_such_package")
+    (True, False)
+    """
+    return importlib.util.find_spec(package) is not None
+
+
+def how_to_install(package: str) -> str:
+    """The command that brings a package, by the extra that it belongs to; policyrisk is on no registry yet.
+
+    >>> how_to_install("plotly")
+    'install it with `pip install ".[plot]"` in your clone of policyrisk'
+    """
+    return f'install it with `pip install ".[{_EXTRAS.get(package, "all")}]"` in your clone of policyrisk'
+
+
 def check_installed(package: str, what: str) -> None:
     """Raise unless ``package`` can be imported; ``what`` says what needs it.
 
     >>> check_installed("numpy", "adding up")
     """
-    if importlib.util.find_spec(package) is None:
-        extra = _EXTRAS.get(package, "all")
+    if not is_installed(package):
         raise MissingPackageError(
-            f"{what} needs the package {package}, which is not installed; "
-            f"install it with `pip install 'policyrisk[{extra}]'`"
+            f"{what} needs the package {package}, which is not installed; {how_to_install(package)}"
         )
 
 

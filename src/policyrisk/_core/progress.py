@@ -1,14 +1,31 @@
-"""A progress bar for work that takes more than a moment."""
+"""How far work is that takes more than a moment: a bar on a terminal, lines for who asks for them."""
 
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.progress import Progress
 
 _PATIENCE = 3.0  # seconds before the bar is shown
+_EVERY = 10.0  # seconds between two lines
+
+_told: Callable[[str], object] | None = None
+_bar = True
+
+
+@contextmanager
+def telling(line: Callable[[str], object], *, bar: bool = True) -> Iterator[None]:
+    """Have ``line`` called with a text now and then, as long as the block lasts, and a bar shown or none."""
+    global _told, _bar
+    before = _told, _bar
+    _told, _bar = line, bar
+    try:
+        yield
+    finally:
+        _told, _bar = before
 
 
 class ProgressBar(AbstractContextManager["ProgressBar"]):
@@ -21,7 +38,7 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
         self._console = Console(stderr=True)
         self._progress = Progress(console=self._console, transient=True)
         self._task = self._progress.add_task(name, total=total)
-        self._began = time.monotonic()
+        self._began = self._said = time.monotonic()
         self._shown = False
 
     def __exit__(self, *error: object) -> None:
@@ -31,6 +48,18 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
     def advance(self, by: int = 1, told: str | None = None) -> None:
         """``by`` more of the total are done; ``told`` takes the place of the name."""
         self._progress.update(self._task, advance=by, description=told)
-        if not self._shown and self._console.is_terminal and time.monotonic() - self._began > _PATIENCE:
+        now = time.monotonic()
+        if not self._shown and _bar and self._console.is_terminal and now - self._began > _PATIENCE:
             self._shown = True
             self._progress.start()
+        if _told is not None and now - self._said >= _EVERY:
+            self._said = now
+            _told(self._line(now - self._began))
+
+    def _line(self, seconds: float) -> str:
+        task = self._progress.tasks[0]
+        if task.total is None:
+            return f"{task.description}: {task.completed:,.0f} after {seconds:.0f} s"
+        share = min(task.completed / task.total, 1.0) if task.total else 1.0
+        left = f", about {seconds * (1 - share) / share:.0f} s left" if share > 0 else ""
+        return f"{task.description}: {share:.0%} after {seconds:.0f} s{left}"

@@ -1,9 +1,11 @@
-"""Numbers and small tables as plain text, for what people print."""
+"""Numbers and small tables as plain text, for what people print, and records as HTML in notebooks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
 
 NONE = "–"  # what is not known or does not apply
 
@@ -56,3 +58,58 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for line in lines
     )
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table that can be shown as text and as HTML."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __str__(self) -> str:
+        return table(self.header, self.rows)
+
+    def html(self) -> str:
+        """A table of HTML, numbers flush right as in the text."""
+        align = ("left", *("right",) * (len(self.header) - 1))
+
+        def line(cells: Sequence[str], tag: str) -> str:
+            each = zip(cells, align, strict=True)
+            return "".join(f'<{tag} style="text-align:{to}">{escape(cell)}</{tag}>' for cell, to in each)
+
+        body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in self.rows)
+        return f"<table><thead><tr>{line(self.header, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+
+
+class Shown:
+    """A record that is printed as text, and shown as HTML in a notebook: the same blocks, one below another.
+
+    >>> class Answer(Shown):
+    ...     def _blocks(self):
+    ...         yield "mean & std"
+    ...         yield Table(["", "value"], [["mean", "1"]])
+    >>> Answer()
+    mean & std
+          value
+    mean      1
+    >>> Answer()._repr_html_().startswith("<div>mean &amp; std</div><table><thead>")
+    True
+    """
+
+    def _blocks(self) -> Iterable[str | Table]:
+        """Lines of text, and tables."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self._blocks()))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return "".join(
+            block.html() if isinstance(block, Table) else f"<div>{escape(block)}</div>"
+            for block in self._blocks()
+        )

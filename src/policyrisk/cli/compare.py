@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from policyrisk.cli.shared import AsJson, LevelOption, as_json_text, finite_number
+from policyrisk.cli.screen import screen
+from policyrisk.cli.shared import LevelOption, can_draw, finite_number
 
 if TYPE_CHECKING:
     from policyrisk._core.arrays import Floats
@@ -34,7 +35,6 @@ def compare(
         "comparison.png"
     ),
     level: LevelOption = 0.95,
-    as_json: AsJson = False,
 ) -> None:
     """Rank policies by a risk criterion, each by the returns from its own start states.
 
@@ -50,6 +50,7 @@ def compare(
     criterion = _criterion(by)
     if out.suffix not in _SUFFIXES:
         raise typer.BadParameter(f"{str(out)!r} must end in {', '.join(_SUFFIXES)}", param_hint="--out")
+    drawn = can_draw("matplotlib")
     evaluations = [Evaluation.load(folder) for folder in folders]
     policies = dict(zip(_titles(evaluations, folders), evaluations, strict=True))
     starts = _pooled_starts(evaluations, folders)
@@ -60,42 +61,53 @@ def compare(
         criterion,
         level=level,
     )
-    write_figure(plot_mean_std({ranked.name: ranked.summary for ranked in result.ranking}), out)
+    if drawn:
+        write_figure(plot_mean_std({ranked.name: ranked.summary for ranked in result.ranking}), out)
     doubts = {  # what stands against an evaluation by itself, and so against a comparison with it
         name: [advice.title for advice in evaluation.advice if advice.severity in ("serious", "warning")]
         for name, evaluation in policies.items()
     }
-    features = {name: str(evaluation.notes.get("features")) for name, evaluation in policies.items()}
+    features = {name: _spelled(evaluation) for name, evaluation in policies.items()}
     recorded = sum(evaluation.survey.episodes for evaluation in evaluations)
     apart = _starts_apart(policies) if own else None
-    if as_json:
-        beside = {
-            "starts": recorded if own else len(starts),
-            "pooled": not own,
-            "starts_apart": apart,
-            "doubts": doubts,
-            "features": features,
-            "picture": str(out),
-        }
-        typer.echo(as_json_text(result.to_dict() | beside))
-        return
-    typer.echo(str(result))
+    beside = {
+        "starts": recorded if own else len(starts),
+        "pooled": not own,
+        "starts_apart": apart,
+        "doubts": doubts,
+        "features": features,
+        "picture": str(out) if drawn else None,
+    }
+    lines = [str(result)]
     for (name, titles), folder in zip(doubts.items(), folders, strict=True):
-        for title in titles:
-            typer.echo(f"doubt about {name}: {title} (see {folder / 'report.html'})")
+        lines += [f"doubt about {name}: {title} (see {folder / 'report.html'})" for title in titles]
     if apart is not None:
-        typer.echo(f"doubt about the difference: the data do not start alike, {apart}")
+        lines.append(f"doubt about the difference: the data do not start alike, {apart}")
     believed = [r.summary for r in result.ranking if r.summary.completed is None or r.summary.cut_off]
     if believed and len(set(features.values())) > 1:
         each = ", ".join(f"{name} with {spelling}" for name, spelling in features.items())
-        typer.echo(
+        lines.append(
             f"doubt about the difference: {each}; different features have different biases, so evaluate all "
             "with the same --features"
         )
     if not own:
         sampled = "" if len(starts) == recorded else f"a sample of {len(starts)} of "
-        typer.echo(f"note: over {sampled}the {recorded} recorded starts of all {len(folders)} together")
-    typer.echo(f"written: {out}")
+        lines.append(f"note: over {sampled}the {recorded} recorded starts of all {len(folders)} together")
+    if drawn:
+        lines.append(f"written: {out}")
+    screen.answer(result.to_dict() | beside, "\n".join(lines))
+
+
+def _spelled(evaluation: Evaluation) -> str:
+    """The features, spelled alike where they are the same; those of a mixture are told in words."""
+    from policyrisk.errors import InvalidInputError
+    from policyrisk.evaluation.spelling import Spelling
+
+    told = str(evaluation.notes.get("features"))
+    try:
+        return str(Spelling.parse(told).normal(evaluation.names))
+    except InvalidInputError:
+        return told
 
 
 def _criterion(text: str) -> Criterion:

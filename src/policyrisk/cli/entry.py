@@ -3,7 +3,8 @@
 exit code    0    done
              1    the data (or what they are asked for) do not allow it
              2    the command line is wrong
-             130  interrupted
+             130  interrupted (Ctrl-C)
+             143  terminated (SIGTERM)
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,9 +23,11 @@ from typing import Annotated, Any
 import typer
 
 from policyrisk.cli import compare, evaluate, improve, query, reproduce, rollout, train
+from policyrisk.cli.screen import as_options, command, screen
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
 
 _M_ARENA_MAX = -8  # the number in malloc.h
+_INTERRUPTED = 128 + signal.SIGINT
 
 app = typer.Typer(
     name="policyrisk",
@@ -30,22 +35,31 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("rollout")(rollout.rollout)
-app.command("evaluate")(evaluate.evaluate)
-app.command("compare")(compare.compare)
-app.command("query")(query.query)
-app.command("improve")(improve.improve)
-app.add_typer(reproduce.app, name="reproduce")
-app.add_typer(train.app, name="train")
+for each in (rollout.rollout, evaluate.evaluate, compare.compare, query.query, improve.improve):
+    app.command(each.__name__)(command(each))
+for name, group in {"reproduce": reproduce.app, "train": train.app}.items():
+    for registered in group.registered_commands:
+        assert registered.callback is not None
+        registered.callback = command(registered.callback)
+    app.add_typer(group, name=name)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from policyrisk import __version__
+
+        typer.echo(f"policyrisk {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
+@command
 def common(
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; may stand after the command too.")
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    """Take what every command shares; :func:`run` has seen --debug already."""
+    """Take what every command shares; it may stand before the command or after it."""
 
 
 def main() -> None:
@@ -55,32 +69,49 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; the exit code."""
-    debug = "--debug" in arguments
+    screen.clear(arguments)
     _keep_memory_low()
-    with _readable_warnings():
+    stopped: list[int] = []  # by these signals
+    with _readable_warnings(), _terminable(stopped):
         try:
-            result = app(
-                [argument for argument in arguments if argument != "--debug"],
-                prog_name="policyrisk",
-                standalone_mode=False,
-            )
+            result = app(list(arguments), prog_name="policyrisk", standalone_mode=False)
             sys.stdout.flush()
+            code = result if isinstance(result, int) else 0
         except SystemExit as done:  # shell completion
             return done.code if isinstance(done.code, int) else 1
         except KeyboardInterrupt:
-            result = 130
+            code = _INTERRUPTED
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 # Whoever read our output has gone: nothing is left to say, nor at exit.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return 1
-            if debug and not _is_usage(error):
+            if screen.debug and not _is_usage(error):
                 raise
             return _report(error)
-    code = result if isinstance(result, int) else 0
-    if code == 130:
-        typer.echo("policyrisk: interrupted", err=True)
+        if code == _INTERRUPTED:  # as Typer has it, too
+            screen.error("terminated" if stopped else "interrupted")
+            code = 128 + stopped[0] if stopped else code
     return code
+
+
+@contextmanager
+def _terminable(stopped: list[int]) -> Iterator[None]:
+    """Let SIGTERM be an interrupt, which saves what there is; its number is added to ``stopped``."""
+
+    def stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # saving is not to be disturbed
+        stopped.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _report(error: Any) -> int:
@@ -91,14 +122,14 @@ def _report(error: Any) -> int:
         return 2
     if _is_usage(error):
         name = getattr(error.ctx, "command_path", name)
-        text = f"{error.format_message()} (see `{name} --help`)"
+        text = f"{as_options(error.format_message())} (see `{name} --help`)"
     elif isinstance(error, PolicyRiskError):
-        text = str(error)
+        text = as_options(str(error))
     elif isinstance(error, MemoryError):
         text = f"there is not enough memory ({error}); use fewer features"
     else:
         text = f"{type(error).__name__}: {error} (--debug shows where)"
-    typer.echo(f"{name}: {' '.join(text.split())}", err=True)
+    screen.error(" ".join(text.split()), name)
     return int(error.exit_code) if _is_usage(error) else 1
 
 
@@ -126,7 +157,7 @@ def _readable_warnings() -> Iterator[None]:
         text = " ".join(str(message).split())
         if text not in shown:
             shown.add(text)
-            typer.echo(f"policyrisk: warning: {text}", err=True)
+            screen.note(f"warning: {as_options(text)}")
 
     with warnings.catch_warnings():
         warnings.filterwarnings("always", category=PolicyRiskWarning)

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from policyrisk.cli.screen import as_options, screen
 from policyrisk.cli.shared import (
-    AsJson,
     LevelOption,
     Ray,
     RayAddress,
     SeedOption,
-    as_json_text,
+    can_draw,
     cluster,
     finite_number,
     made,
-    saying_why,
 )
 
 if TYPE_CHECKING:
@@ -126,7 +125,6 @@ def evaluate(
     ] = False,
     ray: Ray = False,
     ray_address: RayAddress = None,
-    as_json: AsJson = False,
 ) -> None:
     """Mean, variance, std and Sharpe ratio of a recorded policy, with error bars, maps and a report.
 
@@ -157,9 +155,10 @@ def evaluate(
         "propensity": propensity,
     }
     check_folder(out)
+    drawn, reported = can_draw("matplotlib"), can_draw("plotly")
     clock = Clock()
     checkpoint = out.absolute().parent / f".{out.absolute().name}.checkpoint.npz"
-    with saying_why(), cluster(ray, ray_address) as on_cluster, _naming_options():
+    with cluster(ray, ray_address) as on_cluster, _naming_options():
         evaluation = evaluation_of(
             data,
             discount,
@@ -179,8 +178,8 @@ def evaluate(
             checkpoint=None if on_cluster else checkpoint,
             resume=resume,
             on_cluster=on_cluster,
-            say=None if as_json else lambda text: typer.echo(f"{text}\n"),
-            **{key: value for key, value in columns.items() if value is not None},
+            say=screen.detail,
+            **{key: _unless_none(value) for key, value in columns.items() if value is not None},
         )
     if target is not None:  # an array does not know its name
         known = {**evaluation.notes["target"], "name": target}
@@ -188,17 +187,26 @@ def evaluate(
     with complete_folder(out, last=_SUMMARY) as folder:
         with clock("write"):
             evaluation.save(folder)
-        with clock("maps"):
-            write_maps(evaluation, folder)
-        with clock("report"):
-            evaluation.report(folder / "report.html")
+        if drawn:
+            with clock("maps"):
+                write_maps(evaluation, folder)
+        if reported:
+            with clock("report"):
+                evaluation.report(folder / "report.html")
         seconds = {**evaluation.seconds, **clock.seconds}
         seconds["total"] = seconds.pop("total")  # the last
         numbers = {**evaluation.to_dict(), "seconds": seconds}
         write_json(numbers, folder / _SUMMARY)
         written = [out / path.name for path in sorted(folder.iterdir())]
     checkpoint.unlink(missing_ok=True)
-    typer.echo(as_json_text(numbers) if as_json else _text(evaluation, seconds, written))
+    more = out / "report.html" if reported else out
+    answer = f"{evaluation}\nmore in {more}" + ("" if screen.verbose else ", or here with --verbose")
+    screen.answer(numbers, answer, [_details(evaluation, seconds, written)])
+
+
+def _unless_none(column: Any) -> Any:
+    """A column's name; none stands for no column."""
+    return None if column == "none" else column
 
 
 def _names(text: str | None, option: str = "--state") -> list[str] | None:
@@ -244,12 +252,11 @@ def _naming_options() -> Iterator[None]:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequence[Path]) -> str:
-    """An evaluation for a person."""
+def _details(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequence[Path]) -> str:
+    """What stands behind the answer, for a person."""
     from math import isfinite
 
     from policyrisk._core.text import number, percent, plural
-    from policyrisk.evaluation import quantiles
     from policyrisk.evaluation.record import FEW_COORDINATES
 
     survey, notes, risk = evaluation.survey, evaluation.notes, evaluation.risk
@@ -259,8 +266,9 @@ def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequenc
     if isfinite(risk.provenance.condition):  # a forest alone has none
         condition = f"condition number {number(risk.provenance.condition, 2)}; "
     lines = [
-        f"{evaluation.name}: {plural(survey.episodes, 'episode')}, "
-        f"{plural(survey.transitions, 'transition')}, {percent(evaluation.cut_off_share)} cut off",
+        "",
+        f"{plural(survey.episodes, 'episode')}, {plural(survey.transitions, 'transition')}, "
+        f"{percent(evaluation.cut_off_share)} cut off",
         *_about_target(evaluation),
         "box: " + ", ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in extent),
         *(f"note: {name} never changes: it tells nothing about the risk" for name in notes["constant"]),
@@ -279,11 +287,10 @@ def _text(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequenc
             else []
         ),
         "",
-        str(evaluation.summary),
+        as_options(str(evaluation.summary)),
         *_beside(evaluation),
         "",
-        *(f"{quantiles.text(notes[key])}\n" for key in ("distribution",) if key in notes),
-        *map(str, evaluation.advice),
+        *(as_options(str(advice)) for advice in evaluation.advice),
         "",
         "seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in seconds.items()),
         "written: " + ", ".join(map(str, written)),

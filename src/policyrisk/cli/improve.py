@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from policyrisk.cli.rollout import env_arguments
-from policyrisk.cli.shared import AsJson, as_json_text, finite_number, look_here, saying_why
-
-if TYPE_CHECKING:
-    from policyrisk.control.before_after import BeforeAfter
+from policyrisk.cli.screen import screen
+from policyrisk.cli.shared import can_draw, finite_number, look_here
 
 _RESULT, _CHECKPOINT = "result.json", "checkpoint.npz"
 
@@ -61,7 +59,6 @@ def improve(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the same search where it was killed or stopped.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Improve a policy by an actor-critic of risk, and compare it with where it began on fresh episodes.
 
@@ -81,6 +78,7 @@ def improve(
     from policyrisk.plotting import plot_learning
 
     check_folder(out)
+    drawn, reported = can_draw("matplotlib"), can_draw("plotly")
     checkpoint = out / _CHECKPOINT
     if checkpoint.exists() and not resume:
         raise typer.BadParameter(
@@ -109,7 +107,7 @@ def improve(
             given.iterations if iterations is None else iterations,
             given.step if step is None else step,
         )
-    with saying_why(), clock("improve"):
+    with clock("improve"):
         found = improved(
             search,
             given.simulator,
@@ -122,9 +120,10 @@ def improve(
     with complete_folder(out, last=_RESULT) as folder:
         found.result.policy.save(folder / "policy.npz")
         found.write_history(folder / "history.csv")
-        write_figure(plot_learning(found.result), folder / "learning.png")
+        if drawn:
+            write_figure(plot_learning(found.result), folder / "learning.png")
         with clock("reports"):
-            for name, data in (("before", found.before), ("after", found.after)):
+            for name, data in (("before", found.before), ("after", found.after)) if reported else ():
                 evaluate(
                     data,
                     discount,
@@ -154,21 +153,17 @@ def improve(
         write_json(numbers, folder / _RESULT)
         written = [out / path.name for path in sorted(folder.iterdir())]
     checkpoint.unlink(missing_ok=True)
-    typer.echo(as_json_text(numbers) if as_json else _text(found, fresh, seconds, written))
-
-
-def _text(found: BeforeAfter, fresh: int, seconds: dict[str, float], written: list[Path]) -> str:
-    lines = [
-        "Episodes of the search",
-        str(found.result),
-        "",
+    answer = [
         f"Both policies on the same {fresh} fresh episodes; value: {found.result.criterion}",
         str(found),
-        "",
-        "seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in seconds.items()),
         "written: " + ", ".join(map(str, written)),
     ]
-    return "\n".join(lines)
+    details = [
+        "\nEpisodes of the search",
+        str(found.result),
+        "seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in seconds.items()),
+    ]
+    screen.answer(numbers, "\n".join(answer), details)
 
 
 def _criterion(text: str) -> Any:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from policyrisk.cli.shared import AsJson, as_json_text, check_level, finite_number, made
+from policyrisk.cli.screen import screen
+from policyrisk.cli.shared import check_level, finite_number, made
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
@@ -31,7 +32,6 @@ def query(
         str | None,
         typer.Option(help="module:name of the target again, where it is a function: files hold no code."),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Mean, variance, std and Sharpe ratio at a state, with intervals and the episodes behind them."""
     from policyrisk.evaluation import Evaluation
@@ -45,10 +45,8 @@ def query(
         )
     states = [_point(text, evaluation) for text in at]
     answers = _answers(evaluation, states, evaluation.level if level is None else level)
-    if as_json:
-        typer.echo(as_json_text({"name": evaluation.name, "states": answers}))
-    else:
-        typer.echo("\n\n".join(_text(evaluation, answer) for answer in answers))
+    text = "\n\n".join(_text(evaluation, answer) for answer in answers)
+    screen.answer({"name": evaluation.name, "states": answers}, text)
 
 
 def _point(text: str, evaluation: Evaluation) -> list[float]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from policyrisk.cli.shared import AsJson, Ray, RayAddress, as_json_text, cluster, saying_why
+from policyrisk.cli.screen import screen
+from policyrisk.cli.shared import Ray, RayAddress, can_draw, cluster
 
 if TYPE_CHECKING:
     from policyrisk._core.devices import Device
@@ -28,7 +29,6 @@ def reproduce_chain(
     degree: Annotated[int, typer.Option(help="Degree of the mean's polynomial.")] = 1,
     second_degree: Annotated[int, typer.Option(help="Degree of the second moment's polynomial.")] = 2,
     start: Annotated[str, typer.Option(help="Start state from 1 to n, or 'uniform'.")] = "1",
-    as_json: AsJson = False,
 ) -> None:
     """The paper's Figure 2: a walk whose projected variance turns negative, and what puts it right."""
     from policyrisk.paper import chain
@@ -38,9 +38,10 @@ def reproduce_chain(
     parameters = chain.ChainParameters(
         n, p, lam, degree, second_degree, start=None if start == "uniform" else int(start)
     )
+    can_draw("matplotlib")
     result = chain.run(parameters)
     paths = chain.write(result, out)
-    typer.echo(as_json_text(result.to_dict()) if as_json else _chain_text(result, paths))
+    screen.answer(result.to_dict(), _chain_text(result, paths))
 
 
 def _chain_text(result: ChainResult, paths: list[Path]) -> str:
@@ -57,7 +58,7 @@ def _chain_text(result: ChainResult, paths: list[Path]) -> str:
         table(["state", *variance], rows),
         *(f"{name} on 1, x, x², …: " + ", ".join(f"{w:.6f}" for w in of) for name, of in weights.items()),
         f"States with negative projected variance: {negative}; constraint active at: {active}",
-        "Written: " + ", ".join(map(str, paths)),
+        "written: " + ", ".join(map(str, paths)),
     ]
     return "\n".join(lines)
 
@@ -74,7 +75,6 @@ def reproduce_portfolio(
     iterations: Annotated[int, typer.Option(help="Iterations of the actor-critic.")] = 200,
     restarts: Annotated[int, typer.Option(help="Random starts of the exact gradient.")] = 1,
     seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 0,
-    as_json: AsJson = False,
 ) -> None:
     """A liquid and a non-liquid asset: policies improved by mean − c·variance, exactly and from episodes."""
     from policyrisk.paper import portfolio
@@ -83,9 +83,10 @@ def reproduce_portfolio(
     parameters = portfolio.PortfolioParameters(
         tuple(c) if c else given.c, restarts, episodes, iterations, given.step, seed
     )
+    can_draw("matplotlib")
     result = portfolio.run(parameters)
     paths = portfolio.write(result, out)
-    typer.echo(as_json_text(result.to_dict()) if as_json else _portfolio_text(result, paths))
+    screen.answer(result.to_dict(), _portfolio_text(result, paths))
 
 
 def _portfolio_text(result: PortfolioResult, paths: list[Path]) -> str:
@@ -100,7 +101,7 @@ def _portfolio_text(result: PortfolioResult, paths: list[Path]) -> str:
             for c, row in zip(result.parameters.c, found, strict=True)
         ]
     return table(["policy", "c", "mean", "variance", "mean − c·variance"], rows) + (
-        "\nWritten: " + ", ".join(map(str, paths))
+        "\nwritten: " + ", ".join(map(str, paths))
     )
 
 
@@ -123,7 +124,6 @@ def reproduce_pinball(
     device: Annotated[str, typer.Option(help="Simulate on cpu, cuda (a GPU), or auto.")] = "cpu",
     ray: Ray = False,
     ray_address: RayAddress = None,
-    as_json: AsJson = False,
 ) -> None:
     """The paper's Figures 3 and 4: the risk map of a pinball maze, and the naive map beside it."""
     from policyrisk._core import output
@@ -135,7 +135,8 @@ def reproduce_pinball(
         maze=maze, trajectories=trajectories, mc_episodes=mc_episodes, lam=lam, tiles=tiles, seed=seed
     )
     output.make_folder(out)
-    with saying_why(), cluster(ray, ray_address) as on_cluster:
+    can_draw("matplotlib")
+    with cluster(ray, ray_address) as on_cluster:
         result = pinball.run(
             parameters,
             policy=chosen,
@@ -152,7 +153,7 @@ def reproduce_pinball(
         extension = pinball_extended.run(result)
         paths += pinball_extended.write(extension, out)
         numbers["extended"] = extension.numbers
-    typer.echo(as_json_text(numbers) if as_json else _pinball_text(numbers, paths))
+    screen.answer(numbers, _pinball_text(numbers, paths))
 
 
 def _pinball_text(numbers: dict[str, Any], paths: list[Path]) -> str:
@@ -194,7 +195,7 @@ def _pinball_text(numbers: dict[str, Any], paths: list[Path]) -> str:
         f"Riskiest tile {_place(numbers['riskiest'])}, farthest {_place(numbers['farthest'])}; simulated "
         f"anew they differ by {gap['std']:.2f} ± {gap['standard_error']:.2f}",
         "Seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in numbers["seconds"].items()),
-        "Written: " + ", ".join(map(str, paths)),
+        "written: " + ", ".join(map(str, paths)),
     ]
     return "\n".join(lines)
 

@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from policyrisk.cli.screen import screen
 from policyrisk.cli.shared import (
-    AsJson,
     Ray,
     RayAddress,
     SeedOption,
-    as_json_text,
     cluster,
     imported,
     look_here,
@@ -55,7 +54,6 @@ def rollout(
     ] = None,
     ray: Ray = False,
     ray_address: RayAddress = None,
-    as_json: AsJson = False,
 ) -> None:
     """Record episodes of a policy in a Gymnasium environment: states, rewards and actions.
 
@@ -117,15 +115,13 @@ def rollout(
         "mean_return": float(returns.mean()),
         "std_return": float(returns.std(ddof=1)) if len(data) > 1 else float("nan"),
     }
-    if as_json:
-        typer.echo(as_json_text(numbers))
-        return
     returns_of = "recorded return, up to the cut," if terminated < len(data) else "return"
-    typer.echo(
+    screen.answer(
+        numbers,
         f"{len(data)} episodes, {data.transitions} transitions, {len(data) - terminated} cut off; "
-        f"{returns_of} {numbers['mean_return']:.5g} on average, std {numbers['std_return']:.5g}"
+        f"{returns_of} {numbers['mean_return']:.5g} on average, std {numbers['std_return']:.5g}\n"
+        f"written: {out}",
     )
-    typer.echo(f"written: {out}")
 
 
 def env_arguments(text: str | None) -> dict[str, Any]:

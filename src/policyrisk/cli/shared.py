@@ -1,9 +1,8 @@
-"""What several commands share: options, numbers from text, and what is printed."""
+"""What several commands share: options, and numbers and objects from text."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from policyrisk.cli.screen import screen
+
 
 def check_level(value: float | None) -> float | None:
     """A level of intervals, where one is given: an option's callback."""
@@ -21,7 +22,6 @@ def check_level(value: float | None) -> float | None:
     return value
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 SeedOption = Annotated[int | None, typer.Option(min=0, help="The seed of everything random, else fresh.")]
 LevelOption = Annotated[float, typer.Option(help="The intervals' level.", callback=check_level)]
 Ray = Annotated[
@@ -32,13 +32,6 @@ RayAddress = Annotated[
     str | None,
     typer.Option(help="An existing Ray cluster, as in auto or HOST:6379; implies --ray."),
 ]
-
-
-def as_json_text(value: Any) -> str:
-    """Valid JSON, with null for numbers that are not finite."""
-    from policyrisk._core.output import plain
-
-    return json.dumps(plain(value), indent=1, allow_nan=False)
 
 
 @contextmanager
@@ -53,6 +46,20 @@ def cluster(ray: bool, address: str | None) -> Iterator[bool]:
         yield True
 
 
+def can_draw(package: str) -> bool:
+    """Whether the package that draws is there; where it is not, a note says what is left out.
+
+    Commands ask at their beginning, and write their numbers in any case.
+    """
+    from policyrisk._core.imports import how_to_install, is_installed
+
+    if is_installed(package):
+        return True
+    what = {"matplotlib": "pictures are", "plotly": "the report is"}[package]
+    screen.note(f"{what} left out: {package} is not installed; {how_to_install(package)}")
+    return False
+
+
 def finite_number(text: str, option: str) -> float:
     """A finite number."""
     try:
@@ -62,17 +69,6 @@ def finite_number(text: str, option: str) -> float:
     if not math.isfinite(value):
         raise typer.BadParameter(f"{text!r} is not a finite number", param_hint=option)
     return value
-
-
-@contextmanager
-def saying_why() -> Iterator[None]:
-    """Print what an interrupt has to say, such as where the work so far was saved."""
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        if str(stopped):
-            typer.echo(f"policyrisk: {stopped}", err=True)
-        raise
 
 
 def look_here() -> None:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from policyrisk.cli.shared import AsJson, as_json_text
+from policyrisk.cli.screen import screen
+from policyrisk.cli.shared import can_draw
 
 app = typer.Typer(help="Learn a policy to evaluate.", no_args_is_help=True)
 
@@ -21,19 +22,20 @@ def train_pinball(
     noise: Annotated[float, typer.Option(help="Standard deviation of the noise.")] = 0.03,
     episodes: Annotated[int, typer.Option(help="Episodes to learn from.")] = 300_000,
     seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 1,
-    as_json: AsJson = False,
 ) -> None:
     """Learn pinball by SARSA(λ) with radial bases; the defaults give the policy that ships."""
     from policyrisk import control
     from policyrisk._core.output import write_figure
     from policyrisk.domains import Pinball
-    from policyrisk.paper.pinball_figures import draw_learning
 
+    drawn = can_draw("matplotlib")
     result = control.train_pinball(Pinball(maze, noise=noise), episodes, seed)
     result.policy.save(out)
-    curve = write_figure(draw_learning(result), out.with_suffix(".png"))
-    if as_json:
-        ends, means = result.curve(20)
-        typer.echo(as_json_text({"episodes": ends, "mean_return": means}))
-    else:
-        typer.echo(f"{result}\nWritten: {out}, {curve}")
+    written = [out]
+    if drawn:
+        from policyrisk.paper.pinball_figures import draw_learning
+
+        written.append(write_figure(draw_learning(result), out.with_suffix(".png")))
+    ends, means = result.curve(20)
+    said = f"{result}\nwritten: {', '.join(map(str, written))}"
+    screen.answer({"episodes": ends, "mean_return": means}, said)

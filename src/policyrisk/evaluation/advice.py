@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from policyrisk.errors import PolicyRiskWarning
 from policyrisk.evaluation import data_findings, fit_findings, target_findings
 from policyrisk.evaluation.finding import SEVERITIES, Advice
+from policyrisk.risk import FEW_EPISODES
 
 if TYPE_CHECKING:
     from policyrisk.evaluation.record import Evaluation
@@ -44,6 +45,25 @@ def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
     if all(advice.severity == "note" for advice in found):
         found.append(_all_well(evaluation))
     return tuple(sorted(found, key=lambda advice: SEVERITIES.index(advice.severity)))
+
+
+def trust(evaluation: Evaluation) -> str:
+    """How far to trust mean and std over the starts, in a line: the titles of what stands against them.
+
+    Where no episode was cut off they are those of the returns themselves, and what is wrong with the estimate
+    is wrong at other states alone.
+    """
+    against = [each for each in evaluation.advice if each.severity in ("serious", "warning")]
+    fine = "as far as the intervals say"
+    if not against:
+        return f"{fine}; nothing stands against these numbers"
+    titles = "; ".join(each.title[0].lower() + each.title[1:] for each in against)
+    care = f"with {'great ' if against[0].severity == 'serious' else ''}care: {titles}"
+    completed = evaluation.summary.completed
+    if completed is None or evaluation.target is not None or evaluation.survey.cut_off:
+        return care
+    few = completed.count < FEW_EPISODES or any(data_findings.heavy_tails(evaluation))
+    return care if few else f"{fine}; at states {care}"
 
 
 def _all_well(evaluation: Evaluation) -> Advice:

@@ -131,7 +131,8 @@ def _outside(evaluation: Evaluation) -> Iterator[Advice]:
         )
 
 
-def _heavy_tails(evaluation: Evaluation) -> Iterator[Advice]:
+def heavy_tails(evaluation: Evaluation) -> Iterator[Advice]:
+    """Whether a few episodes decide the variance of the returns."""
     found = tails(evaluation)
     if found is None:
         return
@@ -191,4 +192,4 @@ def _minor(evaluation: Evaluation) -> Iterator[Advice]:
         )
 
 
-CHECKS = _few_episodes, _unvisited, _cut_off, _outside, _heavy_tails, _minor
+CHECKS = _few_episodes, _unvisited, _cut_off, _outside, heavy_tails, _minor

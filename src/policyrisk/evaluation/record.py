@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,11 +24,12 @@ from scipy.spatial import KDTree
 import policyrisk
 from policyrisk._core import records
 from policyrisk._core.arrays import Bools, Floats, as_states
+from policyrisk._core.imports import is_installed
 from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
-from policyrisk._core.text import number, plural
+from policyrisk._core.text import Shown, Table, number, percent, plural
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.evaluation.advice import Advice, advise
+from policyrisk.evaluation.advice import Advice, advise, trust
 from policyrisk.features import Features
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
 from policyrisk.passes.survey import Survey
@@ -51,7 +52,7 @@ _MARGIN = 0.01  # of the data's extent: a state that is beyond it by less is not
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(Shown):
     """An estimate beside a survey of the data that it came from.
 
     >>> import policyrisk as pr, tempfile
@@ -88,6 +89,31 @@ class Evaluation:
 
     def __repr__(self) -> str:
         return f"Evaluation({self.name!r}, {plural(self.survey.episodes, 'episode')}, {self.risk!r})"
+
+    def _blocks(self) -> Iterator[str | Table]:
+        """The answer, and how far to trust it; the details are the report's."""
+        from policyrisk.evaluation import quantiles
+
+        summary = self.summary
+        rows = {"mean": summary.mean, "std": summary.std}
+        if "distribution" in self.notes:
+            rows |= dict(quantiles.rows(self.notes["distribution"]))
+        yield f"{self.name}: return {self._whose()}"
+        head = ["", "value", "std error", f"{100 * self.level:g}% interval"]
+        yield Table(head, [[name, *estimate.cells] for name, estimate in rows.items()])
+        yield f"trust: {trust(self)}"
+
+    def _whose(self) -> str:
+        """Whose return the answer is, in a few words."""
+        episodes = plural(self.survey.episodes, "episode")
+        if self.target is not None:
+            covered = percent(self.summary.covered or 0.0)
+            name = self.notes["target"]["name"]
+            return f"of {name}, from {episodes} of another policy that hold {covered} of what it does"
+        if self.summary.completed is None:
+            return f"from {plural(self.summary.starts, 'start')}, by {self.summary.estimator}"
+        cut = self.cut_off_share
+        return f"of {episodes}" + (f", {percent(cut)} of them cut off and completed" if cut else "")
 
     @classmethod
     def of(
@@ -284,7 +310,7 @@ class Evaluation:
         from policyrisk.evaluation.maps import tail_map
         from policyrisk.evaluation.quantiles import plot_start
 
-        if self.distribution is None:
+        if self.distribution is None or not is_installed("matplotlib"):
             return {}
         return {"distribution": plot_start(self), "map_cvar": tail_map(self)}
 

@@ -174,6 +174,23 @@ class Spelling:
         """The maps that are side by side, one by one."""
         return replace(self, others=(), second=None), *self.others
 
+    def normal(self, names: Sequence[str]) -> Spelling:
+        """The one spelling of all that are the same map over states with these coordinate names.
+
+        >>> spelled = "tiles:2", "tiles:2x2x2", "tiles:2,dims=0+y+z"
+        >>> {str(Spelling.parse(text).normal(["x", "y", "z"])) for text in spelled}
+        {'tiles:2x2x2'}
+        """
+        dims = self._dims(names)
+        looked_at = tuple(range(len(names))) if dims is None else dims
+        return replace(
+            self,
+            sizes=self._sizes(len(looked_at)) if self.kind in ("tiles", "rbf") else self.sizes,
+            dims=() if looked_at == tuple(range(len(names))) else tuple(names[d] for d in looked_at),
+            others=tuple(each.normal(names) for each in self.others),
+            second=None if self.second is None else self.second.normal(names),
+        )
+
     def ridge(self, episodes: int) -> float:
         """The ridge that the maps' ``shrink`` needs, in a fit to so many episodes; 0 where none has it."""
         maps = (*self.maps, *(() if self.second is None else self.second.maps))

@@ -266,6 +266,9 @@ def evaluate(
             fold: Fold | None = shards
             if fold is None:
                 problem = {key: notes[key] for key in ("columns", "settings", "features", "variance")}
+                if plan is None and spelling is not None:  # as other spellings of the same maps are
+                    problem["features"] = str(spelling.normal(names))
+                    problem["settings"] = {**settings, "features": problem["features"]}
                 problem["data"] = [notes["data"], *fingerprint(source, survey)]
                 watched = Watched("fit", data, survey.transitions)
                 fold = DurableFold(watched, checkpoint, problem, resume=resume)

@@ -29,6 +29,7 @@ from scipy import stats
 from policyrisk import distributed
 from policyrisk._core.arrays import Floats, Seed, as_count
 from policyrisk._core.devices import Device
+from policyrisk._core.imports import is_installed
 from policyrisk._core.output import Clock, make_folder, write_figure, write_json
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.records import write_atomically
@@ -180,6 +181,8 @@ def write(result: PinballResult, folder: Path) -> list[Path]:
     paths = [write_json(result.to_dict(), folder / "result.json"), folder / "maps.npz"]
     maps = result.maps()
     write_atomically(paths[1], lambda file: np.savez_compressed(file, allow_pickle=False, **maps))
+    if not is_installed("matplotlib"):
+        return paths
 
     from policyrisk.paper.pinball_figures import draw_distance, draw_std, draw_value
 

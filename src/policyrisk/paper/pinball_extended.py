@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from policyrisk._core.arrays import Floats
+from policyrisk._core.imports import is_installed
 from policyrisk._core.output import Clock, write_figure, write_json
 from policyrisk._core.progress import ProgressBar
 from policyrisk.control.pinball import pinball_features
@@ -119,6 +120,8 @@ def run(result: PinballResult, parameters: ExtendedParameters | None = None) -> 
 def write(extension: ExtendedResult, folder: Path) -> list[Path]:
     """Write the figures, and ``result.json`` anew with a key ``extended``; the figures' paths."""
     write_json({**extension.result.to_dict(), "extended": extension.numbers}, folder / "result.json")
+    if not is_installed("matplotlib"):
+        return []
 
     from policyrisk.paper.pinball_figures import draw_curves, draw_error_bars, draw_estimates
 
