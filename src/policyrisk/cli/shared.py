@@ -101,3 +101,25 @@ def made(text: str, option: str) -> Any:
             f"{text} is a class that cannot be made without arguments ({error}); name an object of it",
             param_hint=option,
         ) from error
+
+
+def policy_of(text: str, option: str, stochastic: bool = False, seed: int | None = None) -> Any:
+    """The policy module:name, or sb3:model.zip, after which may stand ,stochastic and ,normalisation=FILE."""
+    from policyrisk.errors import InvalidInputError
+
+    if not text.startswith("sb3:"):
+        return made(text, option)
+    from policyrisk.simulation.sb3_policy import sb3_policy
+
+    path, *rest = text.removeprefix("sb3:").split(",")
+    scaling = [part.removeprefix("normalisation=") for part in rest if part.startswith("normalisation=")]
+    if len(scaling) > 1 or any(part != "stochastic" and not part.startswith("normalisation=") for part in rest):
+        raise typer.BadParameter(
+            f"{text!r} must be sb3:model.zip, with ,stochastic or ,normalisation=stats.npz after it",
+            param_hint=option,
+        )
+    drawn = stochastic or "stochastic" in rest
+    try:
+        return sb3_policy(path, not drawn, seed, normalisation=scaling[0] if scaling else None)
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats
 from policyrisk.errors import InvalidInputError
+from policyrisk.features.network import Normalisation
 from policyrisk.features.sb3 import Sb3Networks
 
 _SAC_LOG_STD = (-20.0, 2.0)  # what it is clipped to
@@ -30,16 +31,24 @@ _LIVE = "load the model yourself, which runs what its author put into the file, 
 
 
 def sb3_policy(
-    path: str | os.PathLike[str], deterministic: bool = True, seed: int | None = None
+    path: str | os.PathLike[str],
+    deterministic: bool = True,
+    seed: int | None = None,
+    *,
+    normalisation: Any = None,
 ) -> Sb3Policy | Sb3Draws:
-    """The policy in a file that Stable-Baselines3's ``model.save`` wrote.
+    """The policy in a file that Stable-Baselines3's ``model.save`` wrote, for :func:`policyrisk.rollout`.
 
     Those of PPO, A2C, DQN, SAC, TD3 and DDPG with MlpPolicy on vectors, with Discrete or Box actions; a model
-    that its file tells too little of is an error. One that was trained inside of VecNormalize saw scaled
-    observations, of which the file tells nothing: load such a model yourself, and pass it with its VecEnv.
+    that its file tells too little of is an error. It runs on one thread, on which small networks are fastest.
 
     ``seed`` is that of the draws of continuous actions, where it is not ``deterministic``; Discrete ones are
-    drawn from its probabilities by :func:`policyrisk.rollout`.
+    drawn from its probabilities by :func:`policyrisk.rollout`. With Discrete actions it is a ``target`` for
+    :func:`policyrisk.evaluate` and :class:`policyrisk.LSTDQ`, too.
+
+    A model that was trained inside of VecNormalize saw scaled observations, of which its file tells nothing:
+    ``normalisation`` is that VecNormalize, or an npz file or a dictionary with its ``mean`` and ``var`` (and
+    ``epsilon``, ``clip``), as for :class:`policyrisk.TorchFeatures`.
     """
     networks = Sb3Networks.read(path)
     space = networks.settings.get("action_space")
@@ -50,7 +59,13 @@ def sb3_policy(
             f"policy must draw each action anew to be run by its distribution, got {path}, which was trained "
             f"with use_sde=True; leave it deterministic, or {_LIVE}"
         )
-    policy = Sb3Policy(f"sb3:{path}", networks, told, deterministic)
+    scaling = Normalisation.of(normalisation)
+    if scaling is not None and scaling.mean.size != networks.size:
+        raise InvalidInputError(
+            f"normalisation must have {networks.size} numbers, one for each of an observation of {path}, got "
+            f"{scaling.mean.size}; pass that of its training"
+        )
+    policy = Sb3Policy(f"sb3:{path}", networks, told, deterministic, scaling)
     if not policy.size or policy.answer(np.zeros((1, networks.size))).shape != (1, policy.size):
         raise InvalidInputError(
             f"policy must have Discrete actions from 0 on, or a Box of them, got {path} with {kind}; {_LIVE}"
@@ -66,10 +81,15 @@ class Sb3Policy:
     """
 
     def __init__(
-        self, name: str, networks: Sb3Networks, space: dict[str, Any], deterministic: bool = True
+        self,
+        name: str,
+        networks: Sb3Networks,
+        space: dict[str, Any],
+        deterministic: bool = True,
+        scaling: Normalisation | None = None,
     ) -> None:
         kind = str(space.get(":type:"))
-        self.networks, self.deterministic = networks, deterministic
+        self.networks, self.deterministic, self.scaling = networks, deterministic, scaling
         self.name = name
         self.actions = 0  # how many there are; 0 where they are continuous
         self.low = self.high = np.empty(0)  # (k,), of continuous ones
@@ -120,15 +140,24 @@ class Sb3Policy:
     def _asked(self, network: Any, observations: npt.ArrayLike) -> Floats:
         import torch
 
-        x = np.asarray(observations, dtype=np.float32)
+        x = np.asarray(observations)
         trained = self.networks.observation
         if x.shape[1:] not in (trained, (self.networks.size,)):
             raise InvalidInputError(
                 f"policy must see what {self.name} was trained on, observations of shape {trained}, got "
                 f"{x.shape[1:]}; name the environment of its training"
             )
-        with torch.no_grad():
-            answer: Floats = network(torch.from_numpy(x.reshape(len(x), -1))).double().numpy()
+        x = x.reshape(len(x), -1)
+        if (scaling := self.scaling) is not None:
+            x = (x - scaling.mean) / np.sqrt(scaling.var + scaling.epsilon)
+            x = x.clip(-scaling.clip, scaling.clip)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with torch.no_grad():
+                answer: Floats = network(torch.from_numpy(x.astype(np.float32))).double().numpy()
+        finally:
+            torch.set_num_threads(threads)
         return answer
 
 
