@@ -158,7 +158,7 @@ def test_an_action_is_no_coordinate_of_the_state(tmp_path):
         *("action_0", "action_1", "action_2", "propensity"),
     ]
     assert pr.read(tmp_path / "log.parquet").state_columns == ("state_0", "state_1")
-    with pytest.raises(InvalidInputError, match=r"must not name a column 'action_1', which the actions have"):
+    with pytest.raises(InvalidInputError, match=r"must not name a column 'action_1', which another has"):
         pr.write_parquet(data, tmp_path / "log.parquet", state=["x", "action_1"])
 
 

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import zipfile
-from datetime import date
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +43,7 @@ def shelf(tmp_path_factory):
     table(f / "no_reward.parquet", reward=None)
     table(f / "no_flags.parquet", terminated=None)
     table(f / "no_episode.parquet", episode=None)
-    table(f / "dated_state.parquet", x=[date(2024, 1, day) for day in range(1, 6)])
+    table(f / "nested_state.parquet", x=[{"day": day} for day in range(1, 6)])
     table(f / "null_name.parquet", x=["a", None, "c", "d", "e"])
     table(f / "null_state.parquet", x=[0.0, None, 1.0, 0.2, 0.9])
     table(f / "nan_state.parquet", x=[0.0, nan, 1.0, 0.2, 0.9])
@@ -129,7 +128,7 @@ CASES = [
     ([*EVALUATE, "no_reward.parquet"], 1, "reward must name a column"),
     ([*EVALUATE, "no_flags.parquet"], 1, "terminated or truncated must name a column"),
     ([*EVALUATE, "no_episode.parquet"], 1, "episode must name a column"),
-    ([*EVALUATE, "dated_state.parquet"], 1, "dated_state.parquet"),
+    ([*EVALUATE, "nested_state.parquet"], 1, "nested_state.parquet"),
     ([*EVALUATE, "null_name.parquet"], 1, "row 1 of"),
     ([*EVALUATE, "null_state.parquet"], 1, "row 1 of"),
     ([*EVALUATE, "nan_state.parquet"], 1, "x must be finite, got nan in row 1"),

@@ -73,8 +73,7 @@ def test_every_kind_of_source_gives_the_same_answer(log, tmp_path):
     for result in results:
         assert result.summary.mean_value == pytest.approx(results[0].summary.mean_value, rel=1e-12)
         assert result.survey.episodes == 400
-    for result, name in zip(results, ["state", "place", "state", "place", "place", "place"], strict=True):
-        assert result.names == (name,)
+        assert result.names == result.risk.coordinates.names == ("place",)
     assert results[0].name == "policy"
     assert results[5].name == "log"
 
@@ -155,7 +154,7 @@ class Frame:
 @pytest.mark.parametrize(
     ("source", "arguments", "message"),
     [
-        (Frame(), {}, r"source must be .*, got Frame; write a data frame to a Parquet file"),
+        (Frame(), {}, r"data must yield Trajectories, got str"),
         (3, {}, "source must be"),
         ("nowhere.parquet", {}, "nowhere.parquet"),
         ("log.xlsx", {}, ".parquet, .csv or .npz"),

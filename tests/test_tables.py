@@ -117,8 +117,14 @@ def test_text_that_does_not_parse(tmp_path, rows, message):
             changed(1, "a,1,oops,2,-2,true,false\n"),
             "x must hold numbers or names, got both, such as 0.125 and oops",
         ),
-        (changed(1, "a,1,0.25,2,-2,maybe,false\n"), r"log\.csv must hold what they hold .*Row #3.*maybe"),
-        (changed(1, "a,1,0.25,2,much,true,false\n"), r"log\.csv must hold what they hold .*Row #3.*much"),
+        (
+            changed(1, "a,1,0.25,2,-2,maybe,false\n"),
+            r"terminated must hold true or false .*'maybe' in row 1 of .*log\.csv",
+        ),
+        (
+            changed(1, "a,1,0.25,2,much,true,false\n"),
+            r"reward must hold numbers .*'much' in row 1 of .*log\.csv",
+        ),
     ],
 )
 def test_text_among_numbers(tmp_path, rows, message):

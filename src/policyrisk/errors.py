@@ -21,6 +21,7 @@ __all__ = [
     "InvalidInputError",
     "MismatchError",
     "MissingPackageError",
+    "MissingValuesWarning",
     "NegativeVarianceWarning",
     "NoDistributionError",
     "NoErrorBarsWarning",
@@ -36,6 +37,14 @@ __all__ = [
     "UnvisitedError",
     "WorkerError",
 ]
+
+
+# The way out where no episode ended and none of the return is discounted.
+ALL_CUT_OFF = (
+    'take their time limit for the end (time_limit="end" of evaluate and read, --time-limit end, or '
+    "data.with_time_limit()), use a discount below 1 (discount=0.99, --discount 0.99), or gather episodes "
+    "that end"
+)
 
 
 class PolicyRiskError(Exception):
@@ -137,6 +146,10 @@ class GivenUpWarning(PolicyRiskWarning):
 
 class UncoveredWarning(PolicyRiskWarning):
     """The target policy takes actions that nobody logged; it is estimated without them."""
+
+
+class MissingValuesWarning(PolicyRiskWarning):
+    """Missing values were filled in, or episodes left out because of them, as was asked for."""
 
 
 class UnrecordedEndWarning(PolicyRiskWarning):

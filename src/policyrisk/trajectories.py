@@ -12,20 +12,34 @@ object whose ``__iter__`` starts anew each time.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from policyrisk._core.arrays import Bools, Floats, Ints, as_array, as_floats, as_number, name_some, readonly
+from policyrisk._core.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    as_array,
+    as_count,
+    as_floats,
+    as_number,
+    name_some,
+    readonly,
+)
+from policyrisk._core.frames import Coordinates, is_frame
 from policyrisk.errors import InvalidInputError, MismatchError
 
 COLUMNS = ("states", "rewards", "lengths", "terminated")
 ACTION_COLUMNS = ("actions", "propensities")  # which a record may lack
+TIME_LEFT = "time_left"  # what the coordinate is called that a time limit adds
+TimeLimit: TypeAlias = 'int | Literal["end"]'
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +67,7 @@ class Trajectories:
     terminated: Bools  # (episodes,), False where the episode was cut off
     actions: npt.NDArray[Any] | None = None  # (transitions,) int64, or (transitions, k) float64: continuous
     propensities: Floats | None = None  # (transitions,) in (0, 1], of the actions
+    coordinates: Coordinates | None = None  # their names, or only a list of these, where they have names
 
     def __post_init__(self) -> None:
         rewards = as_floats(self.rewards, "rewards", (None,))
@@ -83,9 +98,11 @@ class Trajectories:
                     "propensities must come with the actions that they belong to, got no actions; pass both"
                 )
         columns = (states, rewards, lengths, terminated, actions, propensities)
-        self._set(*(None if column is None else column.copy() for column in columns))
+        called = None if self.coordinates is None else Coordinates.of(self.coordinates, states.shape[1])
+        self._set(called, *(None if column is None else column.copy() for column in columns))
 
-    def _set(self, *columns: npt.NDArray[Any] | None) -> None:
+    def _set(self, coordinates: Coordinates | None, *columns: npt.NDArray[Any] | None) -> None:
+        object.__setattr__(self, "coordinates", coordinates)
         for name, array in zip(COLUMNS + ACTION_COLUMNS, columns, strict=True):
             object.__setattr__(self, name, None if array is None else readonly(array))
 
@@ -98,16 +115,45 @@ class Trajectories:
         terminated: Bools,
         actions: npt.NDArray[Any] | None = None,
         propensities: Floats | None = None,
+        coordinates: Coordinates | None = None,
     ) -> Trajectories:
         """A record over parts of arrays that were validated already."""
         record = object.__new__(cls)
-        record._set(states, rewards, lengths, terminated, actions, propensities)
+        record._set(coordinates, states, rewards, lengths, terminated, actions, propensities)
         return record
 
     def _part(self, states: _Rows, steps: _Rows, lengths: Ints, terminated: Bools) -> Trajectories:
         """A record of some rows of the states and of what there is for each transition."""
-        taken = (None if column is None else column[steps] for column in (self.actions, self.propensities))
-        return self._view(self.states[states], self.rewards[steps], lengths, terminated, *taken)
+        actions, propensities = (
+            None if column is None else column[steps] for column in (self.actions, self.propensities)
+        )
+        kept = (self.states[states], self.rewards[steps], lengths, terminated, actions, propensities)
+        return self._view(*kept, self.coordinates)
+
+    @classmethod
+    def from_frame(cls, frame: Any, **columns: Any) -> Trajectories:
+        """The episodes in the rows of a data frame: pandas, Polars, Arrow.
+
+        ``columns`` are the options of :func:`policyrisk.read` for tables, of the same meaning as for files
+        (:func:`policyrisk.read_parquet`): a row is a visited state with the reward that was earned on leaving
+        it, and ``state``, ``episode``, ``reward``, ``terminated``, ``truncated``, ``step``, ``action`` and
+        ``propensity`` name its columns. The extra ``parquet`` is needed.
+
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"run": ["a", "a", "b"], "x": [0.1, 0.5, 0.2], "cost": [1.0, 2.0, 5.0],
+        ...                       "terminated": [False, True, True]})
+        >>> data = Trajectories.from_frame(frame, episode="run", state=["x"], reward="cost")
+        >>> data.returns().tolist(), data.coordinates.names
+        ([3.0, 5.0], ('x',))
+        """
+        if not is_frame(frame):
+            raise InvalidInputError(
+                f"frame must be a data frame, got {type(frame).__name__}; pass one of pandas, Polars or "
+                "Arrow, and read files by policyrisk.read"
+            )
+        readers: Any = importlib.import_module(f"{__package__}.readers")  # which stand above this module
+        found: Trajectories = readers.read(frame, **columns).load()
+        return found
 
     @classmethod
     def concatenate(cls, parts: Iterable[Trajectories]) -> Trajectories:
@@ -130,9 +176,18 @@ class Trajectories:
                     f"parts must agree on their actions, got {records[0].action_kind} and "
                     f"{part.action_kind}; give them to all parts, or to none"
                 )
+        called: Coordinates | None = None
+        for each in (part.coordinates for part in records if part.coordinates is not None):
+            if called is not None and each is not called and each != called:
+                raise MismatchError(
+                    "parts must agree on the names of the state's coordinates, and of its labels, got "
+                    f"{', '.join(called.names)} and {', '.join(each.names)}; keep different tasks apart, or "
+                    "read labels together"
+                )
+            called = each if called is None else called
         names = [name for name in COLUMNS + ACTION_COLUMNS if getattr(records[0], name) is not None]
         joined = {name: np.concatenate([getattr(part, name) for part in records]) for name in names}
-        return cls._view(**joined)
+        return cls._view(**joined, coordinates=called)
 
     def __len__(self) -> int:
         return self.lengths.size
@@ -167,6 +222,42 @@ class Trajectories:
         left = np.flatnonzero(lengths)
         begin, some = self.offsets[left], lengths[left]
         return self._part(_ranges(begin + left, some + 1), _ranges(begin, some), some, self.terminated[left])
+
+    def with_time_limit(self, limit: TimeLimit = "end") -> Trajectories:
+        """The episodes of the task that ends after ``limit`` steps, the time left being part of the state.
+
+        An episode that reached the limit terminates there; one that was cut off before it stays cut off, and
+        what comes after the limit is left out. The states have one coordinate more, the last, ``time_left``:
+        limit − t at step t. "end" takes the length at which the episodes were cut off, all of them at the
+        same.
+
+        >>> data = Trajectories([[5], [6], [7], [5], [6]], [1.0, 1.0, 1.0], [2, 1], [False, True])
+        >>> limited = data.with_time_limit()
+        >>> limited.states.tolist(), limited.terminated.tolist()
+        ([[5, 2], [6, 1], [7, 0], [5, 2], [6, 1]], [True, True])
+        """
+        return self._until(as_time_limit(limit, [(self.lengths, self.terminated)]), None)
+
+    def _until(self, limit: int, unknown: Bools | None) -> Trajectories:
+        """Episodes up to a time limit; short of it, those whose end is ``unknown`` give up a transition."""
+        reached = self.lengths >= limit
+        lengths = np.minimum(self.lengths, limit)
+        if unknown is not None:
+            lengths = lengths - (unknown & ~reached)
+        part = self._shortened(lengths)
+        called = None
+        if part.coordinates is not None:
+            called = part.coordinates.and_one(TIME_LEFT)
+        t = np.arange(len(part.states)) - np.repeat(part.final_rows - part.lengths, part.lengths + 1)
+        return self._view(
+            np.column_stack([part.states, (limit - t).astype(part.states.dtype)]),
+            part.rewards,
+            part.lengths,
+            part.terminated | reached[lengths > 0],
+            part.actions,
+            part.propensities,
+            called,
+        )
 
     def _span(self, first: int, last: int) -> Trajectories:
         """Episodes first, …, last − 1, sharing memory."""
@@ -261,6 +352,11 @@ def batches(source: Source) -> Iterator[Trajectories]:
             f"data must be Trajectories or an iterable of them, got {type(source).__name__}; "
             "build Trajectories(states, rewards, lengths, terminated)"
         )
+    if is_frame(source):
+        raise InvalidInputError(
+            f"data must be Trajectories or an iterable of them, got the data frame {type(source).__name__}; "
+            "pass Trajectories.from_frame(frame, state=[...])"
+        )
     for batch in source:
         if not isinstance(batch, Trajectories):
             raise InvalidInputError(
@@ -341,6 +437,40 @@ class Shortened:
 def episode_numbers(source: Source, first: int, count: int) -> Ints:
     """The numbers of episodes first, …, first + count − 1 of a source, those that it left out included."""
     return source.numbers(first, count) if isinstance(source, Shortened) else np.arange(first, first + count)
+
+
+def coordinates_of(source: Source) -> Coordinates | None:
+    """What the coordinates of a source's states are called, where it knows without being read."""
+    if isinstance(source, list | tuple):
+        return source[0].coordinates if source and isinstance(source[0], Trajectories) else None
+    found = getattr(source, "coordinates", None)
+    return found if isinstance(found, Coordinates) else None
+
+
+def as_time_limit(value: object, episodes: Iterable[tuple[Ints, Bools]]) -> int:
+    """A time limit in steps; "end" is that of ``episodes``, lengths and where they terminated, in parts."""
+    if value != "end":
+        if isinstance(value, str):
+            raise InvalidInputError(
+                f'time_limit must be "end" or a number of steps, got {value!r}; pass for example 200'
+            )
+        return as_count(value, "time_limit", 1)
+    longest, cuts = 0, set[int]()
+    for lengths, terminated in episodes:
+        longest = max(longest, int(lengths.max(initial=0)))
+        cuts.update(np.unique(lengths[~terminated]).tolist())
+    if cuts == {longest}:
+        return longest
+    if not cuts:
+        raise InvalidInputError(
+            'time_limit="end" must find episodes that were cut off at their time limit, got none, all '
+            "terminated; leave it out, or pass the limit as a number of steps"
+        )
+    raise InvalidInputError(
+        'time_limit="end" must find all cut-off episodes cut off after the same number of steps, and none '
+        f"longer, got {min(cuts)} to {max(cuts)} steps and {longest} in the longest episode; pass the "
+        f"limit as a number, as in time_limit={max(max(cuts), longest)}"
+    )
 
 
 def check_reiterable(source: Source) -> None:

@@ -110,6 +110,20 @@ def evaluate(
     propensity: Annotated[
         str | None, _column(help="Column of the probability with which the action was taken.")
     ] = None,
+    missing: Annotated[
+        str | None,
+        _column(
+            help="What to do about missing values: refuse (an error, unless given), drop (leave out episodes "
+            "that have one) or last (the last value in the episode stands for a state's)."
+        ),
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="Take the limit at which episodes were cut off for their end, and add the time left to the "
+            "state: end, or the limit in steps."
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The policy's name, else that of --out.")] = None,
     level: LevelOption = 0.95,
     quantiles: Annotated[
@@ -156,6 +170,7 @@ def evaluate(
         "step": step,
         "action": _names(action, "--action") if action is not None and "," in action else action,
         "propensity": propensity,
+        "missing": missing,
     }
     check_folder(out)
     drawn, reported = can_draw("matplotlib"), can_draw("plotly")
@@ -178,6 +193,7 @@ def evaluate(
             seed=seed,
             name=out.absolute().name if name is None else name,
             labels=label or (),
+            time_limit=_limit(time_limit),
             checkpoint=None if on_cluster else checkpoint,
             resume=resume,
             on_cluster=on_cluster,
@@ -229,6 +245,17 @@ def _numbers(text: str | None, option: str) -> list[float]:
     return [] if text is None else [finite_number(each, option) for each in text.split(",")]
 
 
+def _limit(text: str | None) -> Any:
+    """A time limit: end, or a number of steps."""
+    if text is None or text == "end":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(
+            f"{text!r} must be end, or the limit in steps, as in 200", param_hint="--time-limit"
+        )
+    return int(text)
+
+
 def _box(text: str) -> list[tuple[float, float]]:
     """Low and high of the coordinates, from low:high with commas between."""
     sides = [side.split(":") for side in text.split(",")]
@@ -249,9 +276,12 @@ def _naming_options() -> Iterator[None]:
     except InvalidInputError as error:
         if error.argument is None:
             raise
-        option = {"names": "--state", "labels": "--label", "loss_below": "--loss-below"}.get(
-            error.argument, f"--{error.argument}"
-        )
+        option = {
+            "names": "--state",
+            "labels": "--label",
+            "loss_below": "--loss-below",
+            "time_limit": "--time-limit",
+        }.get(error.argument, f"--{error.argument}")
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 

@@ -87,6 +87,8 @@ class PartReport(NamedTuple):
     warned: list[tuple[type[Warning], str]]
     given_up: int  # as the streams of its shards counted them
     vanished: int
+    filled: int
+    dropped: int
 
 
 class ShardFold:
@@ -99,7 +101,8 @@ class ShardFold:
         self.parts = [dict(enumerate(self.shards[a:b], start=a)) for a, b in bounds]
         self.on_error = on_error
         self.failed: dict[int, str] = {}  # all that were skipped
-        self.given_up = self.vanished = 0  # as policyrisk.readers.Stream has them, of the last pass
+        # As policyrisk.readers.Counts has them, of the last pass.
+        self.given_up = self.vanished = self.filled = self.dropped = 0
         self._passes = 0
         self._told: set[tuple[type[Warning], str]] = set()
 
@@ -113,7 +116,7 @@ class ShardFold:
         # What a first pass could not read is left out by all; later it would be counted by some only.
         may_skip = self.on_error == "skip" and self._passes == 0
         self._passes += 1
-        self.given_up = self.vanished = 0
+        self.given_up = self.vanished = self.filled = self.dropped = 0
         sent = session.put(work, "the features")
         parts = [
             {place: shard for place, shard in part.items() if place not in self.failed} for part in self.parts
@@ -138,6 +141,8 @@ class ShardFold:
         self.failed |= report.failed
         self.given_up += report.given_up
         self.vanished += report.vanished
+        self.filled += report.filled
+        self.dropped += report.dropped
         for kind, text in report.warned:
             alike = sum(told is kind for told, _ in self._told)
             if (kind, text) not in self._told and alike < _ALIKE:
@@ -187,6 +192,8 @@ def _take_part(work: Any, shards: dict[int, Shard], number: int, may_skip: bool)
                     [(each.category, str(each.message)) for each in caught],
                     sum(each.given_up for each in counts),
                     sum(each.vanished for each in counts),
+                    sum(each.filled for each in counts),
+                    sum(each.dropped for each in counts),
                 )
 
 

@@ -61,6 +61,8 @@ def shards(path: PathOrPaths, **options: Any) -> list[Shard]:
     one = Path(path) if isinstance(path, str | os.PathLike) else None
     if str(path).startswith("minari:") or (one is not None and minari_folder(one) is not None):
         return [Shard(str(path), partial(read, str(path), **options))]
+    if options.get("time_limit") == "end":
+        options["time_limit"] = read(path, **options).time_limit  # one for all of them
     files = find_files(path, "")
     if one is not None and one.is_dir():
         files = [file for file in files if file.suffix.lower() in _SUFFIXES]

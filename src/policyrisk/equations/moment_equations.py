@@ -24,7 +24,7 @@ from policyrisk._core.arrays import Floats, Matrix, as_number, is_sparse
 from policyrisk._core.records import record
 from policyrisk.equations.systems import DenseSystem, SparseSystem
 from policyrisk.equations.table_system import TableSystem
-from policyrisk.errors import ImproperPolicyError, InvalidInputError, MismatchError
+from policyrisk.errors import ALL_CUT_OFF, ImproperPolicyError, InvalidInputError, MismatchError
 from policyrisk.features import Features
 
 DENSE_MOST = 8000  # features up to which the sums are dense: 0.5 GB a matrix
@@ -168,7 +168,7 @@ class MomentEquations:
         if self.discount == 1.0 and self.terminated == 0:
             raise ImproperPolicyError(
                 f"with discount=1 some episode must terminate (Assumption 1: proper policy), got "
-                f"{self.episodes} episodes, all cut off; gather episodes that end, or use discount < 1"
+                f"{self.episodes} episodes, all cut off; {ALL_CUT_OFF}"
             )
         sums: tuple[Any, ...] = (self.A, self.b, self.C, self.D, self.e, self.gram, self.mean_gram)
         if not all(np.isfinite(part.data if is_sparse(part) else part).all() for part in sums):

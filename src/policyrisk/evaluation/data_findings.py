@@ -5,6 +5,7 @@ starts or tiles that were never visited   no estimate exists there
 cut-off episodes, given-up transitions    the estimate rests on itself instead of on outcomes
 states outside the features' box          they are taken for the nearest state inside
 returns with heavy tails                  a few episodes decide the variance, and others would change it
+missing values, a time limit              what was done about them
 no error bars, sampled starts
 """
 
@@ -21,6 +22,7 @@ from policyrisk.equations import DENSE_MOST
 from policyrisk.evaluation.finding import Advice, severity_of
 from policyrisk.risk import FEW_EPISODES
 from policyrisk.risk.summary import ROUNDING
+from policyrisk.trajectories import TIME_LEFT
 
 if TYPE_CHECKING:
     from policyrisk.evaluation.record import Evaluation
@@ -32,6 +34,7 @@ _CUT_OFF_SHARE = (0.0, 0.05, 0.3)  # episodes
 _OUTSIDE_SHARE = (0.0, 0.01, 0.1)  # transitions
 _GIVEN_UP_SHARE = (0.0, 0.01, 0.1)  # episodes
 _MANY_STARTS = (0.0, 0.01, 0.1)  # starts that were never visited
+_DROPPED_SHARE = (0.0, 0.01, 0.2)  # episodes that were left out, with values missing
 _HEAVY = (math.inf, 0.3, 0.6)  # standard error of the variance, relative: eleven and three episodes decide it
 _HEAVY_KURTOSIS = 4.0  # a normal distribution has 3
 
@@ -105,7 +108,7 @@ def _cut_off(evaluation: Evaluation) -> Iterator[Advice]:
             "limit. What would have come after is taken from the estimate itself, and the plain sample knows "
             "the terminated episodes alone, often the short and easy ones.",
             "Record with a longer time limit. If the task has no natural end, use --discount (discount=) "
-            "below 1.",
+            "below 1, or, where the return up to the limit is meant, --time-limit end (time_limit='end').",
         )
     if severity := severity_of(facts.given_up / max(facts.episodes, 1), _GIVEN_UP_SHARE):
         yield Advice(
@@ -169,6 +172,31 @@ def tails(evaluation: Evaluation) -> tuple[int, float, float] | None:
     return found
 
 
+def _as_asked(evaluation: Evaluation) -> Iterator[Advice]:
+    """What was done to the data because someone asked for it."""
+    notes = evaluation.notes
+    filled, dropped = notes.get("filled_values") or 0, notes.get("dropped_episodes") or 0
+    if filled or dropped:
+        all_of_them = evaluation.survey.episodes + dropped
+        severity = severity_of(dropped / all_of_them, _DROPPED_SHARE) or "note"
+        yield Advice(
+            severity,
+            "Values were missing in the data",
+            f"{plural(filled, 'value')} of states that the last one known in the episode stands for, and "
+            f"{dropped:,} of {plural(all_of_them, 'episode')} ({percent(dropped / all_of_them)}) that were "
+            "left out. If episodes with missing values go differently, the numbers are of the others.",
+            "Find out why values are missing. Compare --missing drop with --missing last (missing=).",
+        )
+    if notes.get("time_limit"):
+        yield Advice(
+            "note",
+            f"The time limit of {plural(notes['time_limit'], 'step')} is the end",
+            "The numbers are of the return up to it. The time left, in steps, is the state's last "
+            f"coordinate, {TIME_LEFT}.",
+            "Give it where a state is asked for: all of it at the start, 0 at the end.",
+        )
+
+
 def _minor(evaluation: Evaluation) -> Iterator[Advice]:
     facts = evaluation.risk.provenance
     if evaluation.risk.error_bars is None:
@@ -192,4 +220,4 @@ def _minor(evaluation: Evaluation) -> Iterator[Advice]:
         )
 
 
-CHECKS = _few_episodes, _unvisited, _cut_off, _outside, heavy_tails, _minor
+CHECKS = _few_episodes, _unvisited, _cut_off, _outside, heavy_tails, _as_asked, _minor

@@ -27,7 +27,7 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation.spelling import Spelling
 from policyrisk.passes.survey import Survey
 from policyrisk.readers import Stream
-from policyrisk.trajectories import Trajectories
+from policyrisk.trajectories import Trajectories, coordinates_of
 
 FEWEST = 6  # values: a straight line through fewer is not much less than a table of them
 PRIOR = 3.0  # visits
@@ -104,7 +104,9 @@ def stated_labels(given: Sequence[str], names: Sequence[str], data: Any) -> Mapp
             f"pass for example [{names[0]!r}]"
         )
     found: dict[int, tuple[str, ...]] = {list(names).index(name): () for name in given}
-    if isinstance(data, Stream) and data.labels:
+    if (known := coordinates_of(data)) is not None:
+        found |= {d: known.labels[name] for d, name in enumerate(known.names) if name in known.labels}
+    elif isinstance(data, Stream) and data.labels:
         numbered = ("state",) if len(names) == 1 else tuple(f"state_{d}" for d in range(len(names)))
         columns = data.state_columns or numbered  # as an array's are called
         if len(columns) != len(names):

@@ -23,7 +23,7 @@ from scipy.spatial import KDTree
 
 import policyrisk
 from policyrisk._core import records
-from policyrisk._core.arrays import Bools, Floats, as_states
+from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.imports import is_installed
 from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
@@ -36,7 +36,7 @@ from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.check import FeatureCheck
 from policyrisk.risk.summary import PolicySummary
-from policyrisk.trajectories import Source
+from policyrisk.trajectories import Source, coordinates_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,7 +129,11 @@ class Evaluation(Shown):
         """
         survey = Survey.of(data, seed=0)
         called = [f"state_{i}" for i in range(survey.dim)] if names is None else names
-        return cls(name, tuple(called), risk, survey)
+        notes: dict[str, Any] = {}
+        if (known := coordinates_of(data)) is not None and names is None:
+            called = known.names
+            notes["labels"] = {name: list(texts) for name, texts in known.labels.items()}
+        return cls(name, tuple(called), risk, survey, notes=notes)
 
     @cached_property
     def summary(self) -> PolicySummary:
@@ -217,7 +221,7 @@ class Evaluation(Shown):
         than any of these is from its nearest neighbour (of NEIGHBOURS of them, in coordinates of span 1):
         dense features and trees have an estimate there all the same, and claim all episodes for it.
         """
-        states, survey = as_states(x, "x"), self.survey
+        states, survey = self.risk._states(x), self.survey
         span = survey.high - survey.low
         beyond = (states < survey.low - _MARGIN * span) | (
             states > np.maximum(survey.high, survey.reached) + _MARGIN * span
@@ -286,6 +290,9 @@ class Evaluation(Shown):
             "given_up": facts.given_up,
             "unrecorded_ends": notes.get("unrecorded_ends"),
             "vanished_episodes": notes.get("vanished_episodes"),
+            "filled_values": notes.get("filled_values"),
+            "dropped_episodes": notes.get("dropped_episodes"),
+            **{key: notes[key] for key in ("time_limit",) if key in notes},
             "outside_box": facts.outside,
             "redundant_directions": facts.redundant,
             "constraint_active": facts.constrained,

@@ -1,4 +1,4 @@
-"""What an evaluation is made from: files, a stream or Trajectories."""
+"""What an evaluation is made from: files, a data frame, a stream or Trajectories."""
 
 from __future__ import annotations
 
@@ -8,43 +8,67 @@ from pathlib import Path
 from typing import Any
 
 from policyrisk import distributed
+from policyrisk._core.frames import is_frame
 from policyrisk._core.progress import ProgressBar
 from policyrisk.distributed.shards import as_shards
 from policyrisk.errors import InvalidInputError
 from policyrisk.passes.survey import Survey
 from policyrisk.readers import Stream, read
 from policyrisk.readers.any_source import has_columns
-from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
+from policyrisk.readers.stream import Piece
+from policyrisk.trajectories import Source, TimeLimit, Trajectories, batches, check_reiterable
 
 
-def opened(source: Any, columns: Mapping[str, Any], *, actions: bool = False) -> Source:
-    """The episodes: a stream where they are in files, whose reader's options are ``columns``.
+def opened(
+    source: Any,
+    columns: Mapping[str, Any],
+    *,
+    actions: bool = False,
+    time_limit: TimeLimit | None = None,
+) -> Source:
+    """The episodes: a stream where they are in files or a data frame, whose reader's options are ``columns``.
 
     With ``actions`` these are read too, from the columns of the reader's own names unless others are named.
+    ``time_limit`` is that of :func:`policyrisk.read`.
     """
-    if _paths(source):
-        return read(source, **_asked_for(source, columns, actions))
-    # A data frame can be iterated over too: it gives its columns' names.
-    if not isinstance(source, Iterable) or hasattr(source, "columns"):
+    if _paths(source) or is_frame(source):
+        return read(source, **_asked_for(source, columns, actions), time_limit=time_limit)
+    if not isinstance(source, Iterable):
         raise InvalidInputError(
-            f"source must be a path, Trajectories or a re-iterable of them, got {type(source).__name__}; "
-            "write a data frame to a Parquet file and pass its path"
+            f"source must be a path, a data frame, Trajectories or a re-iterable of them, got "
+            f"{type(source).__name__}; pass one of these"
         )
     if columns:
         raise InvalidInputError(
-            f"{', '.join(columns)} must be left out unless source is a path, got {type(source).__name__}; "
-            "they say how a file is read"
+            f"{', '.join(columns)} must be left out unless source is a path or a data frame, got "
+            f"{type(source).__name__}; they say how rows are read"
         )
     check_reiterable(source)
     found: Source = source
-    return found
+    if time_limit is None:
+        return found
+    if not isinstance(found, Trajectories | Stream):
+        found = Stream(
+            described(found), lambda: (Piece(batch, described(source)) for batch in batches(source))
+        )
+    return found.with_time_limit(time_limit)
 
 
-def shards_of(source: Any, columns: Mapping[str, Any], *, actions: bool = False) -> list[distributed.Shard]:
+def shards_of(
+    source: Any,
+    columns: Mapping[str, Any],
+    *,
+    actions: bool = False,
+    time_limit: TimeLimit | None = None,
+) -> list[distributed.Shard]:
     """The same in pieces, for the workers of a cluster."""
+    if is_frame(source) or (time_limit is not None and not _paths(source)):
+        found = opened(source, columns, actions=actions, time_limit=time_limit)
+        return as_shards(found.load() if isinstance(found, Stream) else found)
     if not _paths(source):
         return as_shards(source)
-    return distributed.shards(source, **_asked_for(source, columns, actions))
+    limit = {} if time_limit is None else {"time_limit": time_limit}
+    return distributed.shards(source, **_asked_for(source, columns, actions), **limit)
 
 
 def _asked_for(source: Any, columns: Mapping[str, Any], actions: bool) -> Mapping[str, Any]:
@@ -60,6 +84,8 @@ def described(source: Any) -> str:
         return ", ".join(map(str, paths))
     if isinstance(source, Stream):
         return source.name
+    if is_frame(source):
+        return f"a {type(source).__name__}"
     return repr(source) if isinstance(source, Trajectories) else f"a {type(source).__name__} of Trajectories"
 
 

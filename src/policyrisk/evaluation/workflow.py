@@ -20,11 +20,18 @@ import numpy as np
 
 from policyrisk import distributed
 from policyrisk._core.arrays import Floats, Seed, as_floats, as_number, check_choice
+from policyrisk._core.frames import Coordinates
 from policyrisk._core.output import Clock
 from policyrisk._core.random import generator
 from policyrisk._core.text import plural
 from policyrisk.distributed.fold import ShardFold
-from policyrisk.errors import InvalidInputError, NoErrorBarsWarning, PolicyRiskError
+from policyrisk.errors import (
+    ALL_CUT_OFF,
+    ImproperPolicyError,
+    InvalidInputError,
+    NoErrorBarsWarning,
+    PolicyRiskError,
+)
 from policyrisk.evaluation.feature_choice import EPISODES, TRANSITIONS, FeatureChoice, choose_features
 from policyrisk.evaluation.labels import stated_labels
 from policyrisk.evaluation.quantiles import TailsAsked, spelling_for
@@ -46,7 +53,14 @@ from policyrisk.readers.files import PathOrPaths
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.risk.check import FeatureCheck
 from policyrisk.risk.estimate import as_level
-from policyrisk.trajectories import Source, Trajectories
+from policyrisk.trajectories import (
+    TIME_LEFT,
+    Source,
+    TimeLimit,
+    Trajectories,
+    as_time_limit,
+    coordinates_of,
+)
 
 AUTO = "auto"
 DRAWS = 200  # of the weights, for a mixture's error bars
@@ -54,7 +68,7 @@ CHECKED = 100_000  # transitions up to which the features are tested by them
 
 
 def evaluate(
-    source: PathOrPaths | Source,
+    source: PathOrPaths | Source | Any,
     discount: float = 1.0,
     features: str = AUTO,
     *,
@@ -71,6 +85,7 @@ def evaluate(
     name: str | None = None,
     names: Sequence[str] | None = None,
     labels: Sequence[str] = (),
+    time_limit: TimeLimit | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
     on_cluster: bool = False,
@@ -79,8 +94,11 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a recorded policy, or another one from its log: ``policyrisk evaluate``, from Python.
 
-    ``source`` is what :func:`policyrisk.read` reads (a path, or several), with the reader's options as
-    ``columns`` (``state=["x", "y"]``), or Trajectories, or a re-iterable of them such as a stream.
+    ``source`` is what :func:`policyrisk.read` reads (a path, or several, or a data frame), with the reader's
+    options as ``columns`` (``state=["x", "y"]``, ``missing="last"``), or Trajectories, or a re-iterable of
+    them such as a stream. ``time_limit`` takes the limit at which episodes were cut off for their end: a
+    number of steps, or "end" for the one that they have in common. The time left then is the state's last
+    coordinate, ``time_left`` (:meth:`policyrisk.Trajectories.with_time_limit`).
 
     ``features`` is a spelling, as in ``"tiles:20x20"`` or, for a function of your own, ``"my_module:edges"``,
     or "auto" for a mixture that held-out episodes choose (:mod:`policyrisk.evaluation.spelling`,
@@ -134,6 +152,8 @@ def evaluate(
         ridge = as_number(ridge, "ridge", 0.0)
         level = as_level(level)
         tails = TailsAsked.of(quantiles, loss_below, target)
+        if time_limit is not None and time_limit != "end":
+            time_limit = as_time_limit(time_limit, ())
         spelling = _spelled(features)
         bounds = _bounds(box)
         _check_checkpoint(checkpoint, resume, on_cluster)
@@ -151,23 +171,35 @@ def evaluate(
         "labels": list(labels),
         "level": level,
         "seed": number,
+        **({} if time_limit is None else {"time_limit": time_limit}),
         **({} if tails is None else {"quantiles": list(tails.quantiles), "loss_below": loss_below}),
     }
     actions = target is not None
-    data = opened(source, columns, actions=actions)
+    how: dict[str, Any] = {"actions": actions, "time_limit": time_limit}
+    data = opened(source, columns, **how)
     clock = Clock()
     with distributed.cluster() if on_cluster else nullcontext():
-        shards = ShardFold(shards_of(source, columns, actions=actions), "stop") if on_cluster else None
+        shards = ShardFold(shards_of(source, columns, **how), "stop") if on_cluster else None
         with clock("survey"):
             sampled = spelling is None or target is not None
             work = SurveyPass(number, (EPISODES, TRANSITIONS) if sampled else None)
             found = here(Watched("survey", data))(work) if shards is None else shards(work)
             survey = found.survey()
-        losses = shards if shards is not None else data if isinstance(data, Stream) else None
+        if discount == 1.0 and survey.cut_off == survey.episodes:
+            raise ImproperPolicyError(
+                f"with discount=1 some episode must terminate (Assumption 1: proper policy), got "
+                f"{survey.episodes} episodes, all cut off; {ALL_CUT_OFF}"
+            )
+        losses = shards if shards is not None else data.counts if isinstance(data, Stream) else None
         low, high, constant = data_box(survey)
         with _naming_arguments():
-            names = _coordinates(names, columns.get("state"), survey.dim)
-            stated = stated_labels(labels, names, data)
+            added = () if time_limit is None else (TIME_LEFT,)
+            dim = survey.dim - len(added)
+            called = coordinates_of(data)
+            known = called.names[:dim] if called is not None else getattr(data, "state_columns", ())
+            own = _coordinates(names, known, dim)
+            stated = stated_labels(labels, own, data)
+            names = (*own, *added)
             if bounds is not None and len(bounds) != len(names):
                 raise InvalidInputError(
                     f"box must have low and high of each of {', '.join(names)}, got "
@@ -258,8 +290,17 @@ def evaluate(
             },
             "unrecorded_ends": 0 if losses is None else losses.given_up,
             "vanished_episodes": 0 if losses is None else losses.vanished,
+            "filled_values": 0 if losses is None else losses.filled,
+            "dropped_episodes": 0 if losses is None else losses.dropped,
             "choice": None if choice is None else choice.to_dict(),
+            **(
+                {}
+                if time_limit is None
+                else {"time_limit": survey.longest if time_limit == "end" else time_limit}
+            ),
         }
+        if time_limit is not None:
+            notes["time_limit"] = survey.longest if time_limit == "end" else time_limit
         if plan is not None:
             notes |= {"target": plan.to_dict(), "choice": plan.choice}
         with clock("fit"):
@@ -305,6 +346,8 @@ def evaluate(
                 )
     if name is None:
         name = Path(source).stem if isinstance(source, str | os.PathLike) else "policy"
+    texts = {names[d]: texts for d, texts in stated.items() if texts}
+    risk = replace(risk, coordinates=Coordinates(names, texts))
     result = Evaluation(
         name, names, risk, survey, level, notes, clock.seconds, check, distribution=distribution
     )

@@ -59,7 +59,7 @@ from policyrisk.lstd.target_steps import ActionPlan
 from policyrisk.passes.fold import Fold, here
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.risk.support import UNCOVERED_MOST, Support
-from policyrisk.trajectories import Source, check_reiterable
+from policyrisk.trajectories import Source, check_reiterable, coordinates_of
 
 DRAWS = 64  # of continuous actions at a state
 TABLE_FROM = 1000  # pairs of a table from which on it is solved as one of states, with draws for error bars
@@ -164,7 +164,8 @@ class LSTDQ:
         the same ``bootstrap`` and ``seed`` are compared episode by episode (:func:`policyrisk.compare`).
         """
         check_reiterable(data)
-        return self.fit_by(here(data), error_bars=error_bars, bootstrap=bootstrap, seed=seed)
+        risk = self.fit_by(here(data), error_bars=error_bars, bootstrap=bootstrap, seed=seed)
+        return replace(risk, coordinates=coordinates_of(data))
 
     def fit_by(
         self, fold: Fold, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None

@@ -36,7 +36,7 @@ from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.fold import Fold, Sum, here
 from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
 from policyrisk.risk.support import LOST_MOST, Support
-from policyrisk.trajectories import Source, batches, check_reiterable, pieces
+from policyrisk.trajectories import Source, batches, check_reiterable, coordinates_of, pieces
 
 _PIECE = 1 << 17  # transitions whose features are looked at together
 ConstraintSolver = Literal["active-set", "projection"]
@@ -156,7 +156,8 @@ class LSTD:
         True
         """
         check_reiterable(data)
-        return self.fit_by(here(data), error_bars=error_bars, bootstrap=bootstrap, seed=seed, device=device)
+        risk = self.fit_by(here(data), error_bars=error_bars, bootstrap=bootstrap, seed=seed, device=device)
+        return replace(risk, coordinates=coordinates_of(data))
 
     def fit_by(
         self,

@@ -43,7 +43,7 @@ import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, Seed, as_count, as_number
 from policyrisk._core.random import keys
-from policyrisk.errors import ImproperPolicyError, InvalidInputError
+from policyrisk.errors import ALL_CUT_OFF, ImproperPolicyError, InvalidInputError
 from policyrisk.features import Leaves
 from policyrisk.montecarlo import _kernels
 from policyrisk.montecarlo.ends import Ends, EndValues, OwnEnds
@@ -52,7 +52,7 @@ from policyrisk.montecarlo.leaf_sums import LeafSums, StreamKey
 from policyrisk.passes.fold import Fold, here
 from policyrisk.passes.survey import SurveyPass
 from policyrisk.risk import ErrorBars, Provenance, RiskFunction
-from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
+from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable, coordinates_of
 
 TRANSITIONS = 150_000  # up to which data are taken as one sample, and which a sample of larger ones holds
 _ROWS = 20_000  # steps of either half that a tree is grown on
@@ -115,10 +115,11 @@ class ReturnForest:
         key = keys(seed)
         whole = _whole(data)
         if whole is not None:
-            return self._fit_here(whole, tail, bootstrap, key).risk
+            return replace(self._fit_here(whole, tail, bootstrap, key).risk, coordinates=whole.coordinates)
         bounds = TRANSITIONS, TRANSITIONS
         sample = here(data)(SurveyPass(int(key[0] >> np.uint64(1)), bounds)).sample()
-        return self._fit_by(here(data), sample, tail, bootstrap, key)
+        fitted = self._fit_by(here(data), sample, tail, bootstrap, key)
+        return replace(fitted, coordinates=coordinates_of(data))
 
     def fit_by(
         self,
@@ -202,7 +203,7 @@ class ReturnForest:
         if self.discount == 1.0 and tail is None and not data.terminated.any():
             raise ImproperPolicyError(
                 f"with discount=1 some episode must terminate (Assumption 1: proper policy), got {len(data)} "
-                "episodes, all cut off; gather episodes that end, pass tail=, or use discount < 1"
+                f"episodes, all cut off; pass tail=, or {ALL_CUT_OFF}"
             )
 
     def _stage(

@@ -8,27 +8,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from policyrisk._core.frames import is_frame
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.csv import read_csv
 from policyrisk.readers.files import PathOrPaths, find_files
+from policyrisk.readers.frames import read_frame
 from policyrisk.readers.minari_datasets import minari_folder, read_minari
 from policyrisk.readers.npz import read_npz
 from policyrisk.readers.parquet import read_parquet
 from policyrisk.readers.stream import Stream
+from policyrisk.trajectories import TimeLimit
 
 _MINARI = "minari:"
 _READERS: dict[str, Callable[..., Stream]] = {".parquet": read_parquet, ".csv": read_csv, ".npz": read_npz}
 
 
-def read(path: PathOrPaths, **options: Any) -> Stream:
+def read(path: PathOrPaths | Any, *, time_limit: TimeLimit | None = None, **options: Any) -> Stream:
     """A stream of recorded episodes, read by the reader that fits what is there.
 
         x.parquet, a folder of them      read_parquet(path, state=[...], ...)
         x.csv, a folder of them          read_csv(path, state=[...], ...)
         x.npz                            read_npz(path)
         minari:ID, a dataset's folder    read_minari(ID, project=...)
+        a data frame                     read_frame(frame, state=[...], ...)
 
     A list of files is of one kind. The options are the reader's; one that it does not have is an error.
+    ``time_limit`` takes the limit at which episodes were cut off, in steps, or "end" for the one that they
+    have in common, for their end, and adds the time left to the state (:meth:`Stream.with_time_limit`).
 
     >>> import tempfile; folder = tempfile.TemporaryDirectory()
     >>> from policyrisk.readers.npz import write_npz
@@ -44,17 +50,24 @@ def read(path: PathOrPaths, **options: Any) -> Stream:
     if unknown:
         raise InvalidInputError(
             f"{', '.join(unknown)} must be an option of {reader.__name__}, which has "
-            f"{', '.join(known) or 'none'}, for {path}; leave it out"
+            f"{', '.join(known) or 'none'}, for {_named(path)}; leave it out"
         )
-    return reader(target, **options)
+    stream = reader(target, **options)
+    return stream if time_limit is None else stream.with_time_limit(time_limit)
 
 
 def has_columns(path: PathOrPaths) -> bool:
     """Whether what is there is read by columns that have names."""
-    return _reader(path)[0] in (read_parquet, read_csv)
+    return _reader(path)[0] in (read_parquet, read_csv, read_frame)
 
 
-def _reader(path: PathOrPaths) -> tuple[Callable[..., Stream], Any]:
+def _named(path: Any) -> str:
+    return f"the data frame {type(path).__name__}" if is_frame(path) else str(path)
+
+
+def _reader(path: Any) -> tuple[Callable[..., Stream], Any]:
+    if is_frame(path):
+        return read_frame, path
     if isinstance(path, str) and path.startswith(_MINARI):
         return read_minari, path.removeprefix(_MINARI)
     if not isinstance(path, str | os.PathLike):

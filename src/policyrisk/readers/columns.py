@@ -6,7 +6,7 @@ that come back.
 
 A column of text in the state, or of the action, is a label, and its names are numbered 0, 1, … in the order
 of the alphabet, so that the numbers depend on the set of names alone: not on the order of rows, on batches,
-or on who reads what.
+or on who reads what. Booleans and dates become numbers as :mod:`policyrisk._core.frames` says.
 """
 
 from __future__ import annotations
@@ -18,24 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.frames import Coordinates, codes, decoded, is_numeric, is_text, nulls, numbers
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.episode_ids import EpisodeIds
 from policyrisk.readers.layout import Layout
-from policyrisk.readers.rows import CheckedRows, Got, refuse_first
+from policyrisk.readers.rows import CheckedRows, Got, Missing, refuse_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 LabelNames: TypeAlias = Mapping[str, tuple[str, ...]]  # of each column of text, in the order of their numbers
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds names: text, or a dictionary of texts (categories)."""
-    from pyarrow import types
-
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    return types.is_string(kind) or types.is_large_string(kind)
 
 
 def distinct_names(batches: Iterable[pa.RecordBatch], columns: Iterable[str]) -> dict[str, set[str]]:
@@ -48,19 +40,20 @@ def distinct_names(batches: Iterable[pa.RecordBatch], columns: Iterable[str]) ->
             column = batch.column(name)
             if not is_text(column.type):
                 continue  # whoever converts the column refuses it
-            names.update(pc.unique(_decoded(column)).drop_null().to_pylist())
+            names.update(pc.unique(decoded(column)).drop_null().to_pylist())
     return found
 
 
 class Converter:
     """Turns one file's record batches, in order, into checked rows."""
 
-    def __init__(self, layout: Layout, file: str, labels: LabelNames) -> None:
-        self.layout, self.file, self.labels = layout, file, labels
+    def __init__(self, layout: Layout, file: str, labels: LabelNames, missing: Missing = "refuse") -> None:
+        self.layout, self.file, self.labels, self.missing = layout, file, labels, missing
         self._row = 0  # of the file, where the batch begins
         self._ids = EpisodeIds()
         self._last: Any = None  # the id of the row before
         self._widths: dict[str, int] = {}  # of list columns
+        self._lost: Bools = np.zeros(0, dtype=np.bool_)  # rows of the batch without reward or action
         self._places: Ints | None = None  # in the batch, of the rows that are converted, where not all are
         self._unless = ""  # how to do without a column that need not be read
 
@@ -69,8 +62,12 @@ class Converter:
         layout = self.layout
         assert layout.state is not None
         new = self._new_episodes(batch.column(layout.episode))
+        self._lost = np.zeros(batch.num_rows, dtype=np.bool_)
         rewards, ended = self._rewards(batch.column(layout.reward))
-        parts = [self._coordinates(batch.column(name), name) for name in layout.state]
+        parts, holes = zip(
+            *(self._coordinates(batch.column(name), name) for name in layout.state), strict=True
+        )
+        self._widths.update((name, part.shape[1]) for name, part in zip(layout.state, parts, strict=True))
         rows = CheckedRows(
             states=parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1),
             rewards=rewards,
@@ -82,8 +79,19 @@ class Converter:
         )
         if layout.action is not None:
             rows = rows._replace(**self._taken(batch, ended))
+        if self.missing != "refuse":
+            rows = rows._replace(holes=np.concatenate(holes, axis=1), lost=self._lost)
         self._row += batch.num_rows
         return rows
+
+    def coordinates(self) -> Coordinates:
+        """What the states' coordinates are called, once there were rows: a list's are numbered."""
+        names: list[str] = []
+        for name in self.layout.state or ():
+            width = self._widths[name]
+            names += [name] if width == 1 else [f"{name}_{d}" for d in range(width)]
+        labels = {name: self.labels[name] for name in names if name in self.layout.text}
+        return Coordinates(tuple(names), labels)
 
     def _new_episodes(self, ids: pa.Array[Any]) -> Bools:
         """Where another episode begins, of shape (n,); one that was there before is an error."""
@@ -91,7 +99,7 @@ class Converter:
         from pyarrow import types
 
         name = self.layout.episode
-        ids = _decoded(ids)
+        ids = decoded(ids)
         whole = types.is_integer(ids.type)
         texts = types.is_string, types.is_large_string
         bytes_ = types.is_binary, types.is_large_binary, types.is_fixed_size_binary
@@ -126,14 +134,17 @@ class Converter:
         name = self.layout.reward
         if pa.types.is_null(column.type):
             return np.zeros(len(column)), np.ones(len(column), dtype=np.bool_)
-        ended = _nulls(column)
+        ended = nulls(column)
         if column.null_count:
             self._check_number(column.type, name)
             column = column.fill_null(0)
-        numbers = self._numbers(
+        if self.missing != "refuse" and pa.types.is_floating(column.type):
+            self._lost |= _missing(column)
+            column = pa.array(np.where(self._lost, 0.0, numbers(column)))
+        found = self._numbers(
             column, name, "repair it; an episode's end state has a null reward, which is not the same as nan"
         )
-        return numbers.astype(np.float64, copy=False), ended
+        return found.astype(np.float64, copy=False), ended
 
     def _flags(self, batch: pa.RecordBatch, name: str | None, ended: Bools) -> Bools | None:
         """A column of booleans, or of 0 and 1; only an end row may have none."""
@@ -146,7 +157,7 @@ class Converter:
         if not (whole or types.is_boolean(column.type)):
             self._refuse_type(name, "booleans, or 0 and 1", column.type)
         if column.null_count:
-            lost = _nulls(column) & ~ended
+            lost = nulls(column) & ~ended
             self._refuse(
                 lost, f"{name} must not be null beside a reward", "null", "fill it with true or false"
             )
@@ -181,7 +192,7 @@ class Converter:
     def _actions(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
         """Whole numbers (n,) of one column of numbers or text; (n, k) of several, or of lists, continuous."""
         name = self.layout.action
-        parts = [self._coordinates(batch.column(each), each) for each in self.layout.actions]
+        parts = [self._known(batch.column(each), each) for each in self.layout.actions]
         if not isinstance(name, str) or _is_list(batch.column(name).type):
             return np.concatenate(parts, axis=1).astype(np.float64, copy=False)
         values = parts[0][:, 0]
@@ -195,21 +206,44 @@ class Converter:
         return values.astype(np.int64, copy=False)
 
     def _propensities(self, column: pa.Array[Any], name: str) -> Floats:
-        values: Floats = self._numbers(column, name).astype(np.float64, copy=False)
+        values: Floats = self._known(column, name)[:, 0].astype(np.float64, copy=False)
+        lost = self._lost if self._places is None else self._lost[self._places]
         self._refuse(
-            ~((values > 0.0) & (values <= 1.0)),
+            ~((values > 0.0) & (values <= 1.0) | lost),
             f"{name} must be in (0, 1]",
             lambda at: values[at],
             "give the probability with which the recorded policy took the action that it took",
         )
         return values
 
-    def _coordinates(self, column: Any, name: str) -> npt.NDArray[Any]:
-        """One column as an array (n, width): a number, or a list of them, in each row."""
+    def _known(self, column: Any, name: str) -> npt.NDArray[Any]:
+        """A column that belongs to the reward, as an array (n, width); a row where it is missing is lost."""
+        values, holes = self._coordinates(column, name)
+        places = slice(None) if self._places is None else self._places
+        self._lost[places] |= holes.any(axis=1)
+        return values
+
+    def _coordinates(self, column: Any, name: str) -> tuple[npt.NDArray[Any], Bools]:
+        """One column as an array (n, width), and where values are missing: another is in their place."""
+        column = decoded(column)
+        hole = np.zeros(len(column), dtype=np.bool_)
+        if self.missing != "refuse":
+            hole = _missing(column)
+        if not hole.any():
+            values = self._values(column, name)
+        elif not hole.all():
+            values = self._values(column.take(np.where(hole, hole.argmin(), np.arange(hole.size))), name)
+        else:
+            whole = name in self.layout.text or not _is_fractional(column.type)
+            kind: Any = np.int64 if whole else np.float64
+            values = np.zeros((hole.size, self._widths.get(name, _list_size(column.type))), dtype=kind)
+        return values, np.repeat(hole[:, None], values.shape[1], axis=1)
+
+    def _values(self, column: Any, name: str) -> npt.NDArray[Any]:
+        """One column without missing values as an array (n, width): a value, or a list, in each row."""
         import pyarrow.compute as pc
         from pyarrow import types
 
-        column = _decoded(column)
         if name in self.layout.text:
             return self._codes(column, name)[:, None]
         if not _is_list(column.type):
@@ -238,21 +272,17 @@ class Converter:
 
     def _codes(self, column: pa.Array[Any], name: str) -> Ints:
         """The numbers of the names in a column of text, of shape (n,)."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         if not is_text(column.type):
             self._refuse_type(name, "text, as it is in the first file", column.type)
         self._check_no_nulls(column, name, "fill it in or leave its episode out")
-        known = pa.array(self.labels[name], type=column.type)
-        codes = pc.index_in(column, value_set=known)
+        found, unknown = codes(column, self.labels[name])
         self._refuse(
-            _nulls(codes),
-            f"{name} must be one of the {len(known)} names that were found or given in codes",
+            unknown,
+            f"{name} must be one of the {len(self.labels[name])} names that were found or given in codes",
             lambda at: repr(column[at].as_py()),
             "read the data again if they have changed, or add the name",
         )
-        return codes.to_numpy(zero_copy_only=False).astype(np.int64)
+        return found
 
     def _numbers(
         self,
@@ -262,31 +292,28 @@ class Converter:
         width: int = 1,
     ) -> npt.NDArray[Any]:
         """A column of numbers without nulls: float64 and finite, or int64; ``width`` of them make a row."""
-        from pyarrow import types
-
         self._check_number(column.type, name)
         self._check_no_nulls(column, name, "fill it in or leave its episode out", width)
-        values = column.to_numpy(zero_copy_only=False)
-        if types.is_floating(column.type):
-            floats: Floats = values.astype(np.float64, copy=False)
-            wrong, rule = ~np.isfinite(floats), f"{name} must be finite"
-            self._refuse(wrong, rule, lambda at: floats[at], remedy, width)
-            return floats
+        values = numbers(column)
+        if values.dtype == np.float64:
+            wrong, rule = ~np.isfinite(values), f"{name} must be finite"
+            self._refuse(wrong, rule, lambda at: values[at], remedy, width)
+            return values
         if values.dtype == np.uint64:
             wrong, rule = values > np.iinfo(np.int64).max, f"{name} must fit into 64 bits with a sign"
             self._refuse(wrong, rule, lambda at: values[at], "number the states from 0", width)
         return values.astype(np.int64, copy=False)
 
     def _check_number(self, kind: pa.DataType, name: str) -> None:
-        from pyarrow import types
-
-        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        if not is_numeric(kind):
             named = (*(self.layout.state or ()), self.layout.action)
             self._refuse_type(name, "numbers, or of text in all files" if name in named else "numbers", kind)
 
     def _check_no_nulls(self, column: pa.Array[Any], name: str, remedy: str, width: int = 1) -> None:
         if column.null_count:
-            self._refuse(_nulls(column), f"{name} must not be null", "null", remedy, width)
+            if name in (*(self.layout.state or ()), *self.layout.actions, self.layout.propensity):
+                remedy += ", or say what to do about missing values with missing="
+            self._refuse(nulls(column), f"{name} must not be null", "null", remedy, width)
 
     def _refuse(self, wrong: Bools, rule: str, got: Got, remedy: str, width: int = 1) -> None:
         """Raise for the first wrong entry of the batch; ``width`` of them make a row."""
@@ -309,13 +336,32 @@ def _is_list(kind: pa.DataType) -> bool:
     return types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
 
 
-def _decoded(column: Any) -> Any:
-    """A column as it is where its values stand in a dictionary."""
-    import pyarrow as pa
+def _list_size(kind: Any) -> int:
+    """The width of a column of which nothing is known but its type."""
+    from pyarrow import types
 
-    return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+    return kind.list_size if types.is_fixed_size_list(kind) else 1
 
 
-def _nulls(column: pa.Array[Any]) -> Bools:
-    nulls: Bools = column.is_null().to_numpy(zero_copy_only=False)
-    return nulls
+def _is_fractional(kind: Any) -> bool:
+    """Whether a column's values, or those in its lists, are no whole numbers."""
+    from pyarrow import types
+
+    if _is_list(kind):
+        kind = kind.value_type
+    return not (types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind))
+
+
+def _missing(column: Any) -> Bools:
+    """Where a value is null or nan, or a list is null or holds one, of shape (n,)."""
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    missing = nulls(column)
+    if types.is_floating(column.type):
+        missing |= pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
+    elif _is_list(column.type) and types.is_floating(column.type.value_type):
+        inner = pc.is_null(column.flatten(), nan_is_null=True).to_numpy(zero_copy_only=False)
+        row = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+        missing[row[inner]] = True
+    return missing

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from policyrisk.errors import BadRowError
 from policyrisk.readers.files import PathOrPaths, Table, table_stream
 from policyrisk.readers.layout import Layout, as_layout
+from policyrisk.readers.rows import Missing
 from policyrisk.readers.stream import BATCH_ROWS, Stream
 
 if TYPE_CHECKING:
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
     from pyarrow import csv
 
 _BLOCK = 1 << 22  # bytes of text that are parsed at a time
+# Only an empty cell is null, unless missing values are asked for: a nan must not pass for an episode's end.
+_NULLS, _MISSING = [""], ["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"]
+_WRONG = re.compile(r"column #(\d+): (?:Row #(\d+): )?CSV conversion error to (\w+).*invalid value '(.*)'")
+_KINDS = {"double": "numbers", "bool": "true or false"}
 
 
 def read_csv(
@@ -31,14 +38,17 @@ def read_csv(
     action: str | Sequence[str] | None = "action",
     propensity: str | None = "propensity",
     codes: Mapping[str, Sequence[str]] | None = None,
+    missing: Missing = "refuse",
     batch_rows: int = BATCH_ROWS,
 ) -> Stream:
     """A stream of the episodes in a CSV file with a header, a folder of them or a list of files.
 
     The layout, the arguments and the checks are those of :func:`~policyrisk.readers.parquet.read_parquet`. An
     empty reward stands for null: the row of the end state. Text has no types, so that states are float64, but
-    for columns of names, or of ``true`` and ``false``, at the beginning of the first file; ids are strings,
-    flags are ``true`` or ``false``, or 1 or 0, and a column of numbers that holds actions holds whole ones.
+    for columns of names, of dates (2026-03-31, 2026-03-31 10:30:00), or of ``true`` and ``false``, at the
+    beginning of the first file; ids are strings, flags are ``true`` or ``false``, or 1 or 0, and a column of
+    numbers that holds actions holds whole ones. With ``missing`` "drop" or "last", a cell NA, NaN, null or
+    None is as empty as an empty one.
 
     >>> import tempfile, pathlib; folder = tempfile.TemporaryDirectory()
     >>> path = pathlib.Path(folder.name, "log.csv")
@@ -50,37 +60,63 @@ def read_csv(
     layout = as_layout(
         state, episode, reward, terminated, truncated, step, action=action, propensity=propensity
     )
-    return table_stream(path, "a CSV file with a header", ".csv", _open, layout, batch_rows, codes)
+    nulls = _NULLS if missing == "refuse" else _MISSING
+    opener = partial(_open, nulls=nulls)
+    return table_stream(path, "a CSV file with a header", ".csv", opener, layout, batch_rows, codes, missing)
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Table]:
-    import pyarrow as pa
+def _open(path: Path, nulls: list[str]) -> Iterator[Table]:
     from pyarrow import csv
 
     with csv.open_csv(str(path), _options()) as reader:
         schema = reader.schema
-    flags = {name for name, kind in zip(schema.names, schema.types, strict=True) if pa.types.is_boolean(kind)}
-    yield Table(schema.names, schema.types, partial(_batches, str(path), flags))
+    yield Table(schema.names, schema.types, partial(_batches, str(path), schema, nulls))
 
 
-def _batches(path: str, booleans: set[str], layout: Layout, rows: int) -> Iterator[pa.RecordBatch]:
+def _batches(
+    path: str, schema: pa.Schema, nulls: list[str], layout: Layout, rows: int
+) -> Iterator[pa.RecordBatch]:
     """By blocks of text, whatever the number of rows in them."""
     import pyarrow as pa
     from pyarrow import csv
 
-    texts = {layout.episode, *layout.text}
-    flags = {layout.terminated, layout.truncated, *(booleans & {*(layout.state or ()), *layout.actions})}
-    types = {
-        name: pa.string() if name in texts else pa.bool_() if name in flags else pa.float64()
-        for name in layout.used()
-    }
-    # Only an empty cell is null: a nan must not pass for the end of an episode.
+    read = {*(layout.state or ()), *layout.actions, layout.step}
+
+    def kind(name: str) -> pa.DataType:
+        guessed = schema.field(name).type
+        if name in {layout.episode, *layout.text}:
+            return pa.string()
+        if name in (layout.terminated, layout.truncated):
+            return pa.bool_()
+        dates = pa.types.is_temporal(guessed) or pa.types.is_boolean(guessed)
+        return guessed if name in read and dates else pa.float64()
+
     options = csv.ConvertOptions(
-        column_types=types, include_columns=layout.used(), null_values=[""], strings_can_be_null=True
+        column_types={name: kind(name) for name in layout.used()},
+        include_columns=layout.used(),
+        null_values=nulls,
+        strings_can_be_null=True,
     )
-    with csv.open_csv(path, _options(), convert_options=options) as reader:
-        yield from reader
+    try:
+        with csv.open_csv(path, _options(), convert_options=options) as reader:
+            yield from reader
+    except pa.ArrowInvalid as error:
+        if (found := _WRONG.search(str(error))) is None:
+            raise
+        at, row, wanted, value = found.groups()
+        name = schema.names[int(at)]
+        rule = _KINDS.get(wanted, f"{wanted}s")
+        text = "text is read in columns of the state and of the action alone, as a label"
+        if name in read:
+            text = "a column is a label where all of it is text"
+        if value in _MISSING:
+            text = "say what to do about missing values with missing="
+        raise BadRowError(
+            f"{name} must hold {rule} in every row, got the text {value!r} in "
+            f"{f'row {int(row) - 2}' if row else 'some row'} of {path} (counted from 0); {text}; repair it, "
+            "or name another column"
+        ) from error
 
 
 def _options() -> csv.ReadOptions:

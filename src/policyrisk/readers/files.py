@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 
-from policyrisk._core.arrays import as_count, name_some
+from policyrisk._core.arrays import as_count, check_choice, name_some
+from policyrisk._core.frames import is_text
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError, PolicyRiskError
-from policyrisk.readers.columns import Converter, LabelNames, distinct_names, is_text
+from policyrisk.readers.columns import Converter, LabelNames, distinct_names
 from policyrisk.readers.layout import Layout, match
-from policyrisk.readers.rows import episodes
+from policyrisk.readers.rows import Missing, episodes
 from policyrisk.readers.stream import Piece, Stream
 
 if TYPE_CHECKING:
@@ -71,32 +72,38 @@ class Table(NamedTuple):
     names: Sequence[str]  # of the columns that it has
     types: Sequence[pa.DataType]  # of each of them; in CSV those that its beginning looks like
     batches: Callable[[Layout, int], Iterator[pa.RecordBatch]]  # a layout's columns, about n rows at a time
+    state: tuple[str, ...] | None = None  # the columns of the state, where the table tells
 
 
 Opener = Callable[[Path], AbstractContextManager[Table]]
+_MEMORY = Path("the data frame")  # what a table that is in no file is called
 
 
 def table_stream(
-    path: PathOrPaths,
+    path: PathOrPaths | None,
     kind: str,
     suffix: str,
     open_table: Opener,
     layout: Layout,
     batch_rows: int,
     codes: Mapping[str, Sequence[str]] | None,
+    missing: Missing = "refuse",
     open_whole: Opener | None = None,
 ) -> Stream:
     """A stream over the episodes of some files of one kind; the first file's columns are checked at once.
 
     That file also says which columns of the state, or of the action, hold text. Their names are found out
     when they are first needed, in a pass over these columns of all files, each of them whole
-    (``open_whole``).
+    (``open_whole``). Without a ``path`` there is one table, that of a data frame.
     """
     check_installed("pyarrow", f"reading {kind}")
+    check_choice(missing, "missing", get_args(Missing))
     rows = as_count(batch_rows, "batch_rows", 1)
-    files = find_files(path, suffix)
+    files = [_MEMORY] if path is None else find_files(path, suffix)
     with damage_named(files[0], kind), open_table(files[0]) as table:
         kinds = dict(zip(table.names, table.types, strict=True))
+        if layout.state is None and table.state is not None and {*table.state} <= {*table.names}:
+            layout = replace(layout, state=table.state)
         first = match(layout, table.names, str(files[0]))
         labels_in = (*(first.state or ()), *((first.action,) if isinstance(first.action, str) else ()))
         layout = replace(layout, text=frozenset(name for name in labels_in if is_text(kinds[name])))
@@ -124,9 +131,9 @@ def table_stream(
         for file in files:
             with damage_named(file, kind), open_table(file) as table:
                 found = match(layout, table.names, str(file))
-                converter = Converter(found, str(file), labels())
+                converter = Converter(found, str(file), labels(), missing)
                 batches = (batch for batch in table.batches(found, rows) if batch.num_rows)
-                yield from episodes(map(converter.rows, batches), str(file))
+                yield from episodes(map(converter.rows, batches), str(file), converter.coordinates, missing)
 
     name = str(path if isinstance(path, str | os.PathLike) else files[0])
     if not isinstance(path, str | os.PathLike) and len(files) > 1:
@@ -180,12 +187,6 @@ def damage_named(file: Path, kind: str) -> Iterator[None]:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).strip().rstrip(".")
-        if "CSV conversion error" in reason:
-            raise InvalidInputError(
-                f"columns of {file} must hold what they hold at their beginning (numbers, true and false, or "
-                f"text in the state or the action), got something else ({reason}); repair it, or leave its "
-                "episode out"
-            ) from error
         raise InvalidInputError(
             f"path must be {kind}, got {file}, which is none, or is damaged or half-written ({reason}); "
             "write it again, or leave it out"

@@ -2,14 +2,17 @@
 
 States, and actions (n,), may be text (an array of type U or S). A column of it is a label, numbered as in
 :mod:`policyrisk.readers.columns`, unless all of its texts are numbers. The columns are called ``state``, or
-``state_0``, ``state_1``, … where there are several, and ``action``.
+``state_0``, ``state_1``, … where there are several, and ``action``. A file of :func:`write_npz` has one array
+more where the coordinates have names: ``coordinates``, a text in JSON with these and those of labels.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from policyrisk._core.frames import Coordinates
 from policyrisk._core.records import DAMAGE, write_atomically
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.columns import LabelNames
@@ -24,6 +28,7 @@ from policyrisk.readers.files import check_no_numbers, check_target, is_number
 from policyrisk.readers.stream import Piece, Stream
 from policyrisk.trajectories import ACTION_COLUMNS, COLUMNS, Source, Trajectories, batches
 
+_NAMES = "coordinates"
 _COLUMN = {"states": "state", "actions": "action"}  # what a column of an array that may be text is called
 
 
@@ -124,7 +129,8 @@ def _arrays(file: Path) -> dict[str, npt.NDArray[Any]]:
             pass
         with np.load(file, allow_pickle=False) as archive:
             there = archive.files
-            arrays = {name: archive[name] for name in COLUMNS + ACTION_COLUMNS if name in there}
+            wanted = (*COLUMNS, *ACTION_COLUMNS, _NAMES)
+            arrays = {name: archive[name] for name in wanted if name in there}
     except DAMAGE as error:
         raise InvalidInputError(
             f"path must be an npz file of plain arrays, got {file}, which is none or is damaged ({error}); "
@@ -153,9 +159,30 @@ def _load(file: Path, labels: LabelNames) -> Trajectories:
             parts = [values for each, values in numbers.items() if each.startswith(column)]
             if parts:
                 arrays[name] = parts[0] if arrays[name].ndim == 1 else np.stack(parts, axis=-1)
-        return Trajectories(**arrays)
+        told = arrays.pop(_NAMES, None)
+        columns_of: dict[str, Any] = arrays
+        data = Trajectories(**columns_of)
+        texts = {name: names for name, names in labels.items() if name != _COLUMN["actions"]}
+        if told is None and not texts:
+            return data
+        numbered = ["state"] if data.dim == 1 else [f"state_{d}" for d in range(data.dim)]
+        called = Coordinates(tuple(numbered), texts) if told is None else _told(told, data.dim)
+        return replace(data, coordinates=called)
     except InvalidInputError as error:
         raise InvalidInputError(f"{file}: {error}") from error
+
+
+def _told(text: npt.NDArray[Any], dim: int) -> Coordinates:
+    """The coordinates that a file tells."""
+    try:
+        told = json.loads(str(text[()]))
+        labels = {str(name): tuple(map(str, names)) for name, names in told["labels"].items()}
+        found = Coordinates(tuple(told["names"]), labels)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+        raise InvalidInputError(
+            f"coordinates must be as write_npz writes them, got another text ({error}); leave the array out"
+        ) from error
+    return Coordinates.of(found, dim)
 
 
 def write_npz(data: Source, path: str | os.PathLike[str]) -> None:
@@ -164,4 +191,6 @@ def write_npz(data: Source, path: str | os.PathLike[str]) -> None:
     all_of_it = Trajectories.concatenate(batches(data))
     names = [name for name in COLUMNS + ACTION_COLUMNS if getattr(all_of_it, name) is not None]
     columns = {name: getattr(all_of_it, name) for name in names}
+    if (known := all_of_it.coordinates) is not None:
+        columns[_NAMES] = np.array(json.dumps({"names": known.names, "labels": dict(known.labels)}))
     write_atomically(path, lambda file: np.savez_compressed(file, allow_pickle=False, **columns))

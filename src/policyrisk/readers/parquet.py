@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,6 +18,7 @@ from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.readers.files import PathOrPaths, Table, check_target, damage_named, table_stream
 from policyrisk.readers.layout import USUAL, Layout, as_layout
+from policyrisk.readers.rows import Missing
 from policyrisk.readers.stream import BATCH_ROWS, Stream
 from policyrisk.trajectories import Source, Trajectories, batches
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 _GROUP_ROWS = 1 << 17
 # Pages are read as they are decoded: a row group may be larger than memory.
 _BUFFER = 1 << 20
+_NOTE = b"policyrisk"  # in a file's metadata: which columns are the state's
 _RULES = ("states of one dimension and type", "actions of one kind")
 
 
@@ -42,6 +45,7 @@ def read_parquet(
     action: str | Sequence[str] | None = "action",
     propensity: str | None = "propensity",
     codes: Mapping[str, Sequence[str]] | None = None,
+    missing: Missing = "refuse",
     batch_rows: int = BATCH_ROWS,
     row_groups: tuple[int, int] | None = None,
 ) -> Stream:
@@ -57,11 +61,12 @@ def read_parquet(
     ``episode`` whole numbers or strings; an episode's rows are together, in one file (the same id in another
     file is another episode). Ids are remembered, 8 bytes each, to find one that comes back.
 
-    ``state`` the columns of the state, in this order: numbers, lists of equally many numbers, or text (also
+    ``state`` the columns of the state, in this order: numbers, lists of equally many numbers, booleans (1 is
+    true), dates, times and durations (in days; dates since the beginning of 1970), or text (also
     categories), whose names are numbered 0, 1, … in the order of the alphabet: ``stream.labels`` has them. A
     first pass finds them out, over all files; ``codes`` gives them, as ``{"city": ["Oslo", "Rome"]}``,
-    where they are known. All whole numbers stay whole. None takes the column ``state``, or ``state_0``,
-    ``state_1``, … as :func:`write_parquet` writes them.
+    where they are known. All whole numbers stay whole. None takes those that a file of
+    :func:`write_parquet` tells, else the column ``state``, or ``state_0``, ``state_1``, …
 
     ``reward`` is null only in an episode's last row, which then is the state that it ended in. Without such a
     row, a terminated episode repeats its last state as its end (nothing follows it, so it is never looked
@@ -72,13 +77,19 @@ def read_parquet(
     reward or in the end row. With ``terminated`` alone, an unflagged episode was cut off; with ``truncated``
     alone it terminated; with both, it was cut off.
 
-    ``step`` rises within an episode; None does not check it.
+    ``step`` rises within an episode, numbers or dates; None does not check it.
 
     ``action`` the action that was taken on leaving the state: a column of whole numbers or of text, whose
     names are numbered as the state's, or, for continuous actions, a list of columns or a column of lists.
     ``propensity`` the probability in (0, 1] with which it was taken. End rows have neither. By default they
     are read where there is a column ``action`` or ``actions``, or columns ``action_0``, ``action_1``, …, and
     ``propensity`` or ``action_probability``, unless it is among the others; None leaves them out.
+
+    ``missing`` says what is done about values that are null or nan in the state, the action, the propensity
+    and, before the last row, the reward. "refuse" is an error. "drop" leaves out the episodes that have one.
+    "last" puts the last value of that coordinate in the episode where one of the state is missing, and leaves
+    out the episodes that miss another, or where none came before. Both are counted (``stream.counts``:
+    ``filled``, ``dropped``) and said in a warning (:class:`MissingValuesWarning`).
 
     Rows that break these rules are errors that name file and row. The files are read in record batches
     of about ``batch_rows`` rows, only the columns needed; memory holds a few of them and the longest episode.
@@ -107,6 +118,7 @@ def read_parquet(
         layout,
         batch_rows,
         codes,
+        missing,
         open_whole=partial(_open, row_groups=None),
     )
 
@@ -126,7 +138,17 @@ def _open(path: Path, row_groups: tuple[int, int] | None) -> Iterator[Table]:
 
     with pq.ParquetFile(str(path), buffer_size=_BUFFER, pre_buffer=False) as file:
         schema = file.schema_arrow
-        yield Table(schema.names, schema.types, partial(_batches, file, row_groups))
+        batches = partial(_batches, file, row_groups)
+        yield Table(schema.names, schema.types, batches, _told_state(schema.metadata))
+
+
+def _told_state(metadata: Mapping[bytes, bytes] | None) -> tuple[str, ...] | None:
+    """The columns of the state that :func:`write_parquet` noted; none where it is another's file."""
+    with suppress(ValueError, TypeError):
+        names = json.loads((metadata or {})[_NOTE])["state"] if _NOTE in (metadata or {}) else None
+        if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+            return tuple(names)
+    return None
 
 
 def _batches(
@@ -169,8 +191,9 @@ def write_parquet(data: Source, path: str | os.PathLike[str], *, state: Sequence
     The columns are ``episode`` (from 0), ``step``, ``state_0``, ``state_1``, … (float64 or int64), ``reward``
     (null in each episode's last row, its end state), ``terminated`` and ``truncated`` (true in the row of the
     last reward); of actions ``action`` (int64), or ``action_0``, ``action_1``, … for continuous ones, and
-    ``propensity``, as far as the data have them, null like the reward. ``state`` names the state's columns
-    otherwise. The file is written under a temporary name and renamed when it is complete.
+    ``propensity``, as far as the data have them, null like the reward. The state's columns are called as
+    ``state`` says, or else as the data's coordinates are, with the names of labels, and the file tells which
+    they are. It is written under a temporary name and renamed when it is complete.
 
     >>> import tempfile; folder = tempfile.TemporaryDirectory()
     >>> write_parquet(Trajectories([[3], [1]], [1.0], [1], [False]), f"{folder.name}/log.parquet")
@@ -181,11 +204,6 @@ def write_parquet(data: Source, path: str | os.PathLike[str], *, state: Sequence
     check_installed("pyarrow", "writing Parquet")
     check_target(path, "data.parquet")
     names = as_layout(state, *USUAL).state
-    for name in names or ():
-        if not name or name in USUAL:
-            raise InvalidInputError(
-                f"state must not name a column {name!r}, which another has; choose another name"
-            )
     write_atomically(path, lambda file: _write(data, file, names))
 
 
@@ -231,32 +249,42 @@ def _tables(data: Source, names: Sequence[str] | None) -> Iterator[pa.Table]:
                     "files"
                 )
         kind = this
-        if names is not None and len(names) != batch.dim:
+        if names is None:
+            known = batch.coordinates
+            names = [f"state_{i}" for i in range(batch.dim)] if known is None else known.names
+        if len(names) != batch.dim:
             raise InvalidInputError(
                 f"state must name {batch.dim} columns, one for each coordinate, got {len(names)}: "
                 f"{', '.join(names)}; name each once"
             )
         taken = _taken_columns(batch)
-        for name in set(names or ()) & taken.keys():
-            raise InvalidInputError(
-                f"state must not name a column {name!r}, which the actions have; choose another name"
-            )
-        yield pa.table({**_columns(batch, written, names), **taken})
+        for name in names:
+            if not name or name in USUAL or name in taken:
+                raise InvalidInputError(
+                    f"state must not name a column {name!r}, which another has; choose another name with "
+                    "state="
+                )
+        table = pa.table({**_columns(batch, written, names), **taken})
+        yield table.replace_schema_metadata({_NOTE: json.dumps({"state": list(names)}).encode()})
         written += len(batch)
 
 
-def _columns(data: Trajectories, first: int, names: Sequence[str] | None) -> dict[str, Any]:
+def _columns(data: Trajectories, first: int, names: Sequence[str]) -> dict[str, Any]:
     """The columns of a table; its episodes are numbered from ``first``."""
     import pyarrow as pa
 
-    called = [f"state_{i}" for i in range(data.dim)] if names is None else names
+    states: list[Any] = [np.ascontiguousarray(column) for column in data.states.T]
+    if (known := data.coordinates) is not None:
+        for name, texts in known.labels.items():
+            at = known.names.index(name)
+            states[at] = pa.DictionaryArray.from_arrays(states[at].astype(np.int32), list(texts))
     rows, counts, finals = np.arange(len(data.states)), data.lengths + 1, data.final_rows
     rewards = np.zeros(len(rows))
     rewards[data.visited_rows] = data.rewards
     return {
         "episode": np.repeat(np.arange(first, first + len(data)), counts),
         "step": rows - np.repeat(finals - data.lengths, counts),
-        **{name: np.ascontiguousarray(column) for name, column in zip(called, data.states.T, strict=True)},
+        **dict(zip(names, states, strict=True)),
         "reward": pa.array(rewards, mask=np.isin(rows, finals)),
         "terminated": np.isin(rows, finals[data.terminated] - 1),
         "truncated": np.isin(rows, finals[~data.terminated] - 1),

@@ -17,22 +17,27 @@ what stands there is not looked at. Without an end row,
 
 With ``terminated`` alone, an episode that is not flagged was cut off; with ``truncated`` alone it terminated;
 with both, one that is flagged by neither was cut off (the recording stopped), one flagged by both terminated.
+
+Values may be *missing*, where that is allowed: a state's, for which its last value in the episode can stand,
+and rewards and actions, for which nothing can. An episode with one that nothing stands for is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.frames import Coordinates
 from policyrisk.errors import BadRowError
 from policyrisk.readers.stream import Piece
 from policyrisk.trajectories import Trajectories
 
+Missing = Literal["refuse", "drop", "last"]  # what is done about missing values
 Got: TypeAlias = "str | Callable[[int], object]"  # what was found: a text, or a function of the entry's index
 
 
@@ -56,6 +61,8 @@ class CheckedRows(NamedTuple):
     steps: Floats | Ints | None  # (n,)
     actions: npt.NDArray[Any] | None = None  # (n,) int64 or (n, k) float64, 0 in end rows
     propensities: Floats | None = None  # (n,) in (0, 1], 0 in end rows
+    holes: Bools | None = None  # (n, dim) where a state's value is missing, unless that is refused
+    lost: Bools | None = None  # (n,) where something else is
 
     def some(self, rows: slice) -> CheckedRows:
         """Some of the rows."""
@@ -72,11 +79,21 @@ class CheckedRows(NamedTuple):
         return CheckedRows(*joined)
 
 
-def episodes(parts: Iterable[CheckedRows], file: str) -> Iterator[Piece]:
+def episodes(
+    parts: Iterable[CheckedRows],
+    file: str,
+    coordinates: Callable[[], Coordinates],
+    missing: Missing = "refuse",
+) -> Iterator[Piece]:
     """The episodes of one file's rows, which come in parts of any size.
 
-    The rows of the episode that is not known to be complete are kept until its end has been seen.
+    The rows of the episode that is not known to be complete are kept until its end has been seen. What the
+    states' coordinates are called is asked once there are rows.
     """
+
+    def assembled(rows: CheckedRows, row: int) -> Piece:
+        return _assemble(rows, file, row, coordinates(), missing)
+
     kept: list[CheckedRows] = []
     row = 0  # of the file, where the kept rows begin
     for part in parts:
@@ -86,20 +103,23 @@ def episodes(parts: Iterable[CheckedRows], file: str) -> Iterator[Piece]:
             kept.append(part.some(slice(last)))
         if starts.size:
             if kept:
-                yield _assemble(CheckedRows.join(kept), file, row)
+                yield assembled(CheckedRows.join(kept), row)
                 row += sum(each.new.size for each in kept)
             kept = [part.some(slice(last, None))]
     if kept:
-        yield _assemble(CheckedRows.join(kept), file, row)
+        yield assembled(CheckedRows.join(kept), row)
 
 
-def _assemble(rows: CheckedRows, file: str, row: int) -> Piece:
+def _assemble(rows: CheckedRows, file: str, row: int, coordinates: Coordinates, missing: Missing) -> Piece:
     """Whole episodes as Trajectories; ``row`` is the number of the first row in its file."""
-    first = np.flatnonzero(rows.new)
-    last = np.append(first[1:], rows.new.size) - 1
-    is_last = np.zeros(rows.new.size, dtype=np.bool_)
-    is_last[last] = True
+    first, last, is_last = _bounds(rows)
+    if rows.lost is not None:  # a null reward that is none of an end row, among others
+        rows = rows._replace(lost=rows.lost | (rows.ended & ~is_last), ended=rows.ended & is_last)
     _check_order(rows, is_last, file, row)
+    filled = dropped = 0
+    if rows.holes is not None and rows.lost is not None:
+        rows, filled, dropped = _mended(rows, first, last, missing)
+        first, last, is_last = _bounds(rows)
 
     has_end = rows.ended[last]  # (episodes,)
     final = np.maximum(last - has_end, first)  # the row of the last reward, if there is one
@@ -107,24 +127,58 @@ def _assemble(rows: CheckedRows, file: str, row: int) -> Piece:
     assert flags is not None
     flagged = flags[last] | flags[final]
     terminated = ~flagged if rows.terminated is None else flagged
-    repeats = ~has_end & terminated
-    counted = last - first + repeats  # transitions that are left
+    counted = last - first + ~has_end  # rewards
     kept = counted > 0
 
     times = np.ones(rows.new.size, dtype=np.int64)  # how often each state is taken
-    times[last[repeats]] = 2
-    times[last[~kept]] = 0  # an episode with nothing left has one row
+    times[last[~has_end]] = 2
+    times[last[~kept]] = 0  # an end row alone
     rewarded = ~is_last
-    rewarded[last[repeats]] = True
+    rewarded[last[~has_end]] = True
+    actions, propensities = (
+        None if column is None else column[rewarded] for column in (rows.actions, rows.propensities)
+    )
     data = Trajectories._view(
         np.repeat(rows.states, times, axis=0) if (times != 1).any() else rows.states,
         rows.rewards[rewarded],
         counted[kept],
         terminated[kept],
-        *(None if column is None else column[rewarded] for column in (rows.actions, rows.propensities)),
+        actions,
+        propensities,
+        coordinates,
     )
-    given_up = int((~has_end & ~terminated).sum())
-    return Piece(data, file, given_up, int((~kept).sum()))
+    return Piece(data, file, (~has_end & ~terminated)[kept], int((~kept).sum()), filled, dropped)
+
+
+def _bounds(rows: CheckedRows) -> tuple[Ints, Ints, Bools]:
+    """The first and the last row of each episode (episodes,), and which rows are last ones (n,)."""
+    first = np.flatnonzero(rows.new)
+    last = np.append(first[1:], rows.new.size)[: first.size] - 1
+    is_last = np.zeros(rows.new.size, dtype=np.bool_)
+    is_last[last] = True
+    return first, last, is_last
+
+
+def _mended(rows: CheckedRows, first: Ints, last: Ints, missing: Missing) -> tuple[CheckedRows, int, int]:
+    """Rows without missing values; how many were filled in, and how many episodes were left out."""
+    holes, lost = rows.holes, rows.lost
+    assert holes is not None
+    assert lost is not None
+    filled = np.zeros_like(holes)
+    if missing == "last" and holes.any():
+        n, dim = holes.shape
+        begin = np.repeat(first, last - first + 1)[:, None]  # (n, 1)
+        known = np.where(holes, -1, np.arange(n)[:, None])
+        source = np.maximum(np.maximum.accumulate(known, axis=0), begin)  # the last row that has a value
+        rows = rows._replace(states=rows.states[source, np.arange(dim)])
+        left = holes[source, np.arange(dim)]  # nothing came before
+        filled, holes = holes & ~left, left
+    broken = np.logical_or.reduceat(lost | holes.any(axis=1), first)  # (episodes,)
+    stays = np.repeat(~broken, last - first + 1)
+    if broken.any():
+        columns: list[Any] = [None if column is None else column[stays] for column in rows]
+        rows = CheckedRows(*columns)
+    return rows, int(filled[stays].sum()), int(broken.sum())
 
 
 def _check_order(rows: CheckedRows, is_last: Bools, file: str, row: int) -> None:

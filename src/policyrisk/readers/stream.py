@@ -8,6 +8,8 @@ Some episodes give something up, which is counted and never silent:
 
     given up    last transitions of cut-off episodes whose end state was not recorded
     vanished    episodes of which no transition is left
+    filled      missing values of states that the last known one stands for (``missing="last"``)
+    dropped     episodes that were left out because of missing values
 """
 
 from __future__ import annotations
@@ -17,9 +19,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from policyrisk._core.arrays import Bools
+from policyrisk._core.frames import Coordinates
 from policyrisk._core.text import plural
-from policyrisk.errors import EmptyDataError, InvalidInputError, MismatchError, UnrecordedEndWarning
-from policyrisk.trajectories import Trajectories
+from policyrisk.errors import (
+    EmptyDataError,
+    InvalidInputError,
+    MismatchError,
+    MissingValuesWarning,
+    UnrecordedEndWarning,
+)
+from policyrisk.trajectories import TimeLimit, Trajectories, as_time_limit
 
 BATCH_ROWS = 1 << 16  # states in a batch: some MB, and enough that Python's share of the time is small
 
@@ -29,8 +39,20 @@ class Piece(NamedTuple):
 
     data: Trajectories
     where: str
-    given_up: int = 0
+    unknown: Bools | None = None  # (episodes,) where x_T was not recorded, and any state stands in its place
     vanished: int = 0
+    filled: int = 0
+    dropped: int = 0
+
+    def known(self, limit: int | None) -> tuple[Trajectories, int]:
+        """The episodes without what their unknown ends take with them, up to a limit; how many gave up."""
+        data, unknown = self.data, self.unknown
+        if limit is not None:
+            short = 0 if unknown is None else int((unknown & (data.lengths < limit)).sum())
+            return data._until(limit, unknown), short
+        if unknown is None or not unknown.any():
+            return data, 0
+        return data._shortened(data.lengths - unknown), int(unknown.sum())
 
 
 @dataclass(frozen=True)
@@ -42,6 +64,8 @@ class Counts:
     cut_off: int  # episodes among them that did not terminate
     given_up: int  # last transitions that were given up, their end state being unknown
     vanished: int  # episodes that are not among those given out, having no transition left
+    filled: int = 0  # missing values that the last known one stands for
+    dropped: int = 0  # episodes that are not among those given out, for what they miss
 
 
 class Stream:
@@ -54,7 +78,7 @@ class Stream:
     >>> stream.load()
     Trajectories(2 episodes, 2 terminated, 4 transitions, dim 1)
     >>> stream.counts
-    Counts(episodes=2, transitions=4, cut_off=0, given_up=0, vanished=0)
+    Counts(episodes=2, transitions=4, cut_off=0, given_up=0, vanished=0, filled=0, dropped=0)
     """
 
     def __init__(
@@ -64,6 +88,8 @@ class Stream:
         batch_rows: int = BATCH_ROWS,
         labels: Callable[[], Mapping[str, tuple[str, ...]]] = dict,
         state_columns: tuple[str, ...] = (),
+        *,
+        time_limit: TimeLimit | None = None,
     ) -> None:
         self.name = name
         self.state_columns = state_columns  # their names; none where they have none
@@ -72,38 +98,56 @@ class Stream:
         self._parts = parts
         self._counts: Counts | None = None
         self._warned = False
+        self._limit = time_limit
+        self.coordinates: Coordinates | None = None  # the states', once something was read
 
     def __iter__(self) -> Iterator[Trajectories]:
-        episodes = transitions = cut_off = given_up = vanished = 0
+        limit = self.time_limit
+        episodes = transitions = cut_off = given_up = vanished = filled = dropped = 0
         first: Piece | None = None
         pending: list[Trajectories] = []
         rows = 0
         for part in self._parts():
-            given_up += part.given_up
-            vanished += part.vanished
-            if not len(part.data):
+            data, lost = part.known(limit)
+            given_up += lost
+            vanished += part.vanished + len(part.data) - len(data)
+            filled += part.filled
+            dropped += part.dropped
+            if not len(data):
                 continue
             first = part if first is None else first
             _check_alike(first, part)
-            episodes += len(part.data)
-            transitions += part.data.transitions
-            cut_off += int((~part.data.terminated).sum())
-            pending.append(part.data)
-            rows += len(part.data.states)
+            self.coordinates = data.coordinates
+            episodes += len(data)
+            transitions += data.transitions
+            cut_off += int((~data.terminated).sum())
+            pending.append(data)
+            rows += len(data.states)
             if rows >= self.batch_rows:
                 batch, pending, rows = _merge(pending), [], 0
                 yield batch
         if pending:
             yield _merge(pending)
-        self._counts = counts = Counts(episodes, transitions, cut_off, given_up, vanished)
+        self._counts = counts = Counts(episodes, transitions, cut_off, given_up, vanished, filled, dropped)
         if not episodes:
             raise EmptyDataError(
                 f"{self.name} must hold at least one episode with a transition, got none"
                 + (f" ({plural(vanished, 'episode')} without one)" if vanished else "")
+                + (f" ({plural(dropped, 'episode')} left out, with values missing)" if dropped else "")
                 + "; check that it is the file or folder you meant"
             )
-        if counts.given_up + counts.vanished and not self._warned:
-            self._warned = True  # once for each stream: estimators take several passes
+        if self._warned:
+            return
+        self._warned = True  # once for each stream: estimators take several passes
+        if filled + dropped:
+            warnings.warn(
+                f"{self.name}: {plural(filled, 'missing value')} filled in by the last known one, and "
+                f"{plural(dropped, 'episode')} of {episodes + vanished + dropped} left out, with values "
+                "missing; what is missing may depend on how episodes go",
+                MissingValuesWarning,
+                stacklevel=2,
+            )
+        if counts.given_up + counts.vanished:
             gone = f", and {plural(counts.vanished, 'episode')} with nothing left" if counts.vanished else ""
             warnings.warn(
                 f"{self.name}: {plural(counts.given_up, 'last transition')} given up, of cut-off episodes "
@@ -111,6 +155,25 @@ class Stream:
                 UnrecordedEndWarning,
                 stacklevel=2,
             )
+
+    @property
+    def time_limit(self) -> int | None:
+        """The time limit that is the episodes' end; "end" is found out in a pass of its own, once."""
+        if self._limit is not None and not isinstance(self._limit, int):
+            lengths = ((part.data.lengths, part.data.terminated) for part in self._parts())
+            self._limit = as_time_limit(self._limit, lengths)
+        return self._limit
+
+    def with_time_limit(self, limit: TimeLimit = "end") -> Stream:
+        """The stream of the task that ends after ``limit`` steps: see :meth:`Trajectories.with_time_limit`.
+
+        Where the end state of an episode that reached the limit was not recorded, nothing is given up, since
+        nothing comes after it.
+        """
+        limit = limit if limit == "end" else as_time_limit(limit, ())
+        return Stream(
+            self.name, self._parts, self.batch_rows, self._labels, self.state_columns, time_limit=limit
+        )
 
     def load(self) -> Trajectories:
         """All episodes, in memory."""

@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from policyrisk._core import records
 from policyrisk._core.arrays import Bools, Floats, Seed, as_number, as_states, check_choice, check_shape
+from policyrisk._core.frames import Coordinates, frame_like, is_frame
 from policyrisk._core.records import record
 from policyrisk._core.text import plural
 from policyrisk.errors import (
@@ -67,7 +68,8 @@ class RiskFunction:
     """J̃, M̃ and Ṽ at any state, with error bars where the estimator gave them.
 
     ``w_mean`` and ``w_second`` are the paper's w_J and w_M (w_V for the direct variance). States x are of
-    shape (n, dim), or (n,) for dimension 1.
+    shape (n, dim), or (n,) for dimension 1, or a data frame (pandas, Polars, Arrow) whose columns have the
+    names of the state's ``coordinates``, in any order and among others.
 
     >>> import policyrisk as pr
     >>> chain = pr.domains.walk(n=30, p=0.7)
@@ -89,6 +91,7 @@ class RiskFunction:
     starts: StartSums | None = None  # of the data that were fitted, where the estimator went over them
     misfit: Misfit | None = None  # what features cannot express, where held-out episodes told
     completed: CompletedReturns | None = None  # of the same data
+    coordinates: Coordinates | None = None  # the names of the state's, where the data had names
 
     def __post_init__(self) -> None:
         check_choice(self.variance_method, "variance_method", get_args(VarianceMethod))
@@ -120,7 +123,11 @@ class RiskFunction:
         >>> bool(both.variance([3]) == table.variance([3]))
         True
         """
-        return cls(**mixture.mixed_fields(members, mean_shares, variance_shares), misfit=misfit)
+        fields = mixture.mixed_fields(members, mean_shares, variance_shares)
+        called = members[0].coordinates
+        if any(member.coordinates != called for member in members):
+            called = None
+        return cls(**fields, misfit=misfit, coordinates=called)
 
     @property
     def facts(self) -> Provenance:
@@ -210,15 +217,15 @@ class RiskFunction:
         Of estimates by :class:`policyrisk.LSTDQ`; the module :mod:`policyrisk.risk.action_estimates` says
         how it is counted.
         """
-        return action_estimates.covered(self, as_states(x, "x"))
+        return action_estimates.covered(self, self._states(x))
 
     def action_mean(self, x: npt.ArrayLike, a: npt.ArrayLike) -> Floats:
         """The mean of taking action a first (one, or one for each state) and then the target, (n,)."""
-        return action_estimates.pair_estimates(self, as_states(x, "x"), a)[0]
+        return action_estimates.pair_estimates(self, self._states(x), a)[0]
 
     def action_variance(self, x: npt.ArrayLike, a: npt.ArrayLike) -> Floats:
         """The variance of taking action a first (one, or one for each state) and then the target, (n,)."""
-        return action_estimates.pair_estimates(self, as_states(x, "x"), a)[1]
+        return action_estimates.pair_estimates(self, self._states(x), a)[1]
 
     def standard_error(self, x: npt.ArrayLike, of: Quantity = "variance") -> Floats:
         """The standard error of a quantity at x, of shape (n,), nan where the quantity is."""
@@ -361,7 +368,7 @@ class RiskFunction:
 
     def start_sums(self, starts: npt.ArrayLike, *, weights: npt.ArrayLike | None = None) -> StartSums:
         """What a summary over ``starts`` (n, dim) is made of; it adds."""
-        states = as_states(starts, "starts")
+        states = self._states(starts, "starts")
         return StartSums.of(self._parts(states), start_weights(weights, len(states)))
 
     def completed_sums(self, data: Trajectories) -> CompletedReturns:
@@ -420,6 +427,34 @@ class RiskFunction:
         size = max(self.features.size, self.second_features.size)
         parts = replace(self, misfit=None)._parts  # the misfit widens intervals, which are not asked for
         return check_features(parts, bars, self.provenance, data, test, size)
+
+    def to_frame(self, x: npt.ArrayLike, level: float = 0.95) -> Any:
+        """The states x, and what is estimated at them, as a data frame: a row for each, in their order.
+
+        After the state's coordinates come mean, variance, std and sharpe, each with the ends of its interval
+        (``mean_low``, ``mean_high``, …) where there are error bars, and the episodes behind them. It is a
+        frame of pandas (with x's index), or of Polars or Arrow where x is one.
+
+        >>> import policyrisk as pr
+        >>> data = pr.domains.walk(n=3, p=0.7).sample(0, episodes=500, seed=1)
+        >>> pr.LSTD(pr.Tabular(3)).fit(data).to_frame([0, 2])[["state", "mean", "mean_low"]].round(2)
+           state  mean  mean_low
+        0    0.0 -5.73     -6.03
+        1    2.0 -2.08     -2.27
+        """
+        states = self._states(x)
+        dim = states.shape[1]
+        numbered = ("state",) if dim == 1 else tuple(f"state_{d}" for d in range(dim))
+        found: dict[str, Floats] = {}
+        quantities: tuple[Quantity, ...] = ("mean", "variance", "std", "sharpe")
+        for of in quantities:
+            found[of] = getattr(self, of)(states)
+            if self.error_bars is not None:
+                low, high = self.interval(states, of, level).T
+                found |= {f"{of}_low": low, f"{of}_high": high}
+        found["episodes"] = self.episodes(states)
+        called = self.coordinates or Coordinates(numbered)
+        return frame_like(x, called.columns(states), found)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to an npz file with a version and a checksum; see :func:`RiskFunction.load`."""
@@ -494,7 +529,19 @@ class RiskFunction:
 
     def _parts(self, x: npt.ArrayLike, width: int = 0) -> Iterator[StateEstimates]:
         """The estimates at x in order, at least one part; a state takes ``width`` more numbers."""
-        return estimates_in_parts(self, as_states(x, "x"), width)
+        return estimates_in_parts(self, self._states(x), width)
+
+    def _states(self, x: Any, name: str = "x") -> Floats:
+        """States (n, dim); those of a data frame by the names of its columns."""
+        if not is_frame(x):
+            return as_states(x, name)
+        if self.coordinates is None:
+            raise InvalidInputError(
+                f"{name} must be an array where the estimate does not know the names of the state's columns, "
+                f"got a {type(x).__name__}; pass its columns in the order of the data's, as in "
+                "x[['a', 'b']].to_numpy(), or fit to data that have names (Trajectories.from_frame)"
+            )
+        return self.coordinates.states(x, name)
 
     def _refuse_of_target(self, what: str) -> None:
         if isinstance(self.features, PolicyFeatures):

@@ -23,13 +23,14 @@ that fall slowly, power in (½, 1). δ_J and δ_M always use the iterate itself.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, as_count, as_number, check_choice, readonly
 from policyrisk._core.text import plural
-from policyrisk.errors import GivenUpWarning, ImproperPolicyError, InvalidInputError, SolverError
+from policyrisk.errors import ALL_CUT_OFF, GivenUpWarning, ImproperPolicyError, InvalidInputError, SolverError
 from policyrisk.features import Features, as_features
 from policyrisk.features.protocol import outside
 from policyrisk.risk import Provenance, RiskFunction
@@ -41,7 +42,7 @@ from policyrisk.td.episode_rows import EpisodeRows, episode_rows, feature_rows
 from policyrisk.td.learned import Iterate, Learned, VisitCounts
 from policyrisk.td.stability import check_finite, largest_stable_step
 from policyrisk.td.step_size import StepSize
-from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
+from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable, coordinates_of
 
 Update: TypeAlias = Literal["episode", "step"]
 
@@ -112,7 +113,7 @@ class TD:
         if self.discount == 1.0 and learned.terminated == 0:
             raise ImproperPolicyError(
                 f"with discount=1 some episode must terminate (Assumption 1: proper policy), got "
-                f"{learned.episodes} episodes, all cut off; gather episodes that end, or use discount < 1"
+                f"{learned.episodes} episodes, all cut off; {ALL_CUT_OFF}"
             )
         if learned.shortened > LOST_MOST * learned.episodes:
             warnings.warn(
@@ -124,7 +125,7 @@ class TD:
                 stacklevel=2,
             )
         self._learned = learned
-        return self.risk
+        return replace(self.risk, coordinates=coordinates_of(data))
 
     def partial_fit(self, more: Source) -> RiskFunction:
         """Learn on from more episodes, each read once; the estimate of everything so far.
@@ -136,7 +137,7 @@ class TD:
                 learned = self._start(batch) if self._learned is None else self._learned.copy()
                 self._learn(learned, batch)
                 self._learned = learned
-        return self.risk
+        return replace(self.risk, coordinates=coordinates_of(more))
 
     @property
     def risk(self) -> RiskFunction:

@@ -1,0 +1,5 @@
+"""What of pandas is used here."""
+
+from typing import Any
+
+DataFrame: Any
