@@ -62,6 +62,16 @@ def coordinate_names(env: gym.Env[Any, Any]) -> tuple[str, ...] | None:
     return names if names is not None and len(names) == size else None
 
 
+def names_of_parts(env: Any) -> tuple[str, ...] | None:
+    """The same for a vector environment, where its parts can be looked at, and change nothing on the way."""
+    import gymnasium as gym
+
+    parts, space = getattr(env, "envs", None), env.single_observation_space
+    if isinstance(parts, Sequence) and isinstance(parts[0], gym.Env) and parts[0].observation_space == space:
+        return coordinate_names(parts[0])
+    return _parts(space)
+
+
 def _size(space: Any) -> int:
     from gymnasium import spaces
 

@@ -22,6 +22,7 @@ from policyrisk._core.imports import check_installed
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys, stream
 from policyrisk.errors import InvalidInputError
+from policyrisk.simulation.coordinates import coordinate_names, names_of_parts
 from policyrisk.simulation.lanes import SingleLanes, VectorLanes, run_lanes
 from policyrisk.simulation.recorder import EpisodeRecorder
 from policyrisk.simulation.registration import register
@@ -87,6 +88,9 @@ def rollout(
     coordinates of others. By default arrays are flattened, the parts of a Dict stand side by side, and
     Discrete observations stay whole numbers.
 
+    The coordinates are called what the environment calls them, where it does
+    (:mod:`policyrisk.simulation.coordinates`) and there is no project: ``data.coordinates``.
+
     ``max_steps`` cuts episodes off that are longer, in addition to the environment's own limit; without
     either, an episode without an end runs until it is interrupted. An episode that both terminates and is
     truncated has terminated. The observation that an episode ended in is its last state.
@@ -95,6 +99,8 @@ def rollout(
     >>> data = rollout("CartPole-v1", lambda x: x[:, 2] + 0.3 * x[:, 3] > 0, episodes=20, seed=1)
     >>> data
     Trajectories(20 episodes, ... terminated, ... transitions, dim 4, actions)
+    >>> data.coordinates.names
+    ('cart_position', 'cart_velocity', 'pole_angle', 'pole_velocity')
     >>> one = rollout("CartPole-v1", lambda x: x[:, 2] + 0.3 * x[:, 3] > 0, episodes=20, seed=1, num_envs=1)
     >>> np.array_equal(data.states, one.states)
     True
@@ -165,7 +171,7 @@ def run_episodes(
     )
     record = EpisodeRecorder(len(numbers))
     run_lanes(lanes, len(numbers), record, max_steps, done)
-    return record.trajectories()
+    return record.trajectories(coordinate_names(envs[0]) if project is None else None)
 
 
 def _run_vector(
@@ -200,7 +206,7 @@ def _run_vector(
     )
     record = EpisodeRecorder(episodes)
     run_lanes(lanes, episodes, record, max_steps, done)
-    return record.trajectories()
+    return record.trajectories(names_of_parts(env) if project is None else None)
 
 
 def _mode(env: VectorEnv[Any, Any, Any] | GymnasiumForm) -> AutoresetMode:

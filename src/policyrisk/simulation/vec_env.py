@@ -59,6 +59,7 @@ class GymnasiumForm:
         from gymnasium.vector import AutoresetMode
 
         self._env, self.num_envs = env, int(env.num_envs)
+        self.envs = getattr(env, "envs", None) if not hasattr(env, "venv") else None
         self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
 
