@@ -184,6 +184,18 @@ CASES = {
         "P must be (actions, n, n)",
         "MarkovChain(P, r)",
     ),
+    "MDP with the axes of QuantEcon": (
+        lambda: pr.MarkovChain.from_mdp(np.swapaxes([P2, P2, P2], 0, 1), [1, 1], [0, 0]),
+        InvalidInputError,
+        "got (2, 3, 2), whose axes are swapped: (x, a, y)",
+        "numpy.swapaxes(P, 0, 1)",
+    ),
+    "MDP with the axes of QuantEcon, in lists": (
+        lambda: pr.MDP(np.swapaxes([P2, P2, P2], 0, 1).tolist(), [1, 1]),
+        InvalidInputError,
+        "got (2, 3, 2), whose axes are swapped: (x, a, y)",
+        "numpy.swapaxes(P, 0, 1)",
+    ),
     "MDP with matrices of different sizes": (
         lambda: pr.MarkovChain.from_mdp([sp.csr_array(P2), sp.csr_array((3, 3))], [1, 1], [0, 0]),
         InvalidInputError,

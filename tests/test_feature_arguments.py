@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import shutil
+import sys
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from policyrisk.errors import InvalidInputError
+from policyrisk.domains import walk
+from policyrisk.errors import InvalidInputError, PolicyRiskError
 from policyrisk.features import (
     BinaryFeatures,
     Features,
@@ -23,6 +27,8 @@ from policyrisk.features import (
     register,
     registry,
 )
+from policyrisk.lstd import LSTD
+from policyrisk.risk import RiskFunction
 
 
 def two_columns(states):
@@ -156,9 +162,58 @@ def test_from_spec_needs_the_arguments():
         from_spec({"kind": "Tabular", "lenght": 3})
 
 
-def test_functions_have_no_spec():
-    with pytest.raises(InvalidInputError, match=r"write a class with size, a call and spec\(\)"):
-        FunctionFeatures(two_columns).spec()
+def test_functions_without_a_name_have_no_spec():
+    for function in (lambda states: states, Mine(3).__call__):
+        with pytest.raises(InvalidInputError, match=r"module, .* or write a class with size, a call and spec"):
+            FunctionFeatures(function).spec()
+
+
+def test_a_function_is_saved_by_its_name(tmp_path, monkeypatch):
+    """And imported when it is asked for its features, if it still gives the same."""
+    module = "own_edges_of_the_test"
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / f"{module}.py"
+    file.write_text("import numpy as np\n\n\ndef edges(x):\n    return np.hstack([x, x > 0.5])\n")
+    phi = FunctionFeatures.named(f"{module}:edges")
+    assert phi == FunctionFeatures(sys.modules[module].edges)
+    x = np.array([[0.2], [0.7]])
+    value = phi(x)
+    risk = LSTD(phi).fit(walk(5, 0.7).sample(0, episodes=100, seed=0))
+    risk.save(tmp_path / "r.npz")
+    spec = json.loads(json.dumps(phi.spec()))
+
+    monkeypatch.delitem(sys.modules, module)
+    again, loaded = from_spec(spec), RiskFunction.load(tmp_path / "r.npz")
+    assert module not in sys.modules
+    assert (again, again.size, hash(again)) == (phi, 2, hash(phi))
+    np.testing.assert_array_equal(again(x), value)
+    np.testing.assert_array_equal(loaded.mean([[0], [3]]), risk.mean([[0], [3]]))
+    assert again.spec() == spec
+
+    changed = "got one that gives something else at"
+    gone = f"function {module}:edges must be there .* no module '{module}' here .*; go to the folder"
+    for text, message in (("def edges(x):\n    return [[1.0, 2.0]] * len(x)\n", changed), (None, gone)):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        file.unlink()
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        if text is not None:
+            file.write_text(text)
+        importlib.invalidate_caches()
+        with pytest.raises(PolicyRiskError, match=message):
+            from_spec(spec)(x)
+
+
+@pytest.mark.parametrize("name", ["os:system", "subprocess:call", "__main__:f", "numpy", "a b:c", "os.path:join"])
+def test_a_file_names_no_function_of_python_itself(name):
+    with pytest.raises(InvalidInputError, match="must name a function of a module of yours"):
+        from_spec({"kind": "FunctionFeatures", "name": name, "size": 2, "probe": None})
+
+
+def test_names_of_functions_are_checked():
+    with pytest.raises(InvalidInputError, match="name must be module:name"):
+        FunctionFeatures(two_columns, name="edges")
+    with pytest.raises(InvalidInputError, match="the module 'numpy' has no 'edges'"):
+        FunctionFeatures.named("numpy:edges")
 
 
 @pytest.mark.parametrize(

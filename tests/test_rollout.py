@@ -1,6 +1,7 @@
 """Rollouts of Gymnasium environments: the same episodes however many run side by side, none of them lost."""
 
 import sys
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -11,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError, MissingPackageError
+from policyrisk.simulation.coordinates import coordinate_names
 from policyrisk.simulation.rollouts import episode_seed, run_episodes, seed_key
 from policyrisk.simulation.spaces import as_policy
 
@@ -302,11 +304,31 @@ class Shaped(gym.Env):
         ("multi", np.array([[0, 4], [1, 4], [2, 4]])),
         ("image", np.array([[0] * 4, [1] * 4, [2] * 4])),
         ("matrix", np.array([[0.0, 1, 2, 3], [1, 1, 2, 3], [2, 1, 2, 3]])),
+        ("dict", np.array([[0.0, 0, 0], [1, 0, 0], [2, 0, 0]])),
     ],
 )
 def test_observations_that_are_arrays(kind, states):
-    data = pr.rollout(lambda: Shaped(kind), zeros, episodes=3, num_envs=2)
+    policy = (lambda batch: zeros(batch["at"])) if kind == "dict" else zeros
+    data = pr.rollout(lambda: Shaped(kind), policy, episodes=3, num_envs=2)
     np.testing.assert_array_equal(data.states, np.tile(states, (3, 1)), strict=True)
+
+
+def test_images_are_refused():
+    class Picture(Shaped):
+        def __init__(self):
+            super().__init__("image")
+            self.observation_space = spaces.Box(0, 255, (32, 32, 3), np.uint8)
+
+        def observe(self):
+            return np.full((32, 32, 3), self.at, np.uint8)
+
+    message = r"coordinates of a state, got an image of shape \(32, 32, 3\), .* 3072 columns; .* project="
+    with pytest.raises(InvalidInputError, match=message):
+        pr.rollout(Picture, zeros, episodes=2)
+    flat = pr.rollout(Picture, zeros, episodes=2, project=lambda batch: batch.reshape(len(batch), -1))
+    assert flat.dim == 3072
+    seen = pr.rollout(Picture, zeros, episodes=2, project=lambda batch: batch.mean(axis=(1, 2, 3)))
+    assert seen.states.tolist() == [[0.0], [1.0], [2.0]] * 2
 
 
 def test_projections():
@@ -331,7 +353,7 @@ def test_projections():
 @pytest.mark.parametrize(
     ("kind", "project", "message"),
     [
-        ("dict", None, "observations must be an array, got a dict of 'at', 'goal'; pass project"),
+        ("dict", lambda batch: batch, "must be an array, got a dict of 'at', 'goal'; pass project"),
         ("tuple", None, "observations must be an array, got a tuple of 2 parts; pass project"),
         ("text", None, "observations must be"),
         (
@@ -414,6 +436,40 @@ def test_answers_of_the_wrong_shape(space, policy, message):
         pr.rollout(lambda: Shaped("discrete", space), policy, episodes=3)
 
 
+@pytest.mark.parametrize("policy", [lambda x: int(x[1] > 0), lambda x: 1 if x[0] > 0.5 else 0])
+def test_a_policy_for_one_observation_is_told_so(policy):
+    message = r"must take a batch of observations, here of shape \(3, 2\), .*Error.* wrap it as lambda batch"
+    with pytest.raises(InvalidInputError, match=message):
+        pr.rollout(NoisySteps, policy, episodes=3)
+    wrapped = pr.rollout(NoisySteps, lambda batch: np.array([policy(x) for x in batch]), episodes=3, seed=0)
+    assert len(wrapped) == 3
+
+
+def test_a_failure_of_the_policys_own_stays_what_it_is():
+    with pytest.raises(ZeroDivisionError):
+        pr.rollout(NoisySteps, lambda x: 1 / 0, episodes=3)
+
+
+class Started(NoisySteps):
+    """Begins in the state that it is asked for."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        return (observation if options is None else np.array(options["state"], float)), info
+
+
+@pytest.mark.parametrize("policy", [choose, lambda x: np.zeros(len(x), int)])
+def test_a_policy_for_a_batch_is_told_so_by_monte_carlo(policy):
+    message = r"policy must (take one observation|return an action of shape \(\)).* policy\(x\[None\]\)\[0\]"
+    with pytest.raises(InvalidInputError, match=message):
+        pr.monte_carlo(Started(), policy, [[0.0, 5.0]], episodes=2)
+    found = pr.monte_carlo(Started(), lambda x: policy(x[None])[0], [[0.0, 0.5]], episodes=2, seed=0)
+    model = pr.monte_carlo(
+        Started(), Model(lambda x: (policy(x[None])[0], None)), [[0.0, 0.5]], episodes=2, seed=0
+    )
+    assert found.mean.tolist() == model.mean.tolist()
+
+
 class Model:
     """A policy in the manner of Stable-Baselines3."""
 
@@ -441,6 +497,174 @@ def test_an_object_with_predict():
         pr.rollout(NoisySteps, Model(choose), episodes=1)
     with pytest.raises(InvalidInputError, match="policy must be a function from a batch"):
         pr.rollout(NoisySteps, 0, episodes=1)
+    drawing = Model()
+    pr.rollout(NoisySteps, drawing, episodes=2, deterministic=False)
+    assert set(drawing.asked) == {False}
+    with pytest.raises(InvalidInputError, match="deterministic must be left out for a policy that is a func"):
+        pr.rollout(NoisySteps, choose, episodes=2, deterministic=False)
+
+
+# --- Stable-Baselines3's vector environments, in its manner ------------------------------------------
+
+
+class VecSteps:
+    """A VecEnv: parts that reset themselves in the step that ends an episode."""
+
+    def __init__(self, n, make=NoisySteps, limit=None):
+        self.envs, self.num_envs, self.limit = [make() for _ in range(n)], n, limit
+        self.observation_space, self.action_space = self.envs[0].observation_space, self.envs[0].action_space
+        self.seeds = [None] * n
+
+    def seed(self, seed):
+        self.seeds = [seed + i for i in range(self.num_envs)]
+
+    def reset(self):
+        self.lengths = [0] * self.num_envs
+        return np.array([env.reset(seed=seed)[0] for env, seed in zip(self.envs, self.seeds, strict=True)])
+
+    def step_async(self, actions):
+        self.actions = actions
+
+    def step_wait(self):
+        rows = [self._step(i) for i in range(self.num_envs)]
+        observations, rewards, done, infos = zip(*rows, strict=True)
+        return np.array(observations), np.array(rewards), np.array(done), infos
+
+    def _step(self, i):
+        observation, reward, ended, _, _ = self.envs[i].step(self.actions[i])
+        self.lengths[i] += 1
+        cut = not ended and self.lengths[i] == self.limit
+        info = {}
+        if ended or cut:
+            info = {"terminal_observation": observation, "TimeLimit.truncated": cut}
+            observation, _ = self.envs[i].reset()
+            self.lengths[i] = 0
+        return observation, np.float32(reward), ended or cut, info
+
+    def step(self, actions):
+        self.step_async(actions)
+        return self.step_wait()
+
+    def env_method(self, name):
+        raise NotImplementedError
+
+
+class VecScale:
+    """VecNormalize: observations less 3 and halved, cut at ±1; rewards by a tenth."""
+
+    def __init__(self, venv):
+        self.venv = venv
+
+    def __getattr__(self, name):
+        return getattr(self.venv, name)
+
+    def normalize_obs(self, observations):
+        return np.clip((observations - 3) / 2, -1, 1)
+
+    def step_wait(self):
+        observations, rewards, done, infos = self.venv.step_wait()
+        return self.normalize_obs(observations), rewards / 10, done, infos
+
+
+class VecAround:
+    """Some wrapper, which hands on what is inside of it."""
+
+    def __init__(self, venv):
+        self.venv = venv
+
+    def __getattr__(self, name):
+        return getattr(self.venv, name)
+
+
+@pytest.mark.parametrize("limit", [None, 7])
+def test_a_vec_env(limit):
+    key = seed_key(5)
+    data = pr.rollout(VecSteps(3, limit=limit), choose, episodes=8, seed=5)
+    lanes = []
+    for i in range(3):  # each part by hand, one episode after the other
+        seeds = [episode_seed(key, 0) + i] + [None] * (len(range(i, 8, 3)) - 1)
+        lanes.append(by_hand(NoisySteps(), choose, seeds, limit))
+    by_number = pr.Trajectories.concatenate([lanes[k % 3][k // 3] for k in range(8)])
+    assert_same(data, replace(by_number, rewards=by_number.rewards.astype(np.float32)))
+    assert data.terminated.all() == (limit is None)
+    with pytest.raises(InvalidInputError, match="max_steps must be None for a vector environment that reset"):
+        pr.rollout(VecSteps(2), choose, episodes=2, max_steps=3)
+    with pytest.raises(InvalidInputError, match="num_envs must be 2 for the environment"):
+        pr.rollout(VecSteps(2), choose, episodes=2, num_envs=3)
+
+
+def test_vec_normalize_is_for_the_policy_alone():
+    seen = []
+
+    def policy(observations):
+        seen.append(observations)
+        return (observations[:, 0] > 0).astype(int)
+
+    data = pr.rollout(VecScale(VecSteps(3)), policy, episodes=8, seed=5)
+    assert_same(data, pr.rollout(VecSteps(3), lambda x: (x[:, 0] > 3).astype(int), episodes=8, seed=5))
+    assert np.abs(np.concatenate(seen)).max() == 1.0
+    assert data.states[:, 0].max() == 30.0
+    with pytest.raises(InvalidInputError, match="VecNormalize outermost, got it inside of VecAround; pass"):
+        pr.rollout(VecAround(VecScale(VecSteps(2))), policy, episodes=2)
+
+
+def test_a_model_brings_its_vec_normalize():
+    model = Model(lambda x: ((x[:, 0] > 0).astype(int), None))
+    model.get_vec_normalize_env = lambda: VecScale(VecSteps(1))
+    expected = pr.rollout(NoisySteps, lambda x: (x[:, 0] > 3).astype(int), episodes=5, seed=1)
+    assert_same(pr.rollout(NoisySteps, model, episodes=5, seed=1), expected)
+
+
+# --- what the coordinates are called ------------------------------------------------------------------
+
+
+class Titled(NoisySteps):
+    state_names = ("step", "luck")
+
+
+def test_names_of_coordinates():
+    assert coordinate_names(Titled()) == ("step", "luck")
+    assert coordinate_names(gym.wrappers.TimeLimit(Titled(), 5)) == ("step", "luck")
+    assert coordinate_names(gym.wrappers.TransformObservation(Titled(), lambda x: -x, BOX)) is None
+    assert coordinate_names(NoisySteps()) is None
+    assert coordinate_names(Shaped("dict")) == ("at", "goal_0", "goal_1")
+    assert coordinate_names(Shaped("tuple")) is None
+    assert coordinate_names(Shaped("discrete")) is None
+    cartpole = gym.make("CartPole-v1")
+    assert coordinate_names(cartpole) == ("cart_position", "cart_velocity", "pole_angle", "pole_velocity")
+    Titled.state_names, before = ("step",), Titled.state_names
+    with pytest.raises(InvalidInputError, match=r"state_names must be 2 different names, .* got \('step',\)"):
+        coordinate_names(Titled())
+    Titled.state_names = before
+
+
+def test_names_of_joints():
+    """As MuJoCo's environments have them: positions less those skipped, velocities, and the rest."""
+
+    class Joint:
+        def __init__(self, name):
+            self.name = name
+
+    class Model:
+        njnt, jnt_type = 2, (0, 3)  # a free one and a hinge
+
+        def joint(self, i):
+            return Joint(("root", "knee")[i])
+
+    env = NoisySteps()
+    env.observation_structure = {"skipped_qpos": 2, "qpos": 6, "qvel": 7, "force": 2, "tendon": 0}
+    env.model, env.observation_space = Model(), spaces.Box(-1, 1, (15,))
+    names = coordinate_names(env)
+    assert names[:6] == ("root_z", "root_qw", "root_qx", "root_qy", "root_qz", "knee")
+    assert names[6:10] == (
+        "root_x_velocity",
+        "root_y_velocity",
+        "root_z_velocity",
+        "root_turn_x_velocity",
+    )
+    assert names[12:] == ("knee_velocity", "force_0", "force_1")
+    env.observation_space = spaces.Box(-1, 1, (14,))
+    assert coordinate_names(env) is None  # the structure is another one
 
 
 # --- what is no environment --------------------------------------------------------------------------

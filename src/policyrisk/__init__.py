@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from policyrisk.selection.comparison import compare as compare
     from policyrisk.selection.cross_validation import cross_validate as cross_validate
     from policyrisk.simulation.rollouts import rollout as rollout
+    from policyrisk.simulation.sb3_policy import sb3_policy as sb3_policy
     from policyrisk.td import TD as TD
     from policyrisk.td import StepSize as StepSize
     from policyrisk.trajectories import Trajectories as Trajectories
@@ -108,6 +109,7 @@ _HOMES = {
     "read_parquet": "policyrisk.readers",
     "readers": "",
     "rollout": "policyrisk.simulation.rollouts",
+    "sb3_policy": "policyrisk.simulation.sb3_policy",
     "write_parquet": "policyrisk.readers",
     "write_report": "policyrisk.report",
 }

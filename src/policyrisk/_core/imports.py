@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from policyrisk.errors import MissingPackageError
+from policyrisk.errors import InvalidInputError, MissingPackageError
 
 # The extra of pyproject.toml that brings each package.
 _EXTRAS = {"gymnasium": "gym", "minari": "gym", "pyarrow": "parquet", "ray": "ray"}
@@ -63,3 +64,33 @@ def check_installed(package: str, what: str) -> None:
         raise MissingPackageError(
             f"{what} needs the package {package}, which is not installed; {how_to_install(package)}"
         )
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is ``module:name``, both with dots in them perhaps."""
+    module, colon, name = text.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in f"{module}.{name}".split("."))
+
+
+def named_object(text: str) -> Any:
+    """What ``module:name`` stands for; the module is imported.
+
+    >>> named_object("math:pi")
+    3.141592653589793
+    """
+    if not is_name(text):
+        raise InvalidInputError(f"{text!r} must be module:name, as in my_policies:careful")
+    module, _, name = text.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise
+        raise InvalidInputError(
+            f"there is no module {error.name!r} here or among those installed"
+        ) from error
+    except AttributeError as error:
+        raise InvalidInputError(f"the module {module!r} has no {name!r}") from error
+    return found

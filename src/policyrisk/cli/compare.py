@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from policyrisk.cli.screen import screen
-from policyrisk.cli.shared import LevelOption, can_draw, finite_number
+from policyrisk.cli.shared import LevelOption, can_draw, finite_number, look_here
 
 if TYPE_CHECKING:
     from policyrisk._core.arrays import Floats
@@ -52,6 +52,7 @@ def compare(
         raise typer.BadParameter(f"{str(out)!r} must end in {', '.join(_SUFFIXES)}", param_hint="--out")
     drawn = can_draw("matplotlib")
     evaluations = [Evaluation.load(folder) for folder in folders]
+    look_here()  # for features that are a function
     policies = dict(zip(_titles(evaluations, folders), evaluations, strict=True))
     starts = _pooled_starts(evaluations, folders)
     own = all(evaluation.risk.completed is not None for evaluation in evaluations)

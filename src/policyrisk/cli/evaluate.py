@@ -20,7 +20,8 @@ from policyrisk.cli.shared import (
     can_draw,
     cluster,
     finite_number,
-    made,
+    look_here,
+    policy_of,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def evaluate(
         _estimator(
             help="auto, or one of tiles:20x20 (,tilings=4), rbf:7x7 (,width=0.2), fourier:3 (,total=4), "
             "poly:2, tabular (tabular:30), labels (,shrink=3), sb3:model.zip (the last hidden layer of a "
-            "Stable-Baselines3 model's value network; ,normalisation=stats.npz). One number is for all "
+            "Stable-Baselines3 model's value network; ,normalisation=stats.npz), module:name of a function of "
+            "states (n, dim), looked for in the current folder too. One number is for all "
             "coordinates: tiles:10. "
             "Each may be followed by ,dims=x+y for the coordinates it looks at; some have a slash between: "
             "tiles:10,dims=x/labels,dims=city. Last may stand ,second= with the features of the second "
@@ -73,7 +75,8 @@ def evaluate(
         _estimator(
             help="Another policy than the recorded one, from a log with actions: module:name of a function "
             "from states (n, dim) to probabilities (n, actions), or of an array (states, actions) of them; "
-            "the current folder is looked in too."
+            "the current folder is looked in too. Or sb3:model.zip, a file of Stable-Baselines3: the action "
+            "that it holds best, or with ,stochastic after it its probabilities."
         ),
     ] = None,
     lam: Annotated[
@@ -178,7 +181,7 @@ def evaluate(
             data,
             discount,
             features,
-            target=None if target is None else made(target, "--target"),
+            target=None if target is None else policy_of(target, "--target"),
             lam=lam,
             ridge=ridge,
             variance="direct" if direct else None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from policyrisk.cli.screen import screen
-from policyrisk.cli.shared import check_level, finite_number, made
+from policyrisk.cli.shared import check_level, finite_number, look_here, policy_of
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
@@ -36,13 +36,14 @@ def query(
     """Mean, variance, std and Sharpe ratio at a state, with intervals and the episodes behind them."""
     from policyrisk.evaluation import Evaluation
 
-    evaluation = Evaluation.load(folder, None if target is None else made(target, "--target"))
+    evaluation = Evaluation.load(folder, None if target is None else policy_of(target, "--target"))
     if evaluation.told is not None and target is None:
         raise typer.BadParameter(
             f"the target {evaluation.notes['target']['name']} is a function, and files hold no code; name it "
             "again",
             param_hint="--target",
         )
+    look_here()  # for features that are a function
     states = [_point(text, evaluation) for text in at]
     answers = _answers(evaluation, states, evaluation.level if level is None else level)
     text = "\n\n".join(_text(evaluation, answer) for answer in answers)

@@ -17,7 +17,7 @@ from policyrisk.cli.shared import (
     cluster,
     imported,
     look_here,
-    made,
+    policy_of,
 )
 
 _SUFFIXES = (".parquet", ".npz")
@@ -30,11 +30,19 @@ def rollout(
         typer.Option(
             help="module:name of a function from observations to actions, or to the probabilities of "
             "Discrete ones, or of an object or class with predict; the current folder is looked in too. "
-            "random for random actions."
+            "sb3:model.zip for the policy in a file of Stable-Baselines3 (,normalisation=stats.npz where it "
+            "was trained inside of VecNormalize). random for random actions."
         ),
     ],
     episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")],
     out: Annotated[Path, typer.Option(help="File for the episodes, .parquet or .npz.")],
+    stochastic: Annotated[
+        bool,
+        typer.Option(
+            "--stochastic",
+            help="Let sb3:model.zip, or an object with predict, draw its actions from their distribution.",
+        ),
+    ] = False,
     seed: SeedOption = None,
     num_envs: Annotated[
         int | None, typer.Option(min=1, help="Environments that are stepped side by side, else up to 16.")
@@ -78,7 +86,7 @@ def rollout(
         check_installed("pyarrow", "writing Parquet")
     arguments = env_arguments(env_args)
     look_here()  # for module:id too
-    chosen = None if policy == "random" else _policy(policy)
+    chosen = None if policy == "random" else _policy(policy, stochastic, seed)
     projection = None if project is None else imported(project, "--project")
 
     from policyrisk import readers
@@ -91,6 +99,7 @@ def rollout(
         "max_steps": max_steps,
         "project": projection,
         "env_kwargs": arguments,
+        "deterministic": not (stochastic and hasattr(chosen, "predict")),
     }
     acting = RandomActions.of(env, arguments, seed) if chosen is None else chosen
     with cluster(ray, ray_address) as on_cluster:
@@ -184,12 +193,18 @@ def _count(observations: Any) -> int:
     return len(observations)
 
 
-def _policy(text: str) -> Any:
+def _policy(text: str, stochastic: bool, seed: int | None) -> Any:
     """A callable or an object with predict; a class that has it is made into an object."""
-    found = made(text, "--policy")
+    found = policy_of(text, "--policy", stochastic, seed)
     if not callable(found) and not hasattr(found, "predict"):
         raise typer.BadParameter(
             f"{text} is of type {type(found).__name__}, neither a function nor an object with predict",
             param_hint="--policy",
+        )
+    if stochastic and not (text.startswith("sb3:") or hasattr(found, "predict")):
+        raise typer.BadParameter(
+            f"{text} is a function, which draws its actions itself or answers with their probabilities; leave "
+            "the option out",
+            param_hint="--stochastic",
         )
     return found

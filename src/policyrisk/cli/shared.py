@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import math
 import sys
@@ -80,25 +79,14 @@ def look_here() -> None:
 
 def imported(text: str, option: str) -> Any:
     """What ``module:name`` stands for; the current folder is looked in too."""
+    from policyrisk._core.imports import named_object
+    from policyrisk.errors import InvalidInputError
+
     look_here()
-    module, colon, name = text.partition(":")
-    if not colon or not all(part.isidentifier() for part in f"{module}.{name}".split(".")):
-        raise typer.BadParameter(
-            f"{text!r} must be module:name, as in my_policies:careful", param_hint=option
-        )
     try:
-        found = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-            raise
-        raise typer.BadParameter(
-            f"there is no module {error.name!r} here or among those installed", param_hint=option
-        ) from error
-    except AttributeError as error:
-        raise typer.BadParameter(f"the module {module!r} has no {name!r}", param_hint=option) from error
-    return found
+        return named_object(text)
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def made(text: str, option: str) -> Any:
@@ -113,3 +101,25 @@ def made(text: str, option: str) -> Any:
             f"{text} is a class that cannot be made without arguments ({error}); name an object of it",
             param_hint=option,
         ) from error
+
+
+def policy_of(text: str, option: str, stochastic: bool = False, seed: int | None = None) -> Any:
+    """The policy module:name, or sb3:model.zip, after which may stand ,stochastic and ,normalisation=FILE."""
+    from policyrisk.errors import InvalidInputError
+
+    if not text.startswith("sb3:"):
+        return made(text, option)
+    from policyrisk.simulation.sb3_policy import sb3_policy
+
+    path, *rest = text.removeprefix("sb3:").split(",")
+    scaling = [part.removeprefix("normalisation=") for part in rest if part.startswith("normalisation=")]
+    if len(scaling) > 1 or any(part != "stochastic" and not part.startswith("normalisation=") for part in rest):
+        raise typer.BadParameter(
+            f"{text!r} must be sb3:model.zip, with ,stochastic or ,normalisation=stats.npz after it",
+            param_hint=option,
+        )
+    drawn = stochastic or "stochastic" in rest
+    try:
+        return sb3_policy(path, not drawn, seed, normalisation=scaling[0] if scaling else None)
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from policyrisk._core.arrays import Floats
 from policyrisk.errors import InvalidInputError
+from policyrisk.simulation.coordinates import coordinate_names
 
 
 class TimedEnv(gym.Wrapper[Floats, Any, Any, Any]):
@@ -28,6 +29,9 @@ class TimedEnv(gym.Wrapper[Floats, Any, Any, Any]):
                 f"env must have observations that are numbers, got {seen}; wrap it, for example with "
                 "gymnasium's FlattenObservation"
             )
+        names = coordinate_names(env)
+        if names is not None and "time" not in names:
+            self.state_names = (*names, "time")
         low, high = (
             (seen.low.ravel(), seen.high.ravel())
             if isinstance(seen, spaces.Box)

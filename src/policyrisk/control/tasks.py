@@ -23,6 +23,7 @@ from policyrisk.domains import Pinball, Portfolio
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Polynomial
 from policyrisk.features.protocol import Features
+from policyrisk.simulation.coordinates import coordinate_names
 from policyrisk.simulation.rollouts import make_environments
 from policyrisk.trajectories import Trajectories
 
@@ -176,7 +177,7 @@ def _environment(make: TimedEnvironment) -> Task:
     middle, half = (low + high) / 2, _WIDER * np.maximum((high - low) / 2, 1e-9)
     bounded = (np.abs(space.low) < _VAST) & (np.abs(space.high) < _VAST)
     low, high = np.where(bounded, space.low, middle - half), np.where(bounded, space.high, middle + half)
-    names = (*(f"state_{i}" for i in range(len(low) - 1)), "time")
+    names = coordinate_names(env) or (*(f"state_{i}" for i in range(len(low) - 1)), "time")
     return Task(make.env, make, names, low, high, FEATURES, CRITIC, 100, 50, 0.3, start, pilot, steps)
 
 

@@ -28,6 +28,7 @@ from policyrisk.simulation.registration import register
 from policyrisk.simulation.rollouts import make_environments, run_episodes, seed_key
 from policyrisk.simulation.simulators import Runner
 from policyrisk.simulation.spaces import Project, as_policy, as_project
+from policyrisk.simulation.vec_env import as_trained, is_vec_env
 from policyrisk.trajectories import Trajectories
 
 SHARDS = 64  # of a rollout, or twice the workers where these are more
@@ -65,6 +66,7 @@ class _Simulation:
     num_envs: int | None
     max_steps: int | None
     key: tuple[int, int]
+    deterministic: bool
 
 
 class _Kept:
@@ -100,6 +102,7 @@ def rollout(
     project: Project = None,
     max_steps: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    deterministic: bool = True,
 ) -> RemoteEpisodes:
     """The episodes of :func:`policyrisk.rollout`, run by all workers, and left where they were run.
 
@@ -116,7 +119,7 @@ def rollout(
     import gymnasium as gym
 
     register()
-    as_policy(policy)
+    as_policy(policy, deterministic)
     count = as_count(episodes, "episodes", 1)
     simulation = _Simulation(
         env=_spec(env),
@@ -126,8 +129,9 @@ def rollout(
         num_envs=None if num_envs is None else as_count(num_envs, "num_envs", 1),
         max_steps=None if max_steps is None else as_count(max_steps, "max_steps", 1),
         key=seed_key(seed),
+        deterministic=deterministic,
     )
-    if isinstance(env, gym.Env | gym.vector.VectorEnv):
+    if isinstance(env, gym.Env | gym.vector.VectorEnv) or is_vec_env(env):
         raise InvalidInputError(
             f"env must be an id, a spec or a function that makes an environment, so that each worker has its "
             f"own, got {env}; pass one of these"
@@ -173,7 +177,7 @@ def _run_episodes(sent: list[Any], run: str, numbers: range) -> tuple[Trajectori
         return simulation, envs
 
     simulation, envs = _kept.get(run, make)
-    choose = as_policy(simulation.policy)
+    choose = as_trained(simulation.policy, as_policy(simulation.policy, simulation.deterministic))
     try:
         data = run_episodes(envs, choose, numbers, simulation.key, simulation.project, simulation.max_steps)
     except BaseException:

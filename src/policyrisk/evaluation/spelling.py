@@ -9,6 +9,8 @@
     sb3:model.zip           the value network's last hidden layer of a Stable-Baselines3 model, whitened
                             (:func:`~policyrisk.features.from_sb3`)   normalisation=stats.npz: VecNormalize's
 
+    my_module:edges         a function of states (n, dim) that is imported, FunctionFeatures.named
+
 ``by=rank`` puts tiles, rbf, fourier and poly on the coordinates' ranks among the visited states
 (:class:`~policyrisk.features.Ranked`) instead of on the box: equal parts then hold as many states.
 
@@ -36,10 +38,12 @@ from typing import Any
 import numpy as np
 
 from policyrisk._core.arrays import Floats
+from policyrisk._core.imports import is_name
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import (
     Features,
     Fourier,
+    FunctionFeatures,
     Joint,
     Labels,
     Polynomial,
@@ -119,10 +123,14 @@ class Spelling:
         """One map of a text."""
         head, *options = part.strip().split(",")
         kind, colon, size = head.partition(":")
+        if kind not in _KINDS and is_name(head):
+            if options:
+                raise _wrong(text, f"after a function stands nothing, not {options[0]!r}", head)
+            return cls(kind=head)
         if kind not in _KINDS:
             raise InvalidInputError(
-                f"features must be auto or one of {', '.join(_KINDS)}, got {kind!r} in {text!r}; "
-                f"write for example {', '.join(EXAMPLES[:-1])}"
+                f"features must be auto or one of {', '.join(_KINDS)}, or module:name of a function, got "
+                f"{kind!r} in {text!r}; write for example {', '.join(EXAMPLES[:-1])}"
             )
         allowed, example = _KINDS[kind]
         values: dict[str, Any] = {}
@@ -188,13 +196,28 @@ class Spelling:
         maps = (*self.maps, *(() if self.second is None else self.second.maps))
         return _SCALE**2 / episodes if any(each.shrink for each in maps) else 0.0
 
+    def check_functions(self) -> None:
+        """Raise where a map is to be a function that cannot be imported."""
+        for each in (*self.maps, *(() if self.second is None else self.second.maps)):
+            if is_name(each.kind):
+                each._function()
+
+    def _function(self) -> FunctionFeatures:
+        try:
+            return FunctionFeatures.named(self.kind)
+        except InvalidInputError as error:
+            raise InvalidInputError(
+                f"features must be auto or one of {', '.join(_KINDS)}, or module:name of a function, got "
+                f"{self.kind!r} ({error}); correct it"
+            ) from error
+
     def check_labels(self, names: Sequence[str], survey: Survey, labels: Iterable[int]) -> None:
         """Raise where a map takes the numbers of a label with more than two values for numbers.
 
         They are in no order that means anything. Tiles that leave every value a tile of its own are a table.
         """
         for each in (*self.maps, *(() if self.second is None else self.second.maps)):
-            if each.kind in ("tabular", "labels"):
+            if each.kind in ("tabular", "labels") or is_name(each.kind):
                 continue
             looked_at = list(range(len(names)) if (dims := each._dims(names)) is None else dims)
             for d in set(looked_at) & set(labels):
@@ -238,6 +261,11 @@ class Spelling:
         self, names: Sequence[str], survey: Survey, low: Floats, high: Floats, largest: int
     ) -> list[Features]:
         """One map, or a table for each label."""
+        if is_name(self.kind):
+            own = self._function()
+            own(survey.visited[:1])  # for its size
+            _check_size(own.size, largest, self)
+            return [own]
         dims = self._dims(names)
         looked_at = list(range(len(names)) if dims is None else dims)
         count = len(looked_at)

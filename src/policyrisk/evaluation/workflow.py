@@ -100,8 +100,9 @@ def evaluate(
     number of steps, or "end" for the one that they have in common. The time left then is the state's last
     coordinate, ``time_left`` (:meth:`policyrisk.Trajectories.with_time_limit`).
 
-    ``features`` is a spelling, as in ``"tiles:20x20"``, or "auto" for a mixture that held-out episodes choose
-    (:mod:`policyrisk.evaluation.spelling`, :mod:`policyrisk.evaluation.feature_choice`), over ``box``: low
+    ``features`` is a spelling, as in ``"tiles:20x20"`` or, for a function of your own, ``"my_module:edges"``,
+    or "auto" for a mixture that held-out episodes choose (:mod:`policyrisk.evaluation.spelling`,
+    :mod:`policyrisk.evaluation.feature_choice`), over ``box``: low
     and high of every coordinate, or "auto" for the data's own extent. ``lam``, ``discount``, ``ridge`` and
     ``variance`` are those of :class:`policyrisk.LSTD`; None is λ = 0.9, and "direct" for a mixture and
     "second-moment" where features are spelled. ``nonnegative`` demands V ≥ 0 at all visited states. ``level``
@@ -372,10 +373,14 @@ def _spelled(features: object) -> Spelling | None:
     """What a text spells; None for "auto"."""
     if not isinstance(features, str):
         raise InvalidInputError(
-            f'features must be "auto" or a text such as "tiles:20x20", got {type(features).__name__}; with a '
-            "map of your own, use Evaluation.of(LSTD(features).fit(data), data)"
+            f'features must be "auto" or a text such as "tiles:20x20", got {type(features).__name__}; name a '
+            "function of your own as module:name, or use Evaluation.of(LSTD(features).fit(data), data)"
         )
-    return None if features == AUTO else Spelling.parse(features)
+    if features == AUTO:
+        return None
+    spelling = Spelling.parse(features)
+    spelling.check_functions()
+    return spelling
 
 
 def _check_checkpoint(checkpoint: object, resume: bool, on_cluster: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from policyrisk._core.records import makes_features
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.fourier import Fourier
+from policyrisk.features.function import FunctionFeatures
 from policyrisk.features.joint import Joint
 from policyrisk.features.labels import Labels
 from policyrisk.features.leaves import Leaves
@@ -29,6 +30,7 @@ def _joint(maps: Sequence[Mapping[str, Any]]) -> Joint:
 
 _KINDS: dict[str, Callable[..., Features]] = {
     "Fourier": Fourier,
+    "FunctionFeatures": FunctionFeatures.of_spec,
     "Joint": _joint,
     "Labels": Labels,
     "Leaves": Leaves,

@@ -136,6 +136,12 @@ class Sb3Networks:
             return nn.Sequential(*self._layers(prefix, last), nn.Tanh())  # type: ignore[no-any-return]
         return self._network(prefix, last)
 
+    def log_std(self) -> Module | None:
+        """SAC's network from observations to the logarithm of its standard deviations; None of others."""
+        if "actor.log_std.weight" not in self.weights:
+            return None
+        return self._network("actor.latent_pi", "actor.log_std")
+
     def critic(self) -> Module:
         """The network from observations (n, size) to the value: of each action, or of the actor's own."""
         network = self._network(*_CRITICS[self.heads])

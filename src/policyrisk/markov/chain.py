@@ -111,7 +111,8 @@ class MarkovChain:
     ) -> MarkovChain:
         """The chain of a policy in a decision process.
 
-        P is (actions, n, n) or a sequence of sparse matrices, one per action. ``policy`` is (n, actions),
+        P is (actions, n, n) or a sequence of sparse matrices, one per action; QuantEcon's (n, actions, n) is
+        refused, unless n = actions, where nobody can tell the two apart. ``policy`` is (n, actions),
         the probability of each action, or (n,) ints, the action taken. r is (n,), (n, actions),
         (actions, n, n) or (n, n); ``terminal_rewards`` is (n,). Rewards that depend on the action keep
         their randomness under a stochastic policy: V counts it. ``reward_variance``, of a shape that r may

@@ -55,7 +55,22 @@ def _as_sequence(P: object) -> Sequence[Any]:
             f"P must be (actions, n, n) with at least one action, got {np.shape(P)}; "
             "use MarkovChain(P, r) for a chain without actions"
         )
+    shapes = _dense_shapes(P)
+    if len(shapes) == 1 and len(shape := shapes.pop()) == 2 and shape[0] != shape[1] == len(P):
+        n, actions = len(P), shape[0]
+        raise InvalidInputError(
+            f"P must be (actions, n, n), got ({n}, {actions}, {n}), whose axes are swapped: (x, a, y), as "
+            "QuantEcon has them; pass numpy.swapaxes(P, 0, 1)"
+        )
     return list(P)
+
+
+def _dense_shapes(P: Sequence[Any]) -> set[tuple[int, ...]]:
+    """The different shapes of the parts; none where one of them is sparse or ragged."""
+    try:
+        return set() if any(sp.issparse(part) for part in P) else {np.shape(part) for part in P}
+    except ValueError:
+        return set()  # which is said elsewhere
 
 
 def _rewards_by_action(r: Any, n: int, actions: int, name: str) -> list[Floats | Sparse]:

@@ -119,7 +119,8 @@ def monte_carlo(
     compiled on all cores, or a function from states to actions), a :class:`policyrisk.MarkovChain`
     (``policy`` None, ``states`` indices) or a Gymnasium environment that
     ``reset(options={"state": states[i]})`` puts into a state (``policy`` a function from an observation to
-    an action; for a vector environment, from all observations to all actions).
+    an action, or for a vector environment from all observations to all actions, or an object with
+    ``predict``, as Stable-Baselines3's models have).
 
     ``checkpoint`` names a file that is rewritten every few seconds; after the process was killed, the same
     call with ``resume=True`` goes on from there and gives, bit for bit, the result of an undisturbed run

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.frames import Coordinates
 from policyrisk.errors import InvalidInputError
 from policyrisk.trajectories import Trajectories
 
@@ -45,15 +46,16 @@ class EpisodeRecorder:
         if len(self._gains) == _PIECES:
             self._gains = [_join(self._gains)]
 
-    def trajectories(self) -> Trajectories:
-        """The episodes in the order of their numbers."""
+    def trajectories(self, names: Sequence[str] | None = None) -> Trajectories:
+        """The episodes in the order of their numbers; ``names`` are the coordinates', where they have any."""
         whose, states = _sorted(self._visits)
         _check_finite(whose, states, "observations must be finite", 0)
         nothing = np.empty(0, dtype=np.int64), np.empty(0), None, None
         earner, rewards, actions, propensities = _sorted(self._gains or [nothing])
         _check_finite(earner, rewards, "rewards must be finite", 1)
         lengths = np.bincount(earner, minlength=self.terminated.size)
-        return Trajectories._view(states, rewards, lengths, self.terminated, actions, propensities)
+        called = None if names is None else Coordinates.of(names, states.shape[1])
+        return Trajectories._view(states, rewards, lengths, self.terminated, actions, propensities, called)
 
 
 class ReturnRecorder:

@@ -13,7 +13,7 @@ the policy has no randomness of its own and answers each observation alike whate
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -22,10 +22,12 @@ from policyrisk._core.imports import check_installed
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys, stream
 from policyrisk.errors import InvalidInputError
+from policyrisk.simulation.coordinates import coordinate_names, names_of_parts
 from policyrisk.simulation.lanes import SingleLanes, VectorLanes, run_lanes
 from policyrisk.simulation.recorder import EpisodeRecorder
 from policyrisk.simulation.registration import register
 from policyrisk.simulation.spaces import Choose, Project, as_policy, as_project, decide
+from policyrisk.simulation.vec_env import GymnasiumForm, as_trained, is_vec_env, without_normalisation
 from policyrisk.trajectories import Trajectories
 
 if TYPE_CHECKING:
@@ -33,11 +35,16 @@ if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
     from gymnasium.vector import AutoresetMode, VectorEnv
 
+    # Or a VecEnv of Stable-Baselines3.
+    Environment: TypeAlias = (
+        str | EnvSpec | gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | Callable[..., gym.Env[Any, Any]] | Any
+    )
+
 _SIDE_BY_SIDE = 16
 
 
 def rollout(
-    env: str | EnvSpec | gym.Env[Any, Any] | VectorEnv[Any, Any, Any] | Callable[..., gym.Env[Any, Any]],
+    env: Environment,
     policy: object,
     episodes: int = 1000,
     seed: Seed = None,
@@ -46,6 +53,7 @@ def rollout(
     project: Project = None,
     max_steps: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    deterministic: bool = True,
 ) -> Trajectories:
     """Run a policy for ``episodes`` episodes and record them, ordered by their number.
 
@@ -53,10 +61,16 @@ def rollout(
     ``env_kwargs``), of which ``num_envs`` (by default up to 16) are stepped side by side and closed at the
     end; or one environment. A vector environment works as well: with autoreset disabled, episodes are seeded
     as ever; with autoreset, the first is seeded and the others follow on, and environment i of n runs
-    episodes i, i + n, i + 2n, … (so that the result is unbiased, but depends on n).
+    episodes i, i + n, i + 2n, … (so that the result is unbiased, but depends on n). So does a VecEnv of
+    Stable-Baselines3. Inside of VecNormalize, the policy gets the observations that VecNormalize scales, by
+    averages that no longer change, and recorded are the states and the rewards as they were before.
 
     ``policy`` a function from a batch of n observations to n actions, or an object with
-    ``predict(observations, deterministic=True)`` that returns (actions, None), as Stable-Baselines3's have.
+    ``predict(observations, deterministic=True)`` that returns (actions, None), as Stable-Baselines3's models
+    have. Without ``deterministic`` it draws its actions: those of a Stable-Baselines3 model, where they are
+    Discrete, are drawn here from its probabilities, and others by itself, whatever ``seed`` is. A model that
+    was trained inside of VecNormalize, and still has it, gets observations that are scaled by it in other
+    environments, too.
     For n observations of shape (dim,) it gets an array (n, dim), for Discrete ones (n,), for Dict and Tuple
     ones a dict or tuple of arrays with n in front; n is at most ``num_envs`` and falls as the last episodes
     end. Discrete actions are n whole numbers, Box actions of shape (a,) an array (n, a). A policy with
@@ -70,8 +84,12 @@ def rollout(
     ``probabilities(observations)``, (n, actions), that tells what it draws them from.
 
     ``project`` a function from a batch of observations to the states that are recorded, of shape (n, dim) or
-    (n,): needed for Dict and Tuple observations, and free to pick coordinates of others. By default arrays
-    are flattened, and Discrete observations stay whole numbers.
+    (n,): needed for Tuple observations and for images (what a network sees in them), and free to pick
+    coordinates of others. By default arrays are flattened, the parts of a Dict stand side by side, and
+    Discrete observations stay whole numbers.
+
+    The coordinates are called what the environment calls them, where it does
+    (:mod:`policyrisk.simulation.coordinates`) and there is no project: ``data.coordinates``.
 
     ``max_steps`` cuts episodes off that are longer, in addition to the environment's own limit; without
     either, an episode without an end runs until it is interrupted. An episode that both terminates and is
@@ -81,6 +99,8 @@ def rollout(
     >>> data = rollout("CartPole-v1", lambda x: x[:, 2] + 0.3 * x[:, 3] > 0, episodes=20, seed=1)
     >>> data
     Trajectories(20 episodes, ... terminated, ... transitions, dim 4, actions)
+    >>> data.coordinates.names
+    ('cart_position', 'cart_velocity', 'pole_angle', 'pole_velocity')
     >>> one = rollout("CartPole-v1", lambda x: x[:, 2] + 0.3 * x[:, 3] > 0, episodes=20, seed=1, num_envs=1)
     >>> np.array_equal(data.states, one.states)
     True
@@ -88,7 +108,7 @@ def rollout(
     check_installed("gymnasium", "rollout")
     from gymnasium.vector import VectorEnv
 
-    choose, picked = as_policy(policy), as_project(project)
+    choose, picked = as_policy(policy, deterministic), as_project(project)
     count = as_count(episodes, "episodes", 1)
     limit = None if max_steps is None else as_count(max_steps, "max_steps", 1)
     key = seed_key(seed)
@@ -96,6 +116,11 @@ def rollout(
         if isinstance(env, VectorEnv):
             _check_given(env, env.num_envs, num_envs, env_kwargs)
             return _run_vector(env, choose, count, key, picked, limit, bar.advance)
+        if is_vec_env(env):
+            _check_given(env, env.num_envs, num_envs, env_kwargs)
+            inner, choose = without_normalisation(env, choose)
+            return _run_vector(GymnasiumForm(inner), choose, count, key, picked, limit, bar.advance)
+        choose = as_trained(policy, choose)
         envs, ours = make_environments(env, count, num_envs, dict(env_kwargs or {}))
         try:
             return run_episodes(envs, choose, range(count), key, picked, limit, bar.advance)
@@ -146,11 +171,11 @@ def run_episodes(
     )
     record = EpisodeRecorder(len(numbers))
     run_lanes(lanes, len(numbers), record, max_steps, done)
-    return record.trajectories()
+    return record.trajectories(coordinate_names(envs[0]) if project is None else None)
 
 
 def _run_vector(
-    env: VectorEnv[Any, Any, Any],
+    env: VectorEnv[Any, Any, Any] | GymnasiumForm,
     choose: Choose,
     episodes: int,
     key: tuple[int, int],
@@ -181,10 +206,10 @@ def _run_vector(
     )
     record = EpisodeRecorder(episodes)
     run_lanes(lanes, episodes, record, max_steps, done)
-    return record.trajectories()
+    return record.trajectories(names_of_parts(env) if project is None else None)
 
 
-def _mode(env: VectorEnv[Any, Any, Any]) -> AutoresetMode:
+def _mode(env: VectorEnv[Any, Any, Any] | GymnasiumForm) -> AutoresetMode:
     from gymnasium.vector import AutoresetMode
 
     given = env.metadata.get("autoreset_mode")

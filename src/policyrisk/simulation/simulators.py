@@ -4,7 +4,8 @@
     any domain          rollout(policy, starts, seed, max_steps): Trajectories; policy a function of states
     a MarkovChain       policy is None: it is part of the chain
     Gymnasium           an environment that reset(options={"state": ...}) puts into a state; policy a function
-                        of one observation, or of all of them for a vector environment
+                        of one observation, or of all of them for a vector environment, or an object with
+                        predict(observations, deterministic=True)
 
 A runner turns rows of states and a seed into :class:`Returns`. Everything random about a block comes from
 the seed it is given, so that a block can be run again, alone, with the same result. For Gymnasium that holds
@@ -26,6 +27,7 @@ from policyrisk.markov import MarkovChain
 from policyrisk.simulation.compiled import CompiledPolicy, Returns
 from policyrisk.simulation.lanes import VectorLanes, run_lanes
 from policyrisk.simulation.recorder import ReturnRecorder
+from policyrisk.simulation.spaces import as_policy, ask, check_single
 
 # A block's episodes are lost with it: even if all are cut off it should last a few seconds at most, and fit
 # into memory where steps are recorded.
@@ -102,12 +104,14 @@ def _sampled(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSeq
 def _stepped(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSequence) -> Returns:
     """A Gymnasium environment, from one state, an episode after the other."""
     env, policy, state = runner.simulator, runner.policy, runner.states[rows.start]
+    space = getattr(env, "action_space", None)
     out = Returns(np.zeros(episodes), np.zeros(episodes, np.int64), np.zeros(episodes, np.bool_))
     for k, word in enumerate(seed.generate_state(episodes, np.uint32).tolist()):
         observation, _ = env.reset(seed=word, options={"state": state.copy()})
         total, weight, length, ended, cut = 0.0, 1.0, 0, False, False
         while length < runner.max_steps and not (ended or cut):
-            observation, reward, ended, cut, _ = env.step(policy(observation))
+            action = check_single(ask(policy, observation, batch=False), space)
+            observation, reward, ended, cut, _ = env.step(action)
             total += weight * float(reward)
             weight *= runner.discount
             length += 1
@@ -122,7 +126,7 @@ def _stepped_together(
     env, word = runner.simulator, int(seed.generate_state(1, np.uint32)[0])
     first = {"seed": word, "options": {"state": runner.states[rows.start].copy()}}
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
-    lanes = VectorLanes(env, lambda observations, _: (runner.policy(observations), None), mode, first)
+    lanes = VectorLanes(env, lambda observations, _: (ask(runner.policy, observations), None), mode, first)
     record = ReturnRecorder(episodes, runner.discount)
     run_lanes(lanes, episodes, record, runner.max_steps)
     return record
@@ -147,11 +151,12 @@ def as_runner(simulator: object, policy: object, states: object, discount: float
             "simulator must be a domain with returns() or rollout(), a MarkovChain, or a Gymnasium "
             f"environment with reset() and step(), got {type(simulator).__name__}; pass one of these"
         )
-    if not callable(policy):
+    if not (callable(policy) or callable(getattr(policy, "predict", None))):
         raise InvalidInputError(
             "policy must be a function from an observation to an action for a Gymnasium environment, got "
             f"{type(policy).__name__}; pass for example lambda observation: 0"
         )
+    policy = as_policy(policy)
     given = np.asarray(states)
     _check_honoured(simulator, given)
     kind, most = (

@@ -9,6 +9,9 @@ of such arrays for a Dict or Tuple space. A batch of n actions is the same. Of o
               is Stable-Baselines3's. Its state must be None; a policy with a memory of its own is none of
               the observation alone. For Discrete actions it may answer with their probabilities instead
               (:mod:`policyrisk.simulation.probabilities`).
+
+Without a project, the parts of a Dict stand side by side, in the space's order, and arrays are flattened:
+coordinates, that is. Images are none, and are refused.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 Project: TypeAlias = "Callable[[Any], npt.ArrayLike] | None"
 Choose: TypeAlias = "Callable[[Any], Any]"
+
+_LARGEST = 128  # numbers in an observation of two axes or more, beyond which it is an image
 
 
 def as_project(project: object) -> Project:
@@ -53,12 +58,18 @@ def stack(observations: Sequence[Any], space: gym.Space[Any]) -> Any:
 def as_rows(observations: Any, project: Project, count: int) -> npt.NDArray[Any]:
     """The states of a batch of observations, of shape (count, dim): int64 if they are whole, else float64.
 
-    >>> as_rows({"goal": np.zeros((2, 3)), "at": np.array([4, 7])}, lambda batch: batch["at"], 2)
+    >>> batch = {"goal": np.zeros((2, 2)), "at": np.array([4, 7])}
+    >>> as_rows(batch, None, 2)
+    array([[0., 0., 4.],
+           [0., 0., 7.]])
+    >>> as_rows(batch, lambda batch: batch["at"], 2)
     array([[4],
            [7]])
     """
     name = "observations" if project is None else "project(observations)"
     value = observations if project is None else project(observations)
+    if project is None and isinstance(value, dict):
+        return np.concatenate([as_rows(part, None, count) for part in value.values()], axis=1)
     if isinstance(value, dict | tuple):
         inside = ", ".join(map(repr, value)) if isinstance(value, dict) else f"{len(value)} parts"
         raise InvalidInputError(
@@ -77,14 +88,32 @@ def as_rows(observations: Any, project: Project, count: int) -> npt.NDArray[Any]
             f"{array.shape}; pass a project that keeps the batch in front, such as lambda batch: batch[:, :2]"
         )
     rows = array.reshape(count, -1)
+    if project is None and array.ndim > 2 and rows.shape[1] > _LARGEST:
+        raise InvalidInputError(
+            f"observations must be coordinates of a state, got an image of shape {array.shape[1:]}, which "
+            f"would be {rows.shape[1]} columns; record what a network sees in it, with phi = "
+            "policyrisk.TorchFeatures(network, shape=...) and project=lambda batch: "
+            "phi(batch.reshape(len(batch), -1)), or flatten it all the same, without phi"
+        )
     return rows.astype(np.float64 if array.dtype.kind == "f" else np.int64)
 
 
-def as_policy(policy: object) -> Choose:
-    """A function from a batch of observations to a batch of actions."""
+def as_policy(policy: object, deterministic: bool = True) -> Choose:
+    """A function from a batch of observations to a batch of actions.
+
+    Of an object with ``predict`` it asks for the action that it holds best, or, not ``deterministic``, for
+    one drawn from its distribution: of Stable-Baselines3's models with Discrete actions for the
+    probabilities, so that the draw is ours.
+    """
     predict = getattr(policy, "predict", None)
     if callable(predict):
-        return lambda observations: _predicted(predict(observations, deterministic=True))
+        tell = None if deterministic else _telling(policy)
+        return tell or (lambda observations: _predicted(predict(observations, deterministic=deterministic)))
+    if not deterministic:
+        raise InvalidInputError(
+            "deterministic must be left out for a policy that is a function, got False; let it draw its "
+            "actions, or answer with their probabilities (n, actions)"
+        )
     if callable(policy):
         return policy
     raise InvalidInputError(
@@ -92,6 +121,76 @@ def as_policy(policy: object) -> Choose:
         f"predict(observations, deterministic=True), got {type(policy).__name__}; pass for example "
         "lambda observations: numpy.zeros(len(observations), int)"
     )
+
+
+def _telling(model: Any) -> Choose | None:
+    """The probabilities (n, actions) of a Stable-Baselines3 model's Discrete actions; None of others."""
+    network = getattr(model, "policy", None)
+    distribution_of = getattr(network, "get_distribution", None)
+    if network is None or distribution_of is None or not hasattr(getattr(model, "action_space", None), "n"):
+        return None
+
+    def tell(observations: Any) -> Any:
+        import torch
+
+        network.set_training_mode(False)
+        with torch.no_grad():
+            found = distribution_of(network.obs_to_tensor(observations)[0]).distribution.probs
+        return found.double().cpu().numpy()
+
+    return tell
+
+
+def ask(choose: Choose, observations: Any, batch: bool = True) -> Any:
+    """choose(observations), of a batch, or of one observation; a policy for the other kind is an error.
+
+    >>> ask(lambda x: int(x[0] > 0), np.ones((5, 2)))
+    Traceback (most recent call last):
+    policyrisk.errors.InvalidInputError: policy must take a batch of observations, ...
+    """
+    try:
+        return choose(observations)
+    except Exception as error:
+        if not _answers(choose, _first(observations) if batch else _alone(observations)):
+            raise  # a failure of its own
+        wanted, other = "a batch of observations", "one observation"
+        way_out = "lambda batch: numpy.array([policy(x) for x in batch])"
+        if not batch:
+            wanted, other, way_out = other, wanted, "lambda x: policy(x[None])[0]"
+        raise InvalidInputError(
+            f"policy must take {wanted}, here {_shapes(observations)}, got one that fails on it "
+            f"({type(error).__name__}: {error}) and answers {other}; wrap it as {way_out}"
+        ) from error
+
+
+def _answers(choose: Choose, observations: Any) -> bool:
+    try:
+        choose(observations)
+    except Exception:
+        return False
+    return True
+
+
+def _first(batch: Any) -> Any:
+    """The first observation of a batch."""
+    if isinstance(batch, dict):
+        return {name: _first(part) for name, part in batch.items()}
+    return tuple(map(_first, batch)) if isinstance(batch, tuple) else batch[0]
+
+
+def _alone(observation: Any) -> Any:
+    """A batch of one observation."""
+    if isinstance(observation, dict):
+        return {name: _alone(part) for name, part in observation.items()}
+    return tuple(map(_alone, observation)) if isinstance(observation, tuple) else np.array([observation])
+
+
+def _shapes(observations: Any) -> str:
+    if isinstance(observations, dict):
+        return ", ".join(f"{name!r} {_shapes(part)}" for name, part in observations.items())
+    if isinstance(observations, tuple):
+        return ", ".join(map(_shapes, observations))
+    return f"of shape {np.shape(observations)}"
 
 
 def _predicted(answer: object) -> Any:
@@ -119,7 +218,7 @@ def decide(
     """
     from gymnasium import spaces
 
-    answer = choose(observations)
+    answer = ask(choose, observations)
     if not isinstance(space, spaces.Discrete):
         return as_action_batch(answer, space, len(words)), None
     first, count = int(space.start), int(space.n)
@@ -170,6 +269,16 @@ def as_action_batch(answer: Any, space: gym.Space[Any], count: int) -> Any:
                 f"policy must return actions from {low} to {high}, got {actions[wrong[0]]}; correct it"
             )
     return actions.astype(space.dtype)
+
+
+def check_single(answer: Any, space: gym.Space[Any] | None) -> Any:
+    """The answer for one observation; that for a batch of them, which has an axis more, is an error."""
+    if space is not None and _has_array_actions(space) and np.ndim(answer) > len(space.shape or ()):
+        raise InvalidInputError(
+            f"policy must return an action of shape {space.shape} for one observation, got shape "
+            f"{np.shape(answer)}; a policy for a batch of them can be wrapped as lambda x: policy(x[None])[0]"
+        )
+    return answer
 
 
 def action_rows(actions: Any) -> npt.NDArray[Any] | None:
