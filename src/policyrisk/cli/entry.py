@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -63,6 +64,7 @@ def run(arguments: Sequence[str]) -> int:
                 [argument for argument in arguments if argument != "--debug"],
                 prog_name="policyrisk",
                 standalone_mode=False,
+                obj=shlex.join(["policyrisk", *arguments]),  # for what a command leaves behind
             )
             sys.stdout.flush()
         except SystemExit as done:  # shell completion

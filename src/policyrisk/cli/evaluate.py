@@ -39,6 +39,7 @@ def _features(incomplete: str) -> list[str]:
 
 
 def evaluate(
+    context: typer.Context,
     data: Annotated[
         str, typer.Argument(help="A Parquet file or a folder of them, a CSV or npz file, or minari:ID.")
     ],
@@ -189,7 +190,7 @@ def evaluate(
         with clock("maps"):
             write_maps(evaluation, folder)
         with clock("report"):
-            evaluation.report(folder / "report.html")
+            evaluation.report(folder / "report.html", command=context.obj or "")
         seconds = {**evaluation.seconds, **clock.seconds}
         seconds["total"] = seconds.pop("total")  # the last
         numbers = {**evaluation.to_dict(), "seconds": seconds}

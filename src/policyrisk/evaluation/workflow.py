@@ -159,7 +159,7 @@ def evaluate(
         shards = ShardFold(shards_of(source, columns, actions=actions), "stop") if on_cluster else None
         with clock("survey"):
             sampled = spelling is None or target is not None
-            work = SurveyPass(number, (EPISODES, TRANSITIONS) if sampled else None)
+            work = SurveyPass(number, (EPISODES, TRANSITIONS) if sampled else None, discount)
             found = here(Watched("survey", data))(work) if shards is None else shards(work)
             survey = found.survey()
         losses = shards if shards is not None else data if isinstance(data, Stream) else None
