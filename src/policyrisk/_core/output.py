@@ -58,6 +58,11 @@ def write_figure(drawn: Axes | Figure, path: Path) -> Path:
     return path
 
 
+def write_figures(drawn: Axes | Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure of an experiment for screens and for papers: ``name.png``, ``.svg`` and ``.pdf``."""
+    return [write_figure(drawn, folder / f"{name}{suffix}") for suffix in (".png", ".svg", ".pdf")]
+
+
 class Clock:
     """Seconds that parts of the work took, by name."""
 
@@ -71,6 +76,7 @@ class Clock:
         began = time.monotonic()
         yield
         self.seconds[name] = round(time.monotonic() - began, 3)
+        self.seconds.pop("total", None)  # which comes last
         self.seconds["total"] = round(time.monotonic() - self._began, 3)
 
 
