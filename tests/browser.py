@@ -130,9 +130,24 @@ class Browser:
         stroke = [{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]
         self.post("/actions", actions=[{"type": "key", "id": "keyboard", "actions": stroke}])
 
-    def show_as(self, media):
-        """Lay the page out for "print" or "screen"."""
-        self.post("/goog/cdp/execute", cmd="Emulation.setEmulatedMedia", params={"media": media})
+    def show_as(self, media, scheme="light"):
+        """Lay the page out for "print" or "screen", for a light or a dark one."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._tell("Emulation.setEmulatedMedia", media=media, features=features)
+
+    def on_a_phone(self, width, height):
+        """Lay pages out for a small screen that is touched; (0, 0) for the window again."""
+        phone = width > 0
+        self._tell("Emulation.setTouchEmulationEnabled", enabled=phone)
+        if phone:
+            size = {"width": width, "height": height, "deviceScaleFactor": 2, "mobile": True}
+            self._tell("Emulation.setDeviceMetricsOverride", **size)
+        else:
+            self._tell("Emulation.clearDeviceMetricsOverride")
+
+    def _tell(self, command, **parameters):
+        """Give a command of the DevTools protocol."""
+        self.post("/goog/cdp/execute", cmd=command, params=parameters)
 
     def resize(self, width, height):
         self.post("/window/rect", width=width, height=height)

@@ -38,9 +38,10 @@ def test_reproduce_chain_writes_the_papers_figure(tmp_path):
     done = run("reproduce", "chain", "--out", str(out))
     assert done.returncode == 0, done.stderr
     assert "negative projected variance: 29, 30" in done.stdout
-    assert {path.name for path in out.iterdir()} == {"result.json", "chain.png", "chain.svg"}
+    assert {path.name for path in out.iterdir()} == {"result.json", "chain.png", "chain.svg", "chain.pdf"}
     assert (out / "chain.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (out / "chain.svg").read_text()
+    assert (out / "chain.pdf").read_bytes().startswith(b"%PDF")
     result = json.loads((out / "result.json").read_text())
     assert result["negative_states"] == [29, 30]
     assert result["active_states"] == [30]
@@ -101,6 +102,7 @@ def test_every_command_has_json_and_random_ones_a_seed(capsys):
         ("compare",): False,
         ("query",): False,
         ("reproduce", "chain"): False,
+        ("reproduce", "curves"): True,
         ("reproduce", "pinball"): True,
         ("reproduce", "portfolio"): True,
         ("train", "pinball"): True,

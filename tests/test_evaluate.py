@@ -348,7 +348,7 @@ def test_an_existing_folder_keeps_other_files_and_is_replaced_only_by_a_run_that
 def test_a_failure_while_writing_leaves_everything_as_it_was(exists, place, capsys, tmp_path, monkeypatch):
     import policyrisk.report
 
-    def broken(evaluation, path):
+    def broken(evaluation, path, command):
         path.write_text("half")
         raise OSError(28, "No space left on device")
 

@@ -296,7 +296,8 @@ def test_the_same_seed_gives_the_same_numbers_and_a_finished_map_is_taken_up(sma
 
 def test_written_files(small, tmp_path):
     paths = pinball.write(small, tmp_path / "deep" / "er")
-    names = ["result.json", "maps.npz", "pinball_value.png", "pinball_std.png", "pinball_distance.png"]
+    figures = ("pinball_value", "pinball_std", "pinball_distance")
+    names = ["result.json", "maps.npz", *(f + s for f in figures for s in (".png", ".svg", ".pdf"))]
     assert [path.name for path in paths] == names
     assert {path.name for path in paths[0].parent.iterdir()} == set(names)
     told = json.loads(paths[0].read_text(), parse_constant=pytest.fail)
@@ -305,7 +306,8 @@ def test_written_files(small, tmp_path):
     with np.load(paths[1]) as maps:
         np.testing.assert_array_equal(maps["mc_std"], small.maps()["mc_std"])
     for path in paths[2:]:
-        assert path.read_bytes().startswith(b"\x89PNG")
+        begins = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[path.suffix]
+        assert path.read_bytes().startswith(begins)
 
 
 def test_bad_arguments_are_named(tmp_path):
@@ -321,7 +323,18 @@ def test_bad_arguments_are_named(tmp_path):
 def test_the_command(tmp_path, monkeypatch):
     run = pinball.run
     monkeypatch.setattr(pinball, "run", lambda p, **options: run(replace(p, fresh=500), **options))
-    options = ["--trajectories", "100", "--mc-episodes", "5", "--tiles", "8", "--seed", "1"]
+    options = [
+        "--trajectories",
+        "100",
+        "--mc-episodes",
+        "5",
+        "--tiles",
+        "8",
+        "--seed",
+        "1",
+        "--noise",
+        "0.02",
+    ]
     done = CliRunner().invoke(app, ["reproduce", "pinball", "--out", str(tmp_path), *options])
     assert done.exit_code == 0, done.output
     assert "Riskiest tile" in done.output
@@ -332,7 +345,11 @@ def test_the_command(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     written = json.loads((tmp_path / "result.json").read_text())
-    assert told.pop("seconds").keys() == written.pop("seconds").keys()
+    assert told["parameters"]["noise"] == 0.02
+    seconds = written.pop("seconds")
+    assert told.pop("seconds") == seconds
+    assert list(seconds)[-2:] == ["figures", "total"]
+    assert seconds["total"] >= sum(seconds.values()) - seconds["total"] - 0.01
     assert told == written
 
 
@@ -356,10 +373,14 @@ def test_extended(small, tmp_path):
     )
     assert [size for size, _ in extension.curves["LSTD(0.5), tiles"]] == [100, 300]
     paths = pinball_extended.write(extension, tmp_path)
-    assert [path.suffix for path in paths] == [".png"] * 3
+    assert [path.suffix for path in paths] == [".png", ".svg", ".pdf"] * 3
     told = json.loads((tmp_path / "result.json").read_text(), parse_constant=pytest.fail)
     assert told["extended"]["chosen"] == numbers["chosen"]
     assert told["std_rmse"] == small.numbers["std_rmse"]
+    assert list(told["seconds"])[-2:] == ["extended_figures", "total"]
+    parts = {**told["seconds"], "total": 0.0}
+    assert parts.keys() >= {"monte_carlo", "cross_validation", "fits", "curves"}
+    assert told["seconds"]["total"] >= sum(parts.values()) - 0.01, "of the paper's part too"
 
 
 def _extra(summary):

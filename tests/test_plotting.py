@@ -133,6 +133,47 @@ def test_map_takes_a_box_that_is_flat_in_other_coordinates(risk):
     np.testing.assert_array_equal(picture(axes), expected.reshape(5, 7))
 
 
+@pytest.fixture(scope="module")
+def walkers():
+    walks = {p: pr.domains.walk(n=5, p=p) for p in (0.6, 0.7, 0.8)}
+    return {
+        f"p = {p}": pr.LSTD(pr.Tabular(5)).fit_exact(walk, start=0).summary([0]) for p, walk in walks.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("criterion", "value"),
+    [
+        (pr.criteria.Sharpe(), lambda mean, std: mean / std),
+        (pr.criteria.MeanMinusStd(1.5), lambda mean, std: mean - 1.5 * std),
+        (pr.criteria.MeanMinusVariance(0.3), lambda mean, std: mean - 0.3 * std**2),
+        (pr.criteria.VarianceMeanAtLeast(-12), lambda mean, std: std),
+    ],
+    ids=str,
+)
+def test_through_each_policy_goes_a_line_of_its_equals(criterion, value, walkers):
+    axes = pr.plotting.plot_mean_std(walkers, criterion=criterion)
+    lines = [line for line in axes.collections if not line.get_facecolor().size]
+    found = [np.concatenate([path.vertices for path in line.get_paths()]) for line in lines]
+    assert len(found) == 3
+    for (std, mean), summary in zip((line.T for line in found), walkers.values(), strict=True):
+        expected = value(summary.mean.value, summary.std.value)
+        np.testing.assert_allclose(value(mean, std), expected, rtol=2e-3)  # straight between points
+
+
+def test_what_misses_the_bound_is_grey(walkers):
+    axes = pr.plotting.plot_mean_std(walkers, criterion=pr.criteria.MeanVarianceAtMost(20.0))
+    texts = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert texts == [*walkers, "misses the bound", "equal mean"]
+    (grey,) = (part for part in axes.collections if part.get_facecolor().size)
+    (path,) = grey.get_paths()
+    left, right = path.vertices[:, 0].min(), path.vertices[:, 0].max()
+    assert left == pytest.approx(np.sqrt(20), abs=0.1)
+    assert right == pytest.approx(axes.get_xlim()[1])
+    plain = pr.plotting.plot_mean_std(walkers, criterion=pr.criteria.CVaR(0.05))
+    assert len(plain.get_legend().get_texts()) == 3, "which has no lines in this plane"
+
+
 def test_names_are_shown_as_they_are(risk, data, tmp_path):
     axes = pr.plotting.plot_map(risk, "mean", low=LOW, high=HIGH, names=[r"$\nonsense$", "a$", "c"])
     axes.figure.savefig(tmp_path / "map.png")  # Matplotlib would refuse the first as mathematics

@@ -1,13 +1,16 @@
 """The report: what is in the file, and that a real browser shows the API's numbers."""
 
 import base64
+import gzip
 import html
+import itertools
 import json
 import math
 import re
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import browser as chromium
 import numpy as np
@@ -20,8 +23,9 @@ from policyrisk.evaluation.maps import _draw, _mapped, write_maps
 from policyrisk.passes.survey import Survey
 from policyrisk.report import write_report
 from policyrisk.report.grid import CELLS, MapGrid
-from policyrisk.report.numbers import APART, Maps, Sampled, measure
+from policyrisk.report.numbers import APART, Maps, Sampled, histogram, measure
 
+ROUNDING = 2e-5  # of the numbers in the page
 HOSTILE = '<img src=x onerror="window.harmed = 1">'
 NAMES = (HOSTILE, "</script><script>window.harmed = 2</script>", "%{x} <b>&amp;</b> $\\alpha$")
 
@@ -85,9 +89,15 @@ def embedded(text):
     )
 
 
+def unpacked(pair, kinds=5):
+    """The numbers of a map, of shape (kinds, cells): bytes by their place in a number, compressed."""
+    planes = np.frombuffer(gzip.decompress(base64.b64decode(pair["data"])), np.uint8).reshape(4, -1)
+    return np.ascontiguousarray(planes.T).view("<f4").reshape(kinds, -1)
+
+
 def without_plotly(text):
-    """The page less its longest script, which is Plotly's."""
-    return text.replace(max(re.findall(r"<script>.*?</script>", text, re.DOTALL), key=len), "")
+    """The page less what is Plotly's."""
+    return re.sub(r'<script type="text/plain" id="plotly">[\w+/=]*</script>', "", text)
 
 
 def read(text):
@@ -105,6 +115,7 @@ def test_the_file_asks_for_nothing_and_shows_names_as_they_are(three, tmp_path):
     assert not re.search(r"<script[^>]+src", page)
     assert "&lt;img src=x" in page
     assert page.count("<script>") == 1, "the page's own"
+    assert len(page) < len(text) / 2
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe-inline" not in policy.split("style-src")[0]
@@ -127,25 +138,69 @@ def test_headline_numbers_stand_beside_the_estimators(three, tmp_path):
     assert list(cards) == ["mean", "std", "sharpe", "variance"]
 
 
+def test_version_date_command_and_returns(three, tmp_path):
+    path = tmp_path / "report.html"
+    three.report(path, command="policyrisk evaluate 'a & b.csv' --out x")
+    text = path.read_text(encoding="utf-8")
+    assert f"policyrisk {pr.__version__} · 400 episodes" in text
+    written = datetime.fromisoformat(re.search(r'<time datetime="(.*?)">', text)[1])
+    assert timedelta(0) <= datetime.now().astimezone() - written < timedelta(hours=1)
+    assert "<dt>Command</dt><dd>policyrisk evaluate &#x27;a &amp; b.csv&#x27; --out x</dd>" in text
+    assert "Returns of 400 recorded episodes." in text
+    shown = embedded(text)["histogram"]
+    returns = strip(3).returns()
+    counts, _ = np.histogram(returns, shown["edges"])
+    assert shown["terminated"] == counts.tolist()
+    assert sum(counts) == 400
+    assert not any(shown["cut_off"])
+
+
+def test_histogram_of_cut_off_and_discounted_returns():
+    data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=300, seed=1, max_steps=16)
+    found = histogram(Survey.of(data, seed=0))
+    steps, edges = data.lengths, np.array(found["edges"])
+    assert np.array_equal(edges, np.arange(-16, -steps.min() + 2) - 0.5), "a bin for each number"
+    for ended, of in ((data.terminated, "terminated"), (~data.terminated, "cut_off")):
+        np.testing.assert_array_equal(found[of], np.bincount(16 - steps[ended], minlength=len(edges) - 1))
+    survey = Survey.of(data, seed=0, discount=0.5)
+    np.testing.assert_allclose(survey.returns, [data.returns(0.5), data.terminated])
+    assert len(histogram(survey)["edges"]) <= 51
+    assert histogram(replace(survey, returns=np.empty((2, 0)))) is None, "of an older file"
+
+
+def test_a_hundred_coordinates_are_no_wall_of_numbers(tmp_path):
+    evaluation = evaluate(
+        pr.Polynomial(1, [0] * 105, [20] + [1] * 104), strip(105), tuple(f"q{k}" for k in range(105))
+    )
+    path = written(evaluation, tmp_path)
+    text = path.read_text(encoding="utf-8")
+    assert path.stat().st_size < 3_000_000
+    words = re.sub("<[^>]+>", " ", without_plotly(text).split("<body>")[1].split("<script")[0])
+    named = set(re.findall(r"\bq\d+\b", words))
+    assert len(named) <= 20, "of the 105"
+    assert "105 coordinates: q0, q1, q2, q3, q4, q5, q6, …, q104" in words
+    assert "97 coordinates of less influence are not shown." in words
+    assert len(embedded(text)["cloud"]["states"][0]) == 8
+    assert re.search(r"98 others [\d.]+% together", words)
+
+
 def test_embedded_maps_are_the_apis(tiled, tmp_path):
     data = embedded(written(tiled, tmp_path).read_text(encoding="utf-8"))
     assert [axis["name"] for axis in data["axes"]] == ["a", "c"], "the features look at no other"
     x, y = (np.array(axis["cells"]) for axis in data["axes"])
     assert y.tolist() == [0.125, 0.375, 0.625, 0.875], "a cell is a tile"
     (pair,) = data["maps"]["pairs"]
-    J, V, J_error, V_error, episodes = np.frombuffer(base64.b64decode(pair["data"]), "<f4").reshape(
-        5, len(y), len(x)
-    )
+    J, V, J_error, V_error, episodes = unpacked(pair)
     states = np.array([[a, 0.5, c, 0.5] for c in y for a in x])
     risk = tiled.risk
-    for got, want in (
-        (J, risk.mean(states)),
-        (V, risk.variance(states)),
-        (J_error, risk.standard_error(states, of="mean")),
-        (V_error, risk.standard_error(states, of="variance")),
-        (episodes, risk.episodes(states)),
+    for got, want, rounding in (
+        (J, risk.mean(states), 2**-16),
+        (V, risk.variance(states), 2**-16),
+        (J_error, risk.standard_error(states, of="mean"), 2**-9),
+        (V_error, risk.standard_error(states, of="variance"), 2**-9),
+        (episodes, risk.episodes(states), 2**-16),
     ):
-        np.testing.assert_allclose(got.ravel(), want, rtol=1e-6)
+        np.testing.assert_allclose(got, want, rtol=1.01 * rounding)
     assert np.isfinite(J).any()
 
 
@@ -203,16 +258,34 @@ def test_without_plotly_the_extra_is_named():
 def test_what_is_embedded_is_bounded(dim):
     data = strip(dim, episodes=60)
     grid = MapGrid.of(evaluate(pr.Polynomial(1, [0] * dim, [20] + [1] * (dim - 1)), data))
-    assert len(grid.axes) == min(dim, 7)  # eight would leave maps of 20 cells a side
+    assert len(grid.axes) == min(dim, 8)
     assert len(grid.held) == dim - len(grid.axes)
     cells = [len(grid.states(pair)) for pair in grid.pairs]
     assert sum(cells) <= CELLS
     assert len(cells) == math.comb(len(grid.axes), 2)
-    assert min(axis.cells.size for axis in grid.axes) >= 24
-    assert grid.free == (dim <= 5)
+    assert min(axis.cells.size for axis in grid.axes) >= 19
+    assert grid.sliders == {2: 0, 3: 1, 4: 2, 5: 3}.get(dim, 2), "two at once, whatever the dimension"
     for pair in grid.pairs:
-        others = [axis.median for k, axis in enumerate(grid.axes) if k not in pair]
-        assert tuple(others) in grid.slices(pair)
+        levels = [range(len(axis.levels)) for k, axis in enumerate(grid.axes) if k not in pair]
+        assert grid.slices(pair) == list(itertools.product(*levels[: grid.sliders])), "every combination"
+
+
+def test_costly_estimates_keep_two_sliders_and_the_most_influential_coordinates(monkeypatch):
+    evaluation = evaluate(pr.Polynomial(1, [0] * 10, [20] + [1] * 9), strip(10, episodes=60))
+    monkeypatch.setattr("policyrisk.report.grid.CELLS", 40_000)
+    grid = MapGrid.of(evaluation)
+    assert (len(grid.axes), grid.sliders) == (5, 2)
+    assert [axis.coordinate for axis in grid.axes] == np.argsort(-evaluation.influence)[:5].tolist()
+    assert sum(len(grid.states(pair)) for pair in grid.pairs) <= 40_000
+
+
+def test_what_is_not_mapped_stays_at_its_median(mixed):
+    grid = MapGrid.of(mixed)
+    states = replace(grid, sliders=1).states((1, 3))
+    for axis in grid.axes[2:3] + grid.axes[4:]:
+        assert (states[:, axis.coordinate] == axis.levels[axis.median]).all()
+    first = grid.axes[0]
+    assert set(states[:, first.coordinate]) == set(first.levels)
 
 
 def test_levels_are_values_that_occur_with_the_median_among_them(three):
@@ -392,6 +465,14 @@ def drawn(browser, plot):
     return np.array([[math.nan if value is None else value for value in row] for row in z])
 
 
+def place(evaluation, at):
+    """The state (1, dim) with these values along axes."""
+    state = evaluation.middle[None].copy()
+    for axis, value in at.items():
+        state[0, axis.coordinate] = value
+    return state
+
+
 def titles(browser, plot):
     return browser.run(
         "const plot = document.getElementById(arguments[0]);"
@@ -403,7 +484,8 @@ def titles(browser, plot):
 def test_hovering_shows_the_apis_numbers(three, opened):
     browser = opened(three)
     x, y, other = MapGrid.of(three).axes
-    state = np.array([[x.cells[10], y.cells[40], other.levels[other.median]]])
+    assert x.name == HOSTILE, "the most influential one"
+    state = place(three, {x: x.cells[10], y: y.cells[40], other: other.levels[other.median]})
     for plot in ("plot-std", "plot-mean_error"):
         lines = hover(browser, plot, x.cells[10], y.cells[40], "std ")
         error = {of: three.risk.standard_error(state, of=of)[0] for of in ("mean", "std")}
@@ -420,37 +502,52 @@ def test_hovering_shows_the_apis_numbers(three, opened):
 def test_coordinates_can_be_chosen(three, opened):
     browser = opened(three)
     axes = MapGrid.of(three).axes
-    assert titles(browser, "plot-std") == [NAMES[0], NAMES[1]]
+    names = [axis.name for axis in axes]
+    assert titles(browser, "plot-std") == names[:2]
     browser.run("document.getElementById('x-axis').focus()")
     browser.press("\ue015")  # arrow down: the second coordinate, which was upwards: the two change places
-    assert titles(browser, "plot-std") == [NAMES[1], NAMES[0]]
+    assert titles(browser, "plot-std") == [names[1], names[0]]
     browser.press("\ue015")
-    assert titles(browser, "plot-std") == [NAMES[2], NAMES[0]]
+    assert titles(browser, "plot-std") == [names[2], names[0]]
     held = axes[1].levels[axes[1].median]
-    states = np.array([[up, held, across] for up in axes[0].cells for across in axes[2].cells])
+    states = np.concatenate(
+        [
+            place(three, {axes[0]: up, axes[1]: held, axes[2]: across})
+            for up in axes[0].cells
+            for across in axes[2].cells
+        ]
+    )
     V = three.risk.variance(states).reshape(len(axes[0].cells), -1)
     assert 0 < (V < 0).mean() < 0.2
     expected = np.sqrt(np.where(V >= 0, V, np.nan))
-    np.testing.assert_allclose(drawn(browser, "plot-std"), expected, rtol=1e-5)
+    np.testing.assert_allclose(drawn(browser, "plot-std"), expected, rtol=ROUNDING)
     shown = browser.run(
         "return [0, 1, 2].map((k) => document.getElementById('level-' + k).offsetParent !== null)"
     )
     assert shown == [False, True, False]
 
 
-def test_sliders_move_the_slice(three, opened):
-    browser = opened(three)
-    x, y, other = MapGrid.of(three).axes
+def test_sliders_move_together(mixed, opened):
+    """Two off their medians at once, and the rest of the five at theirs."""
+    browser = opened(mixed)
+    grid = MapGrid.of(mixed)
+    x, y, *others = grid.axes
+    assert len(others) == 3
+    assert grid.sliders >= 2
     before = drawn(browser, "plot-mean")
-    browser.run("document.getElementById('level-2').focus()")
-    browser.press("\ue014")  # arrow right
-    level = other.levels[other.median + 1]
-    states = np.array([[across, up, level] for up in y.cells for across in x.cells])
-    expected = three.risk.mean(states).reshape(before.shape)
-    np.testing.assert_allclose(drawn(browser, "plot-mean"), expected, rtol=1e-5)
-    assert np.abs(before - expected).max() > 1e-3, "the two levels differ by far more than they are rounded"
-    text = browser.run("return document.getElementById('view').textContent")
-    assert f"{level:.4g}" in text
+    held = {axis: axis.levels[axis.median] for axis in others}
+    for k in (2, 3):
+        browser.run("document.getElementById('level-' + arguments[0]).focus()", k)
+        browser.press("\ue014")  # arrow right
+        held[grid.axes[k]] = grid.axes[k].levels[grid.axes[k].median + 1]
+    states = np.concatenate(
+        [place(mixed, {x: across, y: up, **held}) for up in y.cells for across in x.cells]
+    )
+    expected = mixed.risk.mean(states).reshape(before.shape)
+    np.testing.assert_allclose(drawn(browser, "plot-mean"), expected, rtol=ROUNDING)
+    text = browser.run("return document.getElementById('view').textContent").replace("−", "-")
+    for axis in others[: grid.sliders]:
+        assert f"{axis.name} = {held[axis]:.4g}" in text
 
 
 def test_unvisited_cells_are_blank_and_say_so(opened):
@@ -519,14 +616,59 @@ UNDISTORTED = """return [...document.querySelectorAll(".plot .main-svg")].every(
     svg.getAttribute("viewBox") === "0 0 " + svg.getAttribute("width") + " " + svg.getAttribute("height"))"""
 
 
-def test_it_fits_a_phone(tiled, opened):
-    browser = opened(tiled)
-    browser.resize(500, 900)
+REACHED = """return [...document.querySelectorAll("summary, select, input, #riskiest button, .stamp a")]
+    .filter((one) => one.offsetParent !== null)
+    .map((one) => one.getBoundingClientRect().height)"""
+
+
+def test_it_fits_a_phone_and_a_finger(three, opened, tmp_path):
+    browser = opened(three)
+    browser.on_a_phone(390, 844)
     try:
+        browser.open(tmp_path / "report.html")
+        browser.wait_for("return document.querySelectorAll('.plot .main-svg').length >= 3")
         browser.wait_for(FITS)
         browser.wait_for(UNDISTORTED)
+        heights = browser.run(REACHED)
+        assert len(heights) > 8
+        assert min(heights) >= 43.5
+        above = browser.run(
+            "return [...document.querySelectorAll('.value')].every((one) =>"
+            " one.getBoundingClientRect().bottom < window.innerHeight)"
+        )
+        assert above, "the four numbers are on the first screen"
+        shown = "return [...document.querySelectorAll('.finding p')].some((one) => one.checkVisibility())"
+        assert not browser.run(shown), "findings by their titles"
+        browser.run("document.querySelector('.finding summary').click()")
+        assert browser.run(shown)
     finally:
-        browser.resize(1280, 1000)
+        browser.on_a_phone(0, 0)
+
+
+BRIGHTNESS = """const light = (x) => x.match(/[0-9.]+/g).slice(0, 3).map(Number).reduce((a, b) => a + b);
+    const plane = document.getElementById("plane");
+    return [
+        light(getComputedStyle(document.body).backgroundColor),
+        light(getComputedStyle(document.querySelector(".value")).color),
+        light(getComputedStyle(plane.querySelector(".main-svg")).backgroundColor),
+        light(getComputedStyle(plane.querySelector(".xtitle")).fill),
+    ]"""
+
+
+def test_it_is_dark_where_the_screen_is(tiled, opened):
+    """Plots too, whose texts stand out against what is behind them."""
+    browser = opened(tiled)
+    page, ink, plot, text = browser.wait_for(BRIGHTNESS)
+    assert min(page, plot) > 700
+    assert max(ink, text) < 200
+    browser.show_as("screen", scheme="dark")
+    try:
+        browser.wait_for(BRIGHTNESS.replace("return [", "return ((found) => found[2] < 150)([") + ")")
+        page, ink, plot, text = browser.run(BRIGHTNESS)
+        assert max(page, plot) < 150
+        assert min(ink, text) > 600
+    finally:
+        browser.show_as("screen")
 
 
 def test_it_fits_paper(tiled, opened):

@@ -88,9 +88,7 @@ def named_object(text: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
             raise
-        raise InvalidInputError(
-            f"there is no module {error.name!r} here or among those installed"
-        ) from error
+        raise InvalidInputError(f"there is no module {error.name!r} here or among those installed") from error
     except AttributeError as error:
         raise InvalidInputError(f"the module {module!r} has no {name!r}") from error
     return found

@@ -16,13 +16,14 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from policyrisk._core.imports import is_installed
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 _REMEDY = "choose another --out"
 
 
@@ -58,6 +60,17 @@ def write_figure(drawn: Axes | Figure, path: Path) -> Path:
     return path
 
 
+def write_figures(draw: Callable[[T], Figure], result: T, folder: Path, name: str) -> list[Path]:
+    """Draw a result of an experiment for screens and for papers: ``name.png``, ``.svg`` and ``.pdf``.
+
+    Nothing where Matplotlib is not installed.
+    """
+    if not is_installed("matplotlib"):
+        return []
+    figure = draw(result)
+    return [write_figure(figure, folder / f"{name}{suffix}") for suffix in (".png", ".svg", ".pdf")]
+
+
 class Clock:
     """Seconds that parts of the work took, by name."""
 
@@ -71,6 +84,7 @@ class Clock:
         began = time.monotonic()
         yield
         self.seconds[name] = round(time.monotonic() - began, 3)
+        self.seconds.pop("total", None)  # which comes last
         self.seconds["total"] = round(time.monotonic() - self._began, 3)
 
 

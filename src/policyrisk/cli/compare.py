@@ -63,7 +63,8 @@ def compare(
         level=level,
     )
     if drawn:
-        write_figure(plot_mean_std({ranked.name: ranked.summary for ranked in result.ranking}), out)
+        summaries = {ranked.name: ranked.summary for ranked in result.ranking}
+        write_figure(plot_mean_std(summaries, criterion=criterion), out)
     doubts = {  # what stands against an evaluation by itself, and so against a comparison with it
         name: [advice.title for advice in evaluation.advice if advice.severity in ("serious", "warning")]
         for name, evaluation in policies.items()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -74,7 +75,9 @@ def run(arguments: Sequence[str]) -> int:
     stopped: list[int] = []  # by these signals
     with _readable_warnings(), _terminable(stopped):
         try:
-            result = app(list(arguments), prog_name="policyrisk", standalone_mode=False)
+            # The object is for what a command leaves behind.
+            told = shlex.join(["policyrisk", *arguments])
+            result = app(list(arguments), prog_name="policyrisk", standalone_mode=False, obj=told)
             sys.stdout.flush()
             code = result if isinstance(result, int) else 0
         except SystemExit as done:  # shell completion

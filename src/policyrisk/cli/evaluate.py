@@ -20,7 +20,6 @@ from policyrisk.cli.shared import (
     can_draw,
     cluster,
     finite_number,
-    look_here,
     policy_of,
 )
 
@@ -39,6 +38,7 @@ def _features(incomplete: str) -> list[str]:
 
 
 def evaluate(
+    context: typer.Context,
     data: Annotated[
         str, typer.Argument(help="A Parquet file or a folder of them, a CSV or npz file, or minari:ID.")
     ],
@@ -211,7 +211,7 @@ def evaluate(
                 write_maps(evaluation, folder)
         if reported:
             with clock("report"):
-                evaluation.report(folder / "report.html")
+                evaluation.report(folder / "report.html", command=context.obj or "")
         seconds = {**evaluation.seconds, **clock.seconds}
         seconds["total"] = seconds.pop("total")  # the last
         numbers = {**evaluation.to_dict(), "seconds": seconds}

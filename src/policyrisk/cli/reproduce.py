@@ -13,6 +13,7 @@ from policyrisk.cli.shared import Ray, RayAddress, can_draw, cluster
 if TYPE_CHECKING:
     from policyrisk._core.devices import Device
     from policyrisk.paper.chain import ChainResult
+    from policyrisk.paper.curves import CurvesResult
     from policyrisk.paper.portfolio import PortfolioResult
 
 app = typer.Typer(help="Redraw the paper's experiments.", no_args_is_help=True)
@@ -20,9 +21,9 @@ app = typer.Typer(help="Redraw the paper's experiments.", no_args_is_help=True)
 
 @app.command("chain")
 def reproduce_chain(
-    out: Annotated[Path, typer.Option(help="Folder for result.json, chain.png and chain.svg.")] = Path(
-        "results/chain"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for result.json and the figure as PNG, SVG and PDF.")
+    ] = Path("results/chain"),
     n: Annotated[int, typer.Option(help="Number of states.")] = 30,
     p: Annotated[float, typer.Option(help="Probability of a step towards the end.")] = 0.7,
     lam: Annotated[float, typer.Option(help="Trace parameter λ.")] = 0.95,
@@ -63,11 +64,58 @@ def _chain_text(result: ChainResult, paths: list[Path]) -> str:
     return "\n".join(lines)
 
 
+@app.command("curves")
+def reproduce_curves(
+    out: Annotated[
+        Path, typer.Option(help="Folder for result.json, curves.csv and the figure as PNG, SVG and PDF.")
+    ] = Path("results/curves"),
+    episodes: Annotated[int, typer.Option(min=10, help="The largest number of episodes.")] = 5000,
+    lam: Annotated[list[float] | None, typer.Option(help="LSTD's λ; again for more.")] = None,
+    step: Annotated[float, typer.Option(help="TD's first step; later ones are step / (1 + k/decay).")] = 0.3,
+    decay: Annotated[float, typer.Option(help="Episodes after which TD's step has halved.")] = 300,
+    repeats: Annotated[int, typer.Option(help="Independent data sets behind the bands.")] = 50,
+    seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Learning curves on the paper's chain: errors of J and V by LSTD(λ) and TD(0), with bands."""
+    from policyrisk.paper import curves
+    from policyrisk.td import StepSize
+
+    given = curves.CurvesParameters()
+    sizes = [size for size in given.episodes if size < episodes]
+    parameters = curves.CurvesParameters(
+        episodes=(*sizes, episodes),
+        lams=tuple(lam) if lam else given.lams,
+        step=StepSize(step, decay=decay, power=given.step.power),
+        repeats=repeats,
+        seed=seed,
+    )
+    result = curves.run(parameters)
+    paths = curves.write(result, out)
+    typer.echo(as_json_text(result.to_dict()) if as_json else _curves_text(result, paths))
+
+
+def _curves_text(result: CurvesResult, paths: list[Path]) -> str:
+    from policyrisk._core.text import number, table
+
+    sizes = result.parameters.episodes
+    lines = []
+    for k, of in enumerate(("mean J", "variance V")):
+        rows = [
+            [name, *(f"{number(m, 3)} ({number(low, 3)} to {number(high, 3)})" for low, m, high in shown)]
+            for name in result.errors
+            for shown in [result.bands(name)[:, [0, len(sizes) // 2, -1], k].T.tolist()]
+        ]
+        heads = [f"{size:,} episodes" for size in (sizes[0], sizes[len(sizes) // 2], sizes[-1])]
+        lines += [f"Error of the {of}: median and 10 to 90% of the data sets", table(["", *heads], rows), ""]
+    return "\n".join([*lines, "Written: " + ", ".join(map(str, paths))])
+
+
 @app.command("portfolio")
 def reproduce_portfolio(
-    out: Annotated[Path, typer.Option(help="Folder for result.json and portfolio.png.")] = Path(
-        "results/portfolio"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for result.json and the figure as PNG, SVG and PDF.")
+    ] = Path("results/portfolio"),
     c: Annotated[
         list[float] | None, typer.Option(help="What a unit of variance costs; again for more.")
     ] = None,
@@ -116,6 +164,9 @@ def reproduce_pinball(
     ] = None,
     trajectories: Annotated[int, typer.Option(help="Trajectories that LSTD learns from.")] = 3000,
     mc_episodes: Annotated[int, typer.Option(help="Monte-Carlo episodes at every free tile centre.")] = 500,
+    noise: Annotated[
+        float, typer.Option(help="Deviation of the noise that every action adds to both velocities.")
+    ] = 0.03,
     lam: Annotated[float, typer.Option(help="Trace parameter λ.")] = 0.9,
     tiles: Annotated[int, typer.Option(help="Tiles along each side of the maze.")] = 50,
     seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 0,
@@ -132,7 +183,13 @@ def reproduce_pinball(
 
     chosen = None if policy is None else GreedyPolicy.load(policy)
     parameters = pinball.PinballParameters(
-        maze=maze, trajectories=trajectories, mc_episodes=mc_episodes, lam=lam, tiles=tiles, seed=seed
+        maze=maze,
+        noise=noise,
+        trajectories=trajectories,
+        mc_episodes=mc_episodes,
+        lam=lam,
+        tiles=tiles,
+        seed=seed,
     )
     output.make_folder(out)
     can_draw("matplotlib")

@@ -113,7 +113,9 @@ def policy_of(text: str, option: str, stochastic: bool = False, seed: int | None
 
     path, *rest = text.removeprefix("sb3:").split(",")
     scaling = [part.removeprefix("normalisation=") for part in rest if part.startswith("normalisation=")]
-    if len(scaling) > 1 or any(part != "stochastic" and not part.startswith("normalisation=") for part in rest):
+    if len(scaling) > 1 or any(
+        part != "stochastic" and not part.startswith("normalisation=") for part in rest
+    ):
         raise typer.BadParameter(
             f"{text!r} must be sb3:model.zip, with ,stochastic or ,normalisation=stats.npz after it",
             param_hint=option,

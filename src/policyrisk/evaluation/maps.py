@@ -16,7 +16,8 @@ from policyrisk.evaluation.quantiles import WorstReturns
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.spelling import data_box
 from policyrisk.features import Tabular
-from policyrisk.plotting import Shown, plot_check, plot_line, plot_map
+from policyrisk.plotting import plot_check, plot_line, plot_map
+from policyrisk.plotting.states import Shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from policyrisk.distribution import DistributionFunction
 
 RISK, SURVEY = "risk.npz", "survey.npz"
-FEW_COORDINATES = 4  # up to which they are mapped in their own order
+FEW_COORDINATES = 2  # up to which they are mapped in their own order
 _POINTS = 10_000  # of the box, to tell how much of it the data speak of
 _PERMUTED = 1_000  # visited states that influence is measured at
 NEIGHBOURS = 2000  # visited states whose distances are looked at
@@ -127,7 +127,7 @@ class Evaluation(Shown):
         >>> evaluation.survey.episodes
         500
         """
-        survey = Survey.of(data, seed=0)
+        survey = Survey.of(data, seed=0, discount=risk.provenance.discount)
         called = [f"state_{i}" for i in range(survey.dim)] if names is None else names
         notes: dict[str, Any] = {}
         if (known := coordinates_of(data)) is not None and names is None:
@@ -178,8 +178,8 @@ class Evaluation(Shown):
     def changing(self) -> tuple[int, ...]:
         """Those of them that take more than one value in the data: what there is to map.
 
-        In their order where one can choose between all maps at a glance, up to FEW_COORDINATES of them, and
-        else the most influential ones first.
+        In their order where one map shows all, up to FEW_COORDINATES of them, and else the most influential
+        ones first.
         """
         found = tuple(d for d in self.looked_at if self.survey.low[d] < self.survey.high[d])
         if len(found) <= FEW_COORDINATES:
@@ -321,11 +321,11 @@ class Evaluation(Shown):
             return {}
         return {"distribution": plot_start(self), "map_cvar": tail_map(self)}
 
-    def report(self, path: str | os.PathLike[str]) -> None:
+    def report(self, path: str | os.PathLike[str], command: str = "") -> None:
         """Write the report, one HTML file: :func:`policyrisk.write_report`."""
         from policyrisk.report import write_report
 
-        write_report(self, path)
+        write_report(self, path, command)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``risk.npz`` and ``survey.npz`` into the folder, which is made where it is missing.

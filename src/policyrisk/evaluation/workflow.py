@@ -182,7 +182,7 @@ def evaluate(
         shards = ShardFold(shards_of(source, columns, **how), "stop") if on_cluster else None
         with clock("survey"):
             sampled = spelling is None or target is not None
-            work = SurveyPass(number, (EPISODES, TRANSITIONS) if sampled else None)
+            work = SurveyPass(number, (EPISODES, TRANSITIONS) if sampled else None, discount)
             found = here(Watched("survey", data))(work) if shards is None else shards(work)
             survey = found.survey()
         if discount == 1.0 and survey.cut_off == survey.episodes:

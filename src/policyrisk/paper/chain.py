@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policyrisk._core.arrays import Floats, as_count
-from policyrisk._core.imports import is_installed
-from policyrisk._core.output import make_folder, plain, write_figure, write_json
-from policyrisk._core.records import write_atomically
+from policyrisk._core.output import make_folder, plain, write_figures, write_json
 from policyrisk.domains.chains import walk
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Polynomial
@@ -149,14 +147,10 @@ def draw(result: ChainResult) -> Figure:
 
 
 def write(result: ChainResult, folder: Path) -> list[Path]:
-    """Write ``result.json``, ``chain.png`` and ``chain.svg`` into the folder; their paths are returned."""
+    """Write ``result.json`` and the figure into the folder; their paths are returned."""
     make_folder(folder)
-    numbers, vector = write_json(result.to_dict(), folder / "result.json"), folder / "chain.svg"
-    if not is_installed("matplotlib"):
-        return [numbers]
-    figure = draw(result)
-    write_atomically(vector, lambda file: figure.savefig(file, format="svg"))
-    return [numbers, write_figure(figure, folder / "chain.png"), vector]
+    numbers = write_json(result.to_dict(), folder / "result.json")
+    return [numbers, *write_figures(draw, result, folder, "chain")]
 
 
 def _on_raw_monomials(w: Floats, n: int) -> Floats:

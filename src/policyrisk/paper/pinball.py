@@ -30,7 +30,7 @@ from policyrisk import distributed
 from policyrisk._core.arrays import Floats, Seed, as_count
 from policyrisk._core.devices import Device
 from policyrisk._core.imports import is_installed
-from policyrisk._core.output import Clock, make_folder, write_figure, write_json
+from policyrisk._core.output import Clock, make_folder, write_figures, write_json
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.records import write_atomically
 from policyrisk.control import pinball_policy
@@ -86,6 +86,7 @@ class PinballResult:
     fresh: TileReturns
     budget: Budget
     numbers: dict[str, Any] = field(default_factory=dict, repr=False)  # what result.json holds
+    clock: Clock = field(default_factory=Clock, repr=False)  # whose times they hold; it goes on
 
     @property
     def truth(self) -> Truth:
@@ -167,7 +168,7 @@ def run(
         returns = pinball.returns(policy, grid.states, repeats, seeds[4], device=device).returns
         truth = Truth(rest.mean, rest.std, rest.mean_se, rest.std_se)
         budget = Budget(truth, returns.reshape(-1, repeats))
-        result = PinballResult(given, pinball, policy, grid, data, risk, rest, fresh, budget)
+        result = PinballResult(given, pinball, policy, grid, data, risk, rest, fresh, budget, clock=clock)
         numbers = _numbers(result) | _claims(result, seeds[5])
     numbers["fresh"] = {"trajectories": given.fresh, "reached_share": reached, "mean_steps": steps}
     numbers["value"] = _value_error(policy, grid, truth)
@@ -178,17 +179,22 @@ def run(
 def write(result: PinballResult, folder: Path) -> list[Path]:
     """Write ``result.json``, ``maps.npz`` and the figures into the folder; their paths are returned."""
     make_folder(folder)
-    paths = [write_json(result.to_dict(), folder / "result.json"), folder / "maps.npz"]
-    maps = result.maps()
-    write_atomically(paths[1], lambda file: np.savez_compressed(file, allow_pickle=False, **maps))
+    numbers, path, maps = (
+        write_json(result.to_dict(), folder / "result.json"),
+        folder / "maps.npz",
+        result.maps(),
+    )
+    write_atomically(path, lambda file: np.savez_compressed(file, allow_pickle=False, **maps))
     if not is_installed("matplotlib"):
-        return paths
+        return [numbers, path]
 
     from policyrisk.paper.pinball_figures import draw_distance, draw_std, draw_value
 
-    for name, draw in (("value", draw_value), ("std", draw_std), ("distance", draw_distance)):
-        paths.append(write_figure(draw(result), folder / f"pinball_{name}.png"))
-    return paths
+    figures = []
+    with result.clock("figures"):
+        for name, draw in (("value", draw_value), ("std", draw_std), ("distance", draw_distance)):
+            figures += write_figures(draw, result, folder, f"pinball_{name}")
+    return [write_json(result.to_dict(), numbers), path, *figures]  # which knows what the figures took
 
 
 def _fresh(

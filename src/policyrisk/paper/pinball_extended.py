@@ -24,7 +24,7 @@ import numpy as np
 
 from policyrisk._core.arrays import Floats
 from policyrisk._core.imports import is_installed
-from policyrisk._core.output import Clock, write_figure, write_json
+from policyrisk._core.output import write_figures, write_json
 from policyrisk._core.progress import ProgressBar
 from policyrisk.control.pinball import pinball_features
 from policyrisk.lstd import LSTD
@@ -83,7 +83,7 @@ def candidates(paper: PinballParameters, given: ExtendedParameters) -> dict[str,
 def run(result: PinballResult, parameters: ExtendedParameters | None = None) -> ExtendedResult:
     """Fit every candidate, choose by cross-validation, and compare all with the truth at rest."""
     given = ExtendedParameters() if parameters is None else parameters
-    clock = Clock()
+    clock = result.clock
     seeds = np.random.SeedSequence(result.parameters.seed).spawn(9)[7:]
     estimators = candidates(result.parameters, given)
     with clock("cross_validation"):
@@ -110,7 +110,6 @@ def run(result: PinballResult, parameters: ExtendedParameters | None = None) -> 
             name: _summary(result, error, errors.get(name), maps[name][1]) for name, error in found.items()
         },
         "curves": {name: [list(point) for point in curve] for name, curve in curves.items()},
-        "seconds": clock.seconds,
     }
     numbers["sample_efficiency"] = numbers["maps"][validation.best]["sample_efficiency"]
     variances = {name: V for name, (_, V) in maps.items()}
@@ -119,20 +118,23 @@ def run(result: PinballResult, parameters: ExtendedParameters | None = None) -> 
 
 def write(extension: ExtendedResult, folder: Path) -> list[Path]:
     """Write the figures, and ``result.json`` anew with a key ``extended``; the figures' paths."""
-    write_json({**extension.result.to_dict(), "extended": extension.numbers}, folder / "result.json")
+    result, numbers = extension.result, folder / "result.json"
+    write_json({**result.to_dict(), "extended": extension.numbers}, numbers)
     if not is_installed("matplotlib"):
         return []
 
     from policyrisk.paper.pinball_figures import draw_curves, draw_error_bars, draw_estimates
 
-    return [
-        write_figure(draw(extension), folder / f"pinball_{name}.png")
+    figures = []
+    with result.clock("extended_figures"):
         for name, draw in (
             ("estimates", draw_estimates),
             ("error_bars", draw_error_bars),
             ("curves", draw_curves),
-        )
-    ]
+        ):
+            figures += write_figures(draw, extension, folder, f"pinball_{name}")
+    write_json({**result.to_dict(), "extended": extension.numbers}, numbers)
+    return figures
 
 
 def _summary(result: PinballResult, error: MapError, se: Floats | None, V: Floats) -> dict[str, Any]:

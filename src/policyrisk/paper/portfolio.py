@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policyrisk._core.arrays import Floats
-from policyrisk._core.imports import is_installed
-from policyrisk._core.output import make_folder, plain, write_figure, write_json
+from policyrisk._core.output import make_folder, plain, write_figures, write_json
 from policyrisk.control import ActorCritic, SoftmaxPolicy
 from policyrisk.criteria import MeanMinusVariance
 from policyrisk.domains import Portfolio
@@ -111,9 +110,7 @@ def draw(result: PortfolioResult) -> Figure:
 
 
 def write(result: PortfolioResult, folder: Path) -> list[Path]:
-    """Write ``result.json`` and ``portfolio.png`` into the folder; their paths are returned."""
+    """Write ``result.json`` and the figure into the folder; their paths are returned."""
     make_folder(folder)
     numbers = write_json(result.to_dict(), folder / "result.json")
-    if not is_installed("matplotlib"):
-        return [numbers]
-    return [numbers, write_figure(draw(result), folder / "portfolio.png")]
+    return [numbers, *write_figures(draw, result, folder, "portfolio")]

@@ -76,6 +76,9 @@ class Survey:
     # The distinct values of each coordinate, those included; None where one is not whole, or there are more
     # than VALUES. Empty in files of older versions.
     values: tuple[Values, ...] = ()
+    # (2, at most STARTS): the recorded returns of the episodes in ``starts``, discounted, and 1 where the
+    # episode terminated, 0 where it was cut off. Empty in files of older versions.
+    returns: Floats = field(default_factory=lambda: np.empty((2, 0)))
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -91,9 +94,9 @@ class Survey:
         return self.episodes - self.terminated
 
     @classmethod
-    def of(cls, source: Source, seed: Seed = None) -> Survey:
-        """The survey of a source, in one pass; ``seed`` is the samples'."""
-        return SurveySums.of(source, seed).survey()
+    def of(cls, source: Source, seed: Seed = None, discount: float = 1.0) -> Survey:
+        """The survey of a source, in one pass; ``seed`` is the samples', ``discount`` the returns'."""
+        return SurveySums.of(source, seed, discount=discount).survey()
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,26 +187,33 @@ class SurveySums:
     reached: Floats | float = -np.inf
     whole: Bools | bool = True
     values: tuple[Values, ...] = ()
-    starts: SampledRows = field(default_factory=lambda: SampledRows(STARTS))
+    starts: SampledRows = field(default_factory=lambda: SampledRows(STARTS))  # with their returns and ends
     visited: SampledRows = field(default_factory=lambda: SampledRows(VISITED))
     sampled: SampledEpisodes = field(default_factory=SampledEpisodes)
 
     @classmethod
-    def of(cls, source: Source, seed: Seed = None, bounds: tuple[int, int] | None = None) -> SurveySums:
+    def of(
+        cls,
+        source: Source,
+        seed: Seed = None,
+        bounds: tuple[int, int] | None = None,
+        discount: float = 1.0,
+    ) -> SurveySums:
         """The sums of a source, in one pass; ``seed`` is the samples', ``bounds`` those of whole episodes."""
         rng, episode_rng = np.random.default_rng(seed), np.random.default_rng(seed)
         sums, sampled = cls(), SampledEpisodes(bounds or (0, 0))
         for batch in batches(source):
             if len(batch):
-                sums += cls._of_batch(batch, rng)
+                sums += cls._of_batch(batch, rng, discount)
                 if bounds is not None:
                     sampled = sampled.taking(batch, episode_rng.random(len(batch)))
         return replace(sums, sampled=sampled)
 
     @classmethod
-    def _of_batch(cls, batch: Trajectories, rng: np.random.Generator) -> SurveySums:
+    def _of_batch(cls, batch: Trajectories, rng: np.random.Generator, discount: float) -> SurveySums:
         states = np.asarray(batch.states[batch.visited_rows], dtype=np.float64)
         starts = np.asarray(batch.starts(), dtype=np.float64)
+        outcomes = np.column_stack([batch.returns(discount), batch.terminated])
         ends = np.asarray(batch.states[batch.final_rows[~batch.terminated]], dtype=np.float64)
         low, high = states.min(axis=0), states.max(axis=0)
         whole = (states == np.floor(states)).all(axis=0) & (ends == np.floor(ends)).all(axis=0)
@@ -220,7 +230,7 @@ class SurveySums:
                 _few(_distinct(np.concatenate([states[:, d], ends[:, d]]))) if whole[d] else None
                 for d in range(batch.dim)
             ),
-            starts=SampledRows(STARTS, rng.random(len(batch)), starts),
+            starts=SampledRows(STARTS, rng.random(len(batch)), np.column_stack([starts, outcomes])),
             visited=SampledRows(VISITED, rng.random(len(states)), states),
         )
 
@@ -238,8 +248,9 @@ class SurveySums:
         """The survey of all that was added."""
         if not self.episodes:
             raise InvalidInputError("data must hold at least one episode, got none; record some")
-        found = {each.name: getattr(self, each.name) for each in fields(Survey)}
-        return Survey(**{**found, "starts": self.starts.rows, "visited": self.visited.rows})
+        found = {each.name: getattr(self, each.name) for each in fields(Survey) if each.name != "returns"}
+        starts, returns = map(np.ascontiguousarray, (self.starts.rows[:, :-2], self.starts.rows[:, -2:].T))
+        return Survey(**{**found, "starts": starts, "visited": self.visited.rows, "returns": returns})
 
     def sample(self) -> Trajectories:
         """The episodes that were kept, in their order."""
@@ -265,8 +276,9 @@ class SurveyPass:
 
     seed: int
     bounds: tuple[int, int] | None = None  # most episodes and transitions of the sample
+    discount: float = 1.0  # of the returns
 
     def __call__(self, source: Source, part: int) -> SurveySums:
         """The sums of a part, whose keys are its own whoever reads it."""
         seed = self.seed if part == 0 else np.random.SeedSequence(self.seed, spawn_key=(part,))
-        return SurveySums.of(source, seed, self.bounds)
+        return SurveySums.of(source, seed, self.bounds, self.discount)

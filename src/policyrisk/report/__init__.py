@@ -1,7 +1,8 @@
 """A report of one evaluation: a single HTML file that opens offline, with maps, a table and advice.
 
-The page is interactive (Plotly, whose script is part of the file: the extra ``plot``), asks nothing of any
-network, and prints. What it holds is bounded by the rule in :mod:`policyrisk.report.grid`.
+The page is interactive (Plotly, whose script is part of the file, compressed: the extra ``plot``), asks
+nothing of any network, is dark where the reader's screen is, and prints. What it holds is bounded by the rule
+in :mod:`policyrisk.report.grid`, so that it stays below 3 MB.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from policyrisk._core.output import plain
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import PolicyRiskWarning
 from policyrisk.report.grid import MapGrid
-from policyrisk.report.numbers import DIGITS, Maps, Sampled, line
+from policyrisk.report.numbers import DIGITS, Maps, Sampled, histogram, line
 from policyrisk.report.page import build
 from policyrisk.risk.summary import Moments
 
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["write_report"]
 
 
-def write_report(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
+def write_report(evaluation: Evaluation, path: str | os.PathLike[str], command: str = "") -> None:
     """Write the report of an evaluation as one self-contained HTML file.
+
+    ``command`` is what somebody would type to get it again, where there is such a line.
 
     >>> import pathlib, tempfile
     >>> import policyrisk as pr
@@ -43,7 +46,7 @@ def write_report(evaluation: Evaluation, path: str | os.PathLike[str]) -> None:
         # Negative variances and few episodes are part of the advice.
         warnings.simplefilter("ignore", PolicyRiskWarning)
         grid, sampled = MapGrid.of(evaluation), Sampled.of(evaluation)
-        page = build(evaluation, grid, sampled, _data(evaluation, grid, sampled), plotly)
+        page = build(evaluation, grid, sampled, _data(evaluation, grid, sampled), plotly, command)
     write_atomically(path, lambda file: file.write(page.encode()))
 
 
@@ -51,8 +54,9 @@ def _data(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> dict[str, 
     """What the page's script draws from."""
     summary = evaluation.summary
     axes = [vars(axis) for axis in grid.axes]
+    shown = grid.shown
     return {
-        "names": list(evaluation.names),
+        "shown": [[k, evaluation.names[k]] for k in shown],
         "labels": [list(evaluation.label_names.get(name, ())) for name in evaluation.names],
         "level": evaluation.level,
         "errors": evaluation.risk.error_bars is not None,
@@ -61,7 +65,8 @@ def _data(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> dict[str, 
         "axes": plain(axes, DIGITS),
         "maps": Maps.of(evaluation.risk, grid).to_dict() if len(grid.axes) > 1 else None,
         "line": line(evaluation, grid) if len(grid.axes) == 1 else None,
-        "cloud": sampled.to_dict(),
+        "cloud": sampled.to_dict(shown),
+        "histogram": histogram(evaluation.survey),
         "average": _ends(summary),
         "sample": None if summary.sample is None else _ends(summary.sample),
     }

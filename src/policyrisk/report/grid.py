@@ -1,16 +1,16 @@
 """Which states a report looks at: coordinates, cells along them, and the levels that the others are held at.
 
-A map lies over two coordinates; each of the others is held at a *level*, a quantile of the visited states
-(a value that occurs). Everything that can be chosen in the report is evaluated beforehand, so the number of
-cells is bounded:
+A map lies over two coordinates. Of the others, the most influential ones have a *slider*, with which each is
+held at one of its *levels*, quantiles of the visited states (values that occur), in all combinations; the
+rest stay at their medians. Everything that can be chosen in the report is evaluated beforehand, so the number
+of cells is bounded: with d coordinates that are mapped, s sliders a map and L levels a slider
 
-    cells = pairs of coordinates · slices a pair · cells a map ≤ ``most``
+    cells = d(d − 1)/2 pairs · L^s slices a pair · cells a map ≤ ``most``
 
 Coordinates that the features do not look at, or that never change, need no map. Up to ``COORDINATES`` of the
-rest are mapped, of five and more the most influential ones, and as many as leave maps of ``FINE`` cells a
-side, four at least; any others stay at their median. With d mapped coordinates and L levels a
-pair has L^(d−2) slices. L is the largest of 9, 7, 5, 3 that leaves maps of at least ``FINE`` cells a side;
-where none does, only one coordinate at a time leaves its median, which makes 1 + (d − 2)(L − 1) slices.
+rest are mapped, of three and more the most influential ones first, and as many as leave two sliders and maps
+of ``FINE`` cells a side, four at least; any others stay at their median. There are as many sliders as leave
+maps of ``FINE`` cells a side, and L is the largest of 9, 7, 5, 3 that does.
 
 Cells are those of the tiles where a coordinate is cut by one tiling, whole numbers where the coordinate has
 only those, and evenly spaced over the data's extent otherwise.
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
 
 COORDINATES = 8  # that are mapped at most
-CELLS = 160_000  # in all, at most: five numbers each of four bytes
+CELLS = 100_000  # in all, at most: some six bytes each, and a third more as text
 SIDE = 100  # cells along a coordinate of a map, at most
 LINE = 400  # along the only coordinate
 FEW = 4  # coordinates that are mapped in any case
-FINE = 24  # cells a side before levels are given up, or coordinates
+SLIDERS = 2  # that there are at least, before coordinates are given up
+FINE = 19  # cells a side before levels are given up, then sliders
 _COARSE = 8  # cells a side, at least
 _LEVELS = (9, 7, 5, 3)
 _WORK = 10**11  # multiplications for all cells
@@ -61,35 +62,37 @@ class MapGrid:
     fixed: Floats  # (dim,): what coordinates that are not mapped are held at
     idle: tuple[int, ...]  # coordinates that the features do not look at
     held: tuple[int, ...]  # those without a map all the same: constant, or beyond the eighth
-    free: bool  # whether every combination of levels is there, or one coordinate at a time leaves its median
+    sliders: int  # how many of the axes that a map does not lie over leave their medians, the first ones
+
+    @property
+    def shown(self) -> list[int]:
+        """The coordinates that tables and labels name: all that matter, of many those that are mapped."""
+        matter = [k for k in range(self.fixed.size) if k not in self.idle]
+        return matter if len(matter) <= COORDINATES else [axis.coordinate for axis in self.axes]
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """Every two axes."""
         return list(itertools.combinations(range(len(self.axes)), 2))
 
+    def others(self, pair: tuple[int, int]) -> list[Axis]:
+        """The axes that have a slider beside a map over two."""
+        return [axis for k, axis in enumerate(self.axes) if k not in pair][: self.sliders]
+
     def slices(self, pair: tuple[int, int]) -> list[tuple[int, ...]]:
-        """The levels' indices of the other axes, in their order, a tuple a slice."""
-        others = [axis for k, axis in enumerate(self.axes) if k not in pair]
-        product = itertools.product(*(range(len(axis.levels)) for axis in others))
-        middle = [axis.median for axis in others]
-        return [
-            chosen
-            for chosen in product
-            if self.free or sum(k != m for k, m in zip(chosen, middle, strict=True)) <= 1
-        ]
+        """The levels' indices of the axes with a slider, in their order, a tuple a slice."""
+        return list(itertools.product(*(range(len(axis.levels)) for axis in self.others(pair))))
 
     def states(self, pair: tuple[int, int]) -> Floats:
         """A pair's states, (slices · cells of the second · cells of the first, dim), in that order."""
         first, second = (self.axes[k] for k in pair)
-        others = [axis for k, axis in enumerate(self.axes) if k not in pair]
         up, across = np.meshgrid(second.cells, first.cells, indexing="ij")
         slices = self.slices(pair)
         states = np.empty((len(slices), up.size, self.fixed.size))
         states[:] = self.fixed
         states[:, :, first.coordinate] = across.ravel()
         states[:, :, second.coordinate] = up.ravel()
-        for axis, chosen in zip(others, np.array(slices, dtype=np.int64).T, strict=True):
+        for axis, chosen in zip(self.others(pair), np.array(slices, dtype=np.int64).T, strict=True):
             states[:, :, axis.coordinate] = axis.levels[chosen][:, None]
         return states.reshape(-1, self.fixed.size)
 
@@ -98,9 +101,9 @@ class MapGrid:
         """The grid of an evaluation, by the rule of the module's docstring."""
         survey, seen = evaluation.survey, evaluation.looked_at
         live, most = evaluation.changing[:COORDINATES], _affordable(evaluation)
-        while len(live) > FEW and _plan(len(live), most)[1] < FINE:
+        while len(live) > FEW and _plan(len(live), most)[0] < SLIDERS:
             live = live[:-1]
-        levels, side, free = _plan(len(live), most)
+        sliders, levels, side = _plan(len(live), most)
         axes = []
         for k in live:
             at, median = _quantiles(survey.visited[:, k], levels)
@@ -111,7 +114,7 @@ class MapGrid:
             fixed=evaluation.middle,
             idle=tuple(k for k in range(survey.dim) if k not in seen),
             held=tuple(k for k in seen if k not in live),
-            free=free,
+            sliders=sliders,
         )
 
 
@@ -132,23 +135,23 @@ def _affordable(evaluation: Evaluation) -> int:
     return min(CELLS, max(int(_WORK / work), 1))
 
 
-def _plan(d: int, most: int) -> tuple[int, int, bool]:
-    """Levels a coordinate, cells a side, and whether levels combine freely, for d mapped coordinates.
+def _plan(d: int, most: int) -> tuple[int, int, int]:
+    """Sliders a map, levels a slider and cells a side, for d mapped coordinates.
 
-    >>> _plan(1, CELLS), _plan(2, CELLS), _plan(4, CELLS), _plan(8, CELLS)
-    ((1, 400, True), (1, 100, True), (5, 32, True), (3, 20, False))
+    >>> _plan(1, CELLS), _plan(2, CELLS), _plan(4, CELLS), _plan(5, CELLS), _plan(8, CELLS)
+    ((0, 1, 400), (0, 1, 100), (2, 5, 25), (3, 3, 19), (2, 3, 19))
     """
     if d <= 1:
-        return 1, min(LINE, most), True
+        return 0, 1, min(LINE, most)
     pairs = math.comb(d, 2)
-    side = 0
-    for free in (True, False):
-        for levels in _LEVELS if d > 2 else (1,):
-            slices = levels ** (d - 2) if free else 1 + (d - 2) * (levels - 1)
-            side = math.isqrt(most // (pairs * slices))
+    for sliders in range(d - 2, 0, -1):
+        for levels in _LEVELS:
+            side = math.isqrt(most // (pairs * levels**sliders))
             if side >= FINE:
-                return levels, min(side, SIDE), free
-    return (_LEVELS[-1] if d > 2 else 1), max(side, _COARSE), d == 2
+                return sliders, levels, min(side, SIDE)
+    sliders, levels = (0, 1) if d == 2 else (1, _LEVELS[-1])
+    side = math.isqrt(most // (pairs * levels))
+    return sliders, levels, min(max(side, _COARSE), SIDE)
 
 
 def _quantiles(values: Floats, count: int) -> tuple[Floats, int]:

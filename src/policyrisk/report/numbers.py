@@ -1,7 +1,8 @@
 """The numbers of a report: estimates on the grid, the riskiest states, and what the page's script is given.
 
-Maps are sent as float32 in base64, five numbers a cell: J, V, their errors, and the episodes behind them; of
-a target policy a sixth, how much of it the data cover.
+Maps are five numbers a cell: J, V, their errors, and the episodes behind them; of a target policy a sixth,
+how much of it the data cover. They are sent as float32 of which five digits are kept, three of the errors,
+all first bytes before all second ones, compressed (:func:`packed`).
 Std, its error V's / (2 std), and the Sharpe ratio follow from those in the browser. Errors are standard
 errors, or half of the 68% interval where intervals cover the choice of features as well.
 """
@@ -9,6 +10,8 @@ errors, or half of the 68% interval where intervals cover the choice of features
 from __future__ import annotations
 
 import base64
+import gzip
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,7 @@ from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.output import plain
 from policyrisk._core.progress import ProgressBar
 from policyrisk.features.target import PolicyFeatures
+from policyrisk.passes.survey import Survey
 from policyrisk.report.grid import MapGrid
 from policyrisk.risk import ErrorBars, Quantity, RiskFunction
 from policyrisk.risk.bands import with_replicates
@@ -35,6 +39,25 @@ APART = 0.1  # of the data's extent: two rows of the table differ by more in som
 ONE_ERROR = 0.6827  # the level at which an interval reaches one standard error to either side
 _MAPPED: tuple[Quantity, ...] = ("mean", "std")
 _ROWS = 16_384  # states between two steps of the progress bar
+_BITS = np.array(
+    [15, 15, 8, 8, 15, 8]
+)  # of the mantissa that are kept, of J, V, their errors, episodes, covered
+_BINS = 50  # of the histogram, at most
+
+
+def compressed(content: bytes) -> str:
+    """gzip in base64, always the same text of the same bytes."""
+    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+
+
+def packed(values: Floats) -> str:
+    """Numbers a kind, (5 or 6, …), as the page's script unpacks them."""
+    numbers = values.reshape(len(values), -1).astype("<f4")
+    dropped = (23 - _BITS[: len(values), None]).astype(np.uint32)
+    bits = numbers.view("<u4")
+    half = (np.uint32(1) << dropped) >> np.uint32(1)
+    rounded = np.where(np.isfinite(numbers), (bits + half) >> dropped << dropped, bits)
+    return compressed(np.ascontiguousarray(rounded.astype("<u4").view(np.uint8).reshape(-1, 4).T).tobytes())
 
 
 def measure(risk: RiskFunction, states: Floats) -> Floats:
@@ -99,12 +122,11 @@ class Maps:
 
     def to_dict(self) -> dict[str, Any]:
         """What the page's script draws from."""
-        packed = (base64.b64encode(values.astype("<f4").tobytes()).decode() for values in self.pairs)
         pairs = [
-            {"axes": pair, "slices": self.grid.slices(pair), "data": data}
-            for pair, data in zip(self.grid.pairs, packed, strict=True)
+            {"axes": pair, "slices": self.grid.slices(pair), "data": packed(values)}
+            for pair, values in zip(self.grid.pairs, self.pairs, strict=True)
         ]
-        return {"free": self.grid.free, "ranges": self.ranges(), "pairs": pairs}
+        return {"sliders": self.grid.sliders, "ranges": self.ranges(), "pairs": pairs}
 
 
 def line(evaluation: Evaluation, grid: MapGrid) -> dict[str, Any]:
@@ -164,12 +186,33 @@ class Sampled:
             left &= np.abs(place - place[best]).max(axis=1, initial=0.0) > APART
         return sorted(chosen, key=lambda row: -rank[row])
 
-    def to_dict(self) -> dict[str, Any]:
-        """The cloud of the mean–std plane, as the page's script draws it."""
+    def to_dict(self, coordinates: Sequence[int]) -> dict[str, Any]:
+        """The cloud of the mean–std plane, as the page's script draws it, with these of the coordinates."""
         shown = np.flatnonzero(np.isfinite(self.std) & np.isfinite(self.mean))
         shown = shown[:: max(-(-shown.size // CLOUD), 1)]
-        kept = {name: getattr(self, name)[shown] for name in ("states", "mean", "std", "episodes")}
+        kept = {name: getattr(self, name)[shown] for name in ("mean", "std", "episodes")}
+        kept["states"] = self.states[shown][:, list(coordinates)]
         return {name: plain(values, DIGITS) for name, values in kept.items()}
+
+
+def histogram(survey: Survey) -> dict[str, Any] | None:
+    """The recorded returns in bins: edges (n + 1,), and how many terminated and were cut off in each.
+
+    A bin for every value where all are whole numbers and few. None where an older file has none of them.
+    """
+    returns, ended = survey.returns
+    finite = np.isfinite(returns)
+    returns, ended = returns[finite], ended[finite] > 0
+    if not returns.size:
+        return None
+    low, high = float(returns.min()), float(returns.max())
+    if high - low < _BINS and not np.any(returns % 1.0):
+        edges = np.arange(low, high + 2) - 0.5
+    else:
+        count = min(len(np.histogram_bin_edges(returns, "auto")) - 1, _BINS)
+        edges = np.linspace(low, high, count + 1)
+    bins = [np.histogram(returns[which], edges)[0] for which in (ended, ~ended)]
+    return {"edges": plain(edges, DIGITS), "terminated": bins[0].tolist(), "cut_off": bins[1].tolist()}
 
 
 def _span(values: Floats) -> list[float]:

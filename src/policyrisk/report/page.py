@@ -2,6 +2,7 @@
 
 Every text that a user chose passes through ``html.escape`` or through JSON in which ``<`` is written
 ``\\u003c``. A content security policy allows the page's own scripts by their hash, and no request at all.
+Plotly's is in the page compressed; the page's own script puts it in, as it was.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import base64
 import hashlib
 import io
 import json
-import math
 import re
+from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from html import escape
 from importlib import resources
 from string import Template
@@ -20,11 +22,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats
-from policyrisk._core.text import NONE, number, percent
-from policyrisk.report.grid import MapGrid
-from policyrisk.report.numbers import Sampled
-from policyrisk.risk import FEW_EPISODES
+import policyrisk
+from policyrisk._core.text import number, percent, plural
+from policyrisk.report.grid import COORDINATES, MapGrid
+from policyrisk.report.numbers import Sampled, compressed
+from policyrisk.report.tables import (
+    calibration,
+    candidates,
+    digits,
+    ends,
+    misfit,
+    plain_table,
+    ranked_text,
+    riskiest,
+)
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.mixture import MIXTURE
 from policyrisk.risk.summary import PolicySummary
@@ -39,7 +50,7 @@ _TITLES = {
     "sharpe": ("Sharpe ratio", "mean / standard deviation"),
     "variance": ("Variance", "spread, squared"),
 }
-_DAGGER = "†"
+_COUNTED = {"serious": "serious finding", "warning": "warning"}
 _SEVERITIES = {"serious": "Serious", "warning": "Warning", "note": "Note", "ok": "All well"}
 
 
@@ -48,25 +59,30 @@ def asset(name: str) -> str:
     return (resources.files("policyrisk.report") / name).read_text(encoding="utf-8")
 
 
-def build(evaluation: Evaluation, grid: MapGrid, sampled: Sampled, data: dict[str, Any], plotly: str) -> str:
+def build(
+    evaluation: Evaluation, grid: MapGrid, sampled: Sampled, data: dict[str, Any], plotly: str, command: str
+) -> str:
     """The whole page."""
     script = asset("report.js")
     return Template(asset("report.html")).substitute(
         policy=_security_policy(plotly, script),
         name=escape(evaluation.name),
         style=asset("report.css"),
-        facts=_facts(evaluation),
+        stamp=_stamp(evaluation),
+        facts=_facts(evaluation, command),
         cards=_cards(evaluation),
         caveat=_caveat(evaluation),
         tails=_tails(evaluation),
         advice="\n".join(_finding(one) for one in evaluation.advice),
         maps=_maps_text(evaluation, grid),
-        misfit=_misfit(evaluation),
-        candidates=_candidates(evaluation),
-        ranked=_ranked_text(evaluation, sampled),
-        table=_table(evaluation, grid, sampled),
+        misfit=misfit(evaluation),
+        candidates=candidates(evaluation),
+        calibration=calibration(evaluation),
+        histogram=_histogram_text(evaluation) if data["histogram"] else "",
+        ranked=ranked_text(evaluation, grid, sampled),
+        table=riskiest(evaluation, grid, sampled),
         data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
-        plotly=plotly,
+        plotly=compressed(plotly.encode()),
         script=script,
     )
 
@@ -80,7 +96,20 @@ def _security_policy(*scripts: str) -> str:
     )
 
 
-def _facts(evaluation: Evaluation) -> str:
+def _stamp(evaluation: Evaluation) -> str:
+    """What the reader holds in hand: the version, the date, and how many findings there are."""
+    written = datetime.now().astimezone()
+    counts = Counter[str](one.severity for one in evaluation.advice)
+    said = [plural(counts[of], called) for of, called in _COUNTED.items() if counts[of]]
+    trust = f'<a href="#h-findings">{" and ".join(said)}</a>' if said else "no warning"
+    return (
+        f'<time datetime="{written.isoformat(timespec="seconds")}">{written:%d %B %Y, %H:%M}</time> · '
+        f"policyrisk {escape(policyrisk.__version__)} · {plural(evaluation.survey.episodes, 'episode')} · "
+        f"{trust}"
+    )
+
+
+def _facts(evaluation: Evaluation, command: str) -> str:
     """Settings and counts, as a list of terms."""
     risk, survey = evaluation.risk, evaluation.survey
     second = (
@@ -96,21 +125,41 @@ def _facts(evaluation: Evaluation) -> str:
             f"{risk.features.size:,} in all for the mean, {risk.second_features.size:,} for the variance"
         )
     spelled = f"{evaluation.notes['features']}: " if "features" in evaluation.notes else ""
-    influence = sorted(zip(evaluation.influence.tolist(), evaluation.names, strict=True), reverse=True)
     terms = {
+        "Command": command,
         "Data": f"{survey.episodes:,} episodes{cut_off}; {survey.transitions:,} transitions; longest "
         f"{survey.longest:,} steps",
-        "State": ", ".join(evaluation.names),
+        "State": _named(evaluation.names),
         "Source": str(evaluation.notes.get("data", "")),
         "Target": _target(evaluation),
         "Estimator": risk.provenance.settings,
         "Variance": method,
         "Features": f"{spelled}{described}",
-        "Influence": ", ".join(f"{name} {percent(share)}" for share, name in influence)
-        if len(evaluation.changing) > 2
-        else "",
+        "Influence": _influence(evaluation) if len(evaluation.changing) > 2 else "",
+        "Seed": str((evaluation.notes.get("settings") or {}).get("seed", "")),
     }
     return "\n".join(f"<dt>{term}</dt><dd>{escape(text)}</dd>" for term, text in terms.items() if text)
+
+
+def _named(names: Sequence[str]) -> str:
+    """Names, of many the first ones and the last.
+
+    >>> _named(["x", "y"]), _named([f"q{k}" for k in range(105)])
+    ('x, y', '105 coordinates: q0, q1, q2, q3, q4, q5, q6, …, q104')
+    """
+    if len(names) <= COORDINATES:
+        return ", ".join(names)
+    return f"{len(names)} coordinates: {', '.join(names[: COORDINATES - 1])}, …, {names[-1]}"
+
+
+def _influence(evaluation: Evaluation) -> str:
+    """Each coordinate's share, the largest first, and those of many others together."""
+    order = np.argsort(-evaluation.influence, kind="stable").tolist()
+    shown = order if len(order) <= COORDINATES else order[: COORDINATES - 1]
+    said = [f"{evaluation.names[k]} {percent(float(evaluation.influence[k]))}" for k in shown]
+    if rest := order[len(shown) :]:
+        said.append(f"{len(rest)} others {percent(float(evaluation.influence[rest].sum()))} together")
+    return ", ".join(said)
 
 
 def _target(evaluation: Evaluation) -> str:
@@ -134,25 +183,26 @@ def _cards(evaluation: Evaluation) -> str:
             own: Estimate = getattr(summary.model, key)
             beside = (
                 f'<p class="beside">{escape(_by(summary))} over the same starts:<br>'
-                f"<b>{_number(own)}</b> ({_ends(own) or 'no interval'})</p>"
+                f"<b>{digits(own)}</b> ({ends(own) or 'no interval'})</p>"
             )
         if sample is not None and summary.returns is not None and (summary.cut_off or not summary.model):
             plain: Estimate = getattr(sample, key)
             whose = "plain sample of" if evaluation.target is None else "the recorded policy’s own"
             beside += (
                 f'<p class="beside">{whose} {summary.returns.count:,} returns:<br>'
-                f"<b>{_number(plain)}</b> ({_ends(plain) or 'no interval'})</p>"
+                f"<b>{digits(plain)}</b> ({ends(plain) or 'no interval'})</p>"
             )
         if robust := (evaluation.notes.get("target") or {}).get("doubly_robust"):
             other = Estimate(*robust[key].values())
             beside += (
                 f'<p class="beside">doubly robust, by propensities:<br>'
-                f"<b>{_number(other)}</b> ({_ends(other) or 'no interval'})</p>"
+                f"<b>{digits(other)}</b> ({ends(other) or 'no interval'})</p>"
             )
-        interval = f"{100 * summary.level:g}%: {_ends(estimate)}" if _ends(estimate) else "no interval"
+        beside = beside and f'<div class="besides">{beside}</div>'
+        interval = f"{100 * summary.level:g}%: {ends(estimate)}" if ends(estimate) else "no interval"
         cards.append(
             f'<article class="card" data-of="{key}"><h3>{title}</h3><p class="meaning">{meaning}</p>'
-            f'<p class="value">{_number(estimate)}</p><p class="interval">{interval}</p>{beside}</article>'
+            f'<p class="value">{digits(estimate)}</p><p class="interval">{interval}</p>{beside}</article>'
         )
     return "\n".join(cards)
 
@@ -221,9 +271,27 @@ def _target_caveat(summary: PolicySummary) -> str:
 
 def _finding(advice: Advice) -> str:
     return (
-        f'<li class="finding {advice.severity}"><h3><span class="tag">{_SEVERITIES[advice.severity]}</span> '
-        f"{escape(advice.title)}</h3><p>{_prose(advice.seen)}</p>"
-        f'<p class="remedy"><b>What to do.</b> {_prose(advice.remedy)}</p></li>'
+        f'<li><details open class="finding {advice.severity}"><summary><h3><span class="tag">'
+        f"{_SEVERITIES[advice.severity]}</span> {escape(advice.title)}</h3></summary>"
+        f"<p>{_prose(advice.seen)}</p>"
+        f'<p class="remedy"><b>What to do.</b> {_prose(advice.remedy)}</p></details></li>'
+    )
+
+
+def _histogram_text(evaluation: Evaluation) -> str:
+    """The place of the histogram, and what it is of."""
+    survey, discount = evaluation.survey, evaluation.risk.provenance.discount
+    count = survey.returns.shape[1]
+    of = f"{count:,} recorded episodes" if count == survey.episodes else f"a sample of {count:,} episodes"
+    text = f"Returns of {of}" + (f", discount {discount:g}." if discount != 1 else ".")
+    if survey.cut_off:
+        text += " Lighter: episodes that were cut off, with what they had come to by then."
+    if evaluation.target is not None:
+        text += " They are the recorded policy’s, not the target’s."
+    return (
+        '<figure class="panel wide"><figcaption><h3>The returns</h3>'
+        f'<p>{escape(text)}</p></figcaption><div class="plot" id="returns" role="img" '
+        'aria-label="Histogram of the recorded returns"></div></figure>'
     )
 
 
@@ -240,12 +308,12 @@ def _tails(evaluation: Evaluation) -> str:
                 continue
             estimate = Estimate(*value.values())
             shown = at if of == "chance below" else percent(float(at))
-            rows.append([f"{of} {shown}", _number(estimate), _ends(estimate) or "no interval"])
+            rows.append([f"{of} {shown}", digits(estimate), ends(estimate) or "no interval"])
     pictures = "".join(_picture(axes, name) for name, axes in evaluation.tail_pictures().items())
     return (
         '<h3 class="apart">The distribution of the return</h3><p class="caption">From the data’s own '
         f"starts, by {escape(told['features'])}. Intervals do not cover what the features cannot express.</p>"
-        + _plain_table(["", "value", f"{100 * told['level']:g}% interval"], rows)
+        + plain_table(["", "value", f"{100 * told['level']:g}% interval"], rows)
         + pictures
     )
 
@@ -274,9 +342,15 @@ def _maps_text(evaluation: Evaluation, grid: MapGrid) -> str:
     if not grid.axes:
         sentences.append("No coordinate that the features look at ever changes, so there is nothing to map.")
     if grid.idle:
-        named = ", ".join(evaluation.names[k] for k in grid.idle)
+        named = _named([evaluation.names[k] for k in grid.idle])
         sentences.append(f"The features do not look at {named}, so the estimates do not depend on it.")
-    if grid.held:
+    if len(grid.held) > COORDINATES:
+        share = percent(float(evaluation.influence[list(grid.held)].sum()))
+        sentences.append(
+            f"The {len(grid.axes)} most influential of {evaluation.survey.dim} coordinates can be chosen. "
+            f"The others have {share} of the influence together and stay at their medians."
+        )
+    elif grid.held:
         labels = evaluation.label_names
         named = ", ".join(
             f"{(name := evaluation.names[k])} = "
@@ -284,168 +358,16 @@ def _maps_text(evaluation: Evaluation, grid: MapGrid) -> str:
             for k in grid.held
         )
         sentences.append(f"Held fixed: {named}.")
-    if len(grid.axes) > 2 and not grid.free:
-        sentences.append("One slider at a time leaves its median; moving another brings it back.")
+    if len(grid.axes) - 2 > grid.sliders > 0:
+        most = (
+            "The most influential of the others has"
+            if grid.sliders == 1
+            else (f"The {grid.sliders} most influential of the others have")
+        )
+        sentences.append(f"{most} a slider, the rest stay at their medians.")
     if evaluation.risk.misfit is not None:
         sentences.append(
             "Intervals at states cover randomness and the choice of features, those at the start randomness "
             "alone."
         )
     return escape(" ".join(sentences))
-
-
-def _misfit(evaluation: Evaluation) -> str:
-    """Where the features misfit, as a table; nothing where they do not."""
-    check = evaluation.check
-    if check is None or check.regions is None or not check.material().any():
-        return ""
-    rows = [
-        [
-            escape(check.regions.names(evaluation.names, evaluation.label_names)[j]),
-            percent(float(check.share[j])),
-            f"{_number(check.bias[j] / check.std[j])} ± {_number(check.bias_error[j] / check.std[j])}",
-            f"{_number(check.variance_ratio[j])} ± {_number(check.variance_ratio_error[j])}",
-        ]
-        for j in np.flatnonzero(check.material()).tolist()
-    ]
-    head = ["where", "of the steps", "returns above the mean, in std", "variance seen / estimated"]
-    return (
-        '<h3 class="apart">Where the features cannot express the risk</h3><p class="caption">Returns to go '
-        "of all steps there against the estimate; 0 and 1 would be right.</p>" + _plain_table(head, rows)
-    )
-
-
-def _candidates(evaluation: Evaluation) -> str:
-    """What the answer is mixed of, and what else was tried; nothing where features were given."""
-    choice = evaluation.notes.get("choice") or {}
-    if scores := choice.get("cross_validation"):
-        return _scored(scores)
-    stack = choice.get("stack")
-    if not stack:
-        return ""
-    rows = [
-        [
-            escape(one["name"]),
-            *(percent(one[f"{of}_share"]) if one[f"{of}_share"] else "" for of in ("mean", "variance")),
-            *(NONE if one[key] is None else _number(one[key]) for key in ("mse", "score")),
-        ]
-        for one in stack["candidates"]
-        if not one["reason"]
-    ]
-    text = (
-        f"The answer is a mixture. Each candidate was judged on episodes that it did not see; the smaller "
-        f"the error and the score, the better. The mixture’s mean squared error of the mean is "
-        f"{_number(stack['mse'])}, that of one number for all states {_number(stack['constant_mse'])}; the "
-        f"squared distances from it are {_number(stack['calibration'])} times the estimated variance."
-    )
-    head = ["features", "share of the mean", "share of the variance", "squared error of the mean"]
-    return f'<p class="caption">{text}</p>' + _plain_table([*head, "score of the variance"], rows)
-
-
-def _scored(scores: dict[str, Any]) -> str:
-    """What a target's features were chosen from."""
-    rows = [
-        [escape(one["name"]), _number(one["floored"]["value"]), _number(one["score"]["mse"]["value"])]
-        for one in scores["ranking"]
-        if one["score"] is not None
-    ]
-    text = (
-        "Features of the state were chosen by what they tell about the recorded policy on episodes that they "
-        "did not see, since none is of the target; the first one has a block for each action."
-    )
-    head = ["features", "score of mean and variance", "squared error of the mean"]
-    return f'<p class="caption">{text}</p>' + _plain_table(head, rows)
-
-
-def _plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of texts that are HTML already."""
-    headings = "".join(f'<th scope="col">{text}</th>' for text in head)
-    body = "".join("<tr>" + "".join(f"<td>{text}</td>" for text in row) + "</tr>" for row in rows)
-    return (
-        f'<div class="scroll"><table class="plain"><thead><tr>{headings}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _ranked_text(evaluation: Evaluation, sampled: Sampled) -> str:
-    by = (
-        "the lower end of the standard deviation’s interval, so that luck leads less often"
-        if evaluation.risk.error_bars is not None
-        else "their standard deviation"
-    )
-    surely, few = "", f"{_DAGGER} marks fewer than {FEW_EPISODES} episodes, where the interval is too narrow."
-    if evaluation.risk.misfit is not None:
-        few = ""  # its intervals were widened for that
-    if evaluation.risk.error_bars is not None:
-        surely = (
-            f"The intervals hold for all these states together; “riskier” says which are riskier than the "
-            f"median state, with {100 * evaluation.level:g}% confidence for all together. "
-        )
-    return escape(
-        f"From {len(sampled.states):,} sampled visited states, ranked by {by}. States that lie within a "
-        f"tenth of the data’s extent of one above are left out. {surely}{few}"
-    )
-
-
-def _table(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> str:
-    rows = sampled.riskiest(evaluation, grid)
-    shown = [k for k in range(len(evaluation.names)) if k not in grid.idle]
-    level = f"{100 * evaluation.level:g}%"
-    columns = [
-        ("rank", np.arange(1.0, len(rows) + 1)),
-        *((evaluation.names[k], sampled.states[rows, k]) for k in shown),
-        ("mean", sampled.mean[rows]),
-        ("std", sampled.std[rows]),
-        (f"{level} low", sampled.interval[rows, 0]),
-        (f"{level} high", sampled.interval[rows, 1]),
-        ("riskier", sampled.riskier[rows].astype(np.float64)),
-        ("episodes", np.round(sampled.episodes[rows])),
-    ]
-    head = "".join(
-        f'<th scope="col" aria-sort="none"><button type="button">{escape(heading)}</button></th>'
-        for heading, _ in columns
-    )
-    texts = [_column(values) for _, values in columns]
-    for place, k in enumerate(shown, start=1):
-        if names := evaluation.label_names.get(evaluation.names[k]):
-            texts[place] = [escape(names[int(code)]) for code in columns[place][1].tolist()]
-    texts[-2] = ["yes" if surely else NONE for surely in sampled.riskier[rows].tolist()]
-    few = ((columns[-1][1] < FEW_EPISODES) & (evaluation.risk.misfit is None)).tolist()
-    texts[-1] = [text + _DAGGER if less else text for text, less in zip(texts[-1], few, strict=True)]
-    cells = [
-        [f'<td data-value="{value!r}">{text}</td>' for value, text in zip(column, shown_as, strict=True)]
-        for column, shown_as in zip((values.tolist() for _, values in columns), texts, strict=True)
-    ]
-    body = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
-    return f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-
-
-def _number(value: float) -> str:
-    """Four digits, with a true minus sign, and no exponent below ten millions.
-
-    >>> _number(-73.125), _number(12345.6), _number(2e9), _number(float("nan"))
-    ('−73.12', '12,346', '2e+09', '–')
-    """
-    if math.isnan(value):
-        return NONE
-    text = f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{float(value):.4g}"
-    return text.replace("-", "−")
-
-
-def _column(values: Floats) -> list[str]:
-    """Numbers under each other, with as many decimals as give the largest four digits.
-
-    >>> _column(np.array([-41.5, 3.25, np.nan])), _column(np.array([1.0, 17.0]))
-    (['−41.50', '3.25', '–'], ['1', '17'])
-    """
-    known = values[np.isfinite(values)]
-    largest = float(np.abs(known).max(initial=0.0))
-    if not 1e-4 <= largest < 1e7 or known.size < np.count_nonzero(~np.isnan(values)):
-        return [_number(value) for value in values.tolist()]
-    decimals = 0 if not np.any(known % 1.0) else max(3 - math.floor(math.log10(largest)), 0)
-    texts = (NONE if math.isnan(v) else f"{v:,.{decimals}f}" for v in values.tolist())
-    return [text.replace("-", "−") for text in texts]
-
-
-def _ends(estimate: Estimate) -> str:
-    return "" if math.isnan(estimate.low) else f"{_number(estimate.low)} to {_number(estimate.high)}"

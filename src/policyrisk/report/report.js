@@ -25,8 +25,20 @@
   const withError = (value, error) => digits(value) + (Number.isNaN(error) ? "" : " ± " + digits(error, 3));
   const level = Number((100 * data.level).toPrecision(6)) + "%";
 
+  // ---- colours, those of the style sheet: light, dark or for paper ----
+  const DARK = window.matchMedia("screen and (prefers-color-scheme: dark)");
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+  const faded = (name, share) => {
+    const [r, g, b] = color(name).match(/\w\w/g).map((pair) => parseInt(pair, 16));
+    return `rgba(${r}, ${g}, ${b}, ${share})`;
+  };
+  const views = []; // what draws all plots anew, for other colours
+  const drawing = (view) => { views.push(view); view(); };
+  DARK.addEventListener("change", () => views.forEach((view) => view()));
+
   // ---- what every plot shares ----
-  const FONT = { family: 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif', size: 13, color: "#1d2530" };
+  const FAMILY = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif';
+  const font = (name) => ({ family: FAMILY, size: 13, color: color(name) });
   const CONFIG = {
     responsive: true,
     displaylogo: false,
@@ -34,8 +46,7 @@
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
     plotlyServerURL: "",
   };
-  const BLANK = "#e3e6ea";
-  const axis = (name) => ({ title: { text: literal(name), standoff: 8 }, automargin: true, zeroline: false, ticks: "outside", ticklen: 4, tickcolor: "#b9c2cd", gridcolor: "#e9ecf0", fixedrange: false });
+  const axis = (name) => ({ title: { text: literal(name), standoff: 8 }, automargin: true, zeroline: false, ticks: "outside", ticklen: 4, tickcolor: color("edge"), gridcolor: color("grid"), fixedrange: matchMedia("(pointer: coarse)").matches });
   const ticks = (form, one) => {
     const names = data.labels[one.coordinate];
     const every = Math.ceil(names.length / 16);
@@ -43,8 +54,8 @@
     if (names.length) Object.assign(form, { tickmode: "array", tickvals: shown, ticktext: shown.map((k) => literal(names[k])) });
   };
   const layout = (x, y, more = {}) => ({
-    font: FONT, margin: { l: 58, r: 12, t: 30, b: 50 }, paper_bgcolor: "#fff", plot_bgcolor: "#fff",
-    hoverlabel: { bgcolor: "#1d2530", bordercolor: "#1d2530", font: { ...FONT, color: "#fff" }, align: "left" },
+    font: font("ink"), margin: { l: 58, r: 12, t: 30, b: 50 }, paper_bgcolor: color("paper"), plot_bgcolor: color("paper"),
+    hoverlabel: { bgcolor: color("ink"), bordercolor: color("ink"), font: font("paper"), align: "left" },
     xaxis: axis(x), yaxis: axis(y), ...more,
   });
   // On paper the style sheet scales a plot as it was on screen, for which its pictures need a view box.
@@ -74,10 +85,17 @@
     { key: "std_error", title: "Error bar of the standard deviation", text: data.error, scale: "Cividis", error: true },
   ].filter((quantity) => data.target || !quantity.target);
 
-  const unpack = (text) => {
+  // gzip in base64, and how numbers are packed in it: all first bytes, then all second ones, …
+  const unzip = (text) => {
     const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-    const view = new DataView(bytes.buffer);
-    return Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
+  };
+  const unpack = async (text) => {
+    const planes = new Uint8Array(await unzip(text).arrayBuffer());
+    const count = planes.length / 4;
+    const view = new DataView(new ArrayBuffer(planes.length));
+    for (let i = 0; i < planes.length; i++) view.setUint8(4 * (i % count) + Math.floor(i / count), planes[i]);
+    return Float32Array.from({ length: count }, (_, i) => view.getFloat32(4 * i, true));
   };
 
   const cellOf = (values, at, stride) => {
@@ -108,25 +126,25 @@
     return { tickvals: shown, ticktext: shown.map((value) => digits(Math.round(10 ** value))) };
   };
 
-  const startMaps = () => {
+  const startMaps = async () => {
     const { axes, maps } = data;
     const shown = QUANTITIES.filter((quantity) => data.errors || !quantity.error);
     const plots = shown.map((quantity) => panel(quantity.key, quantity.title, quantity.text));
-    const unpacked = new Map();
+    const unpacked = await Promise.all(maps.pairs.map((pair) => unpack(pair.data)));
     const chosen = { x: 0, y: 1, levels: axes.map((one) => one.median) };
     const controls = byId("controls");
 
     const pairOf = () => {
       const [first, second] = [Math.min(chosen.x, chosen.y), Math.max(chosen.x, chosen.y)];
       const index = maps.pairs.findIndex((pair) => pair.axes[0] === first && pair.axes[1] === second);
-      if (!unpacked.has(index)) unpacked.set(index, unpack(maps.pairs[index].data));
-      return { first, second, pair: maps.pairs[index], values: unpacked.get(index) };
+      return { first, second, pair: maps.pairs[index], values: unpacked[index] };
     };
+    // Of the axes that the map does not lie over, the first ones have a slider; the rest are at their medians.
+    const sliding = () => axes.map((_, k) => k).filter((k) => k !== chosen.x && k !== chosen.y).slice(0, maps.sliders);
 
     const view = () => {
       const { first, second, pair, values } = pairOf();
-      const others = axes.map((_, k) => k).filter((k) => k !== first && k !== second);
-      const key = others.map((k) => chosen.levels[k]).join();
+      const key = sliding().map((k) => chosen.levels[k]).join();
       const slice = pair.slices.findIndex((levels) => levels.join() === key);
       const [across, up] = [axes[first].cells.length, axes[second].cells.length];
       const stride = pair.slices.length * across * up;
@@ -151,13 +169,13 @@
       }
       shown.forEach((quantity, k) => {
         const [zmin, zmax] = maps.ranges[quantity.key];
-        const bar = { thickness: 14, outlinewidth: 0, ticks: "outside", ticklen: 3, tickcolor: "#b9c2cd", len: 1, x: 1.02, xpad: 4 };
+        const bar = { thickness: 14, outlinewidth: 0, ticks: "outside", ticklen: 3, tickcolor: color("edge"), len: 1, x: 1.02, xpad: 4 };
         if (quantity.key === "episodes") Object.assign(bar, episodeTicks([zmin, zmax]));
         const trace = {
           type: "heatmap", x: columns, y: rows, z: z[k], hovertext: texts, hoverinfo: "text", hoverongaps: true,
           colorscale: quantity.scale, zmin, zmax, colorbar: bar, zsmooth: false,
         };
-        const grounds = { plot_bgcolor: BLANK };
+        const grounds = { plot_bgcolor: color("blank") };
         const form = layout(axes[chosen.x].name, axes[chosen.y].name, grounds);
         form.xaxis.showgrid = form.yaxis.showgrid = false;
         form.xaxis.range = extent(columns);
@@ -166,7 +184,7 @@
         ticks(form.yaxis, axes[chosen.y]);
         draw(plots[k], [trace], form);
       });
-      say(others, unvisited, negative, rows.length * columns.length);
+      say(unvisited, negative, rows.length * columns.length);
     };
 
     const extent = (cells) => {
@@ -175,8 +193,8 @@
       return [cells[0] - (cells[1] - cells[0]) / 2, cells[last] + (cells[last] - cells[last - 1]) / 2];
     };
 
-    const say = (others, unvisited, negative, cells) => {
-      const held = others.map((k) => axes[k].name + " = " + named(axes[k].coordinate, axes[k].levels[chosen.levels[k]], 4));
+    const say = (unvisited, negative, cells) => {
+      const held = sliding().map((k) => axes[k].name + " = " + named(axes[k].coordinate, axes[k].levels[chosen.levels[k]], 4) + (chosen.levels[k] === axes[k].median ? " (median)" : ""));
       const share = (count) => (count / cells < 0.001 ? "<0.1%" : Number((100 * count / cells).toPrecision(2)) + "%");
       const parts = [];
       if (held.length) parts.push("Shown at " + held.join(", ") + ".");
@@ -184,7 +202,7 @@
       if (negative) parts.push("The standard deviation is blank where the estimated variance is negative (" + share(negative) + ").");
       parts.push("Colours run from the 1st to the 99th percentile over all views.");
       byId("view").textContent = parts.join(" ");
-      byId("hint").textContent = "Point at a cell for its numbers (± " + data.error + ").";
+      byId("hint").textContent = "Point at a cell, or tap it, for its numbers (± " + data.error + ").";
     };
 
     const chooser = (which, title) => {
@@ -210,16 +228,17 @@
       const label = element("label", {}, element("span", {}, one.name + " at ", output), input);
       input.addEventListener("input", () => {
         chosen.levels[k] = Number(input.value);
-        if (!maps.free) axes.forEach((other, j) => { if (j !== k) chosen.levels[j] = other.median; });
         refresh();
       });
       return { label, input, output };
     });
 
     const refresh = () => {
+      const moved = sliding();
       axes.forEach((one, k) => {
         const { label, input, output } = sliders[k];
-        label.hidden = k === chosen.x || k === chosen.y || one.levels.length < 2;
+        if (!moved.includes(k)) chosen.levels[k] = one.median;
+        label.hidden = !moved.includes(k) || one.levels.length < 2;
         label.style.display = label.hidden ? "none" : "";
         input.value = chosen.levels[k];
         const text = named(one.coordinate, one.levels[chosen.levels[k]], 4) + (chosen.levels[k] === one.median ? " (median)" : "");
@@ -234,7 +253,7 @@
     sliders.forEach(({ label }) => controls.append(label));
     controls.addEventListener("submit", (event) => event.preventDefault());
     controls.hidden = axes.length < 2;
-    refresh();
+    drawing(refresh);
   };
 
   // ---- lines over the only coordinate ----
@@ -254,55 +273,76 @@
       const band = intervals[key];
       const told = key === "episodes" ? "episodes behind the estimate" : text + (band ? ", with its " + level + " interval" : "");
       const plot = panel(key, title, told);
-      const traces = [];
-      if (band) {
-        const edge = { x: one.cells, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
-        traces.push({ ...edge, y: band[0] }, { ...edge, y: band[1], fill: "tonexty", fillcolor: "rgba(31, 78, 140, 0.2)" });
-      }
-      const mode = one.cells.length <= 40 ? "lines+markers" : "lines";
-      traces.push({ x: one.cells, y: values[key], mode, line: { color: "#1f4e8c", width: 2 }, marker: { size: 5 }, hovertext: texts, hoverinfo: "text", showlegend: false });
-      const form = layout(one.name, title, { hovermode: "closest" });
-      ticks(form.xaxis, one);
-      if (key === "episodes") form.yaxis.rangemode = "tozero";
-      if (key === "covered") form.yaxis.range = [-0.03, 1.03];
-      draw(plot, traces, form);
+      drawing(() => {
+        const traces = [];
+        if (band) {
+          const edge = { x: one.cells, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
+          traces.push({ ...edge, y: band[0] }, { ...edge, y: band[1], fill: "tonexty", fillcolor: faded("accent", 0.2) });
+        }
+        const mode = one.cells.length <= 40 ? "lines+markers" : "lines";
+        traces.push({ x: one.cells, y: values[key], mode, line: { color: color("accent"), width: 2 }, marker: { size: 5 }, hovertext: texts, hoverinfo: "text", showlegend: false });
+        const form = layout(one.name, title, { hovermode: "closest" });
+        ticks(form.xaxis, one);
+        if (key === "episodes") form.yaxis.rangemode = "tozero";
+        if (key === "covered") form.yaxis.range = [-0.03, 1.03];
+        draw(plot, traces, form);
+      });
     }
     const parts = [];
     if (values.episodes.some((count) => !(count > 0))) parts.push("Gaps: the data say nothing there.");
     if (values.std.some((std, k) => std === null && values.mean[k] !== null))
       parts.push("The standard deviation has gaps where the estimated variance is negative.");
     byId("view").textContent = parts.join(" ");
-    byId("hint").textContent = "Point at a line for its numbers.";
+    byId("hint").textContent = "Point at a line, or tap it, for its numbers.";
   };
 
   // ---- the plane of mean and standard deviation ----
   const startPlane = () => {
     const { cloud, average, sample } = data;
     const texts = cloud.states.map((state, k) =>
-      state.map((value, i) => literal(data.names[i]) + " = " + literal(named(i, value, 4))).join("<br>") +
+      data.shown.map(([coordinate, name], i) => literal(name) + " = " + literal(named(coordinate, state[i], 4))).join("<br>") +
       "<br>mean " + digits(cloud.mean[k]) + "<br>std " + digits(cloud.std[k]) + "<br>episodes " + digits(Math.round(cloud.episodes[k])));
     const traces = [{
       type: "scatter", mode: "markers", name: "visited states", x: cloud.std, y: cloud.mean, hovertext: texts, hoverinfo: "text",
-      marker: { size: 5, color: "#7a8ba3", opacity: 0.45 },
+      marker: { size: 5, color: color("cloud"), opacity: 0.45 },
     }];
-    const point = (name, { mean, std }, symbol, color) => {
+    const point = (name, { mean, std }, symbol, tone) => {
       const bar = ([value, low, high]) => ({
-        type: "data", symmetric: false, visible: low !== null, thickness: 2, width: 5, color,
+        type: "data", symmetric: false, visible: low !== null, thickness: 2, width: 5, color: tone,
         array: [high - value], arrayminus: [value - low],
       });
       const interval = ([value, low, high]) => digits(value) + (low === null ? "" : " (" + digits(low) + " to " + digits(high) + ")");
       traces.push({
         type: "scatter", mode: "markers", name, x: [std[0]], y: [mean[0]], error_x: bar(std), error_y: bar(mean), hoverinfo: "text",
         hovertext: [name + "<br>mean " + interval(mean) + "<br>std " + interval(std)],
-        marker: { size: 12, symbol, color, line: { color: "#fff", width: 1.5 } },
+        marker: { size: 12, symbol, color: tone, line: { color: color("paper"), width: 1.5 } },
       });
     };
     if (sample && sample.std[0] !== null) point(data.target ? "recorded policy's returns" : "plain sample of returns", sample, "diamond", "#e69f00");
-    if (average.std[0] !== null) point(data.target ? "target, over the starts" : "policy, over its starts", average, "circle", "#0b3d91");
+    if (average.std[0] !== null) point(data.target ? "target, over the starts" : "policy, over its starts", average, "circle", color("point"));
     const form = layout("standard deviation", "mean", { hovermode: "closest", legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" } });
     form.margin.t = 60;
     form.xaxis.rangemode = "tozero";
     draw(byId("plane"), traces, form);
+  };
+
+  // ---- the histogram of the returns ----
+  const startReturns = () => {
+    const { edges, terminated, cut_off: cutOff } = data.histogram;
+    const middles = edges.slice(1).map((edge, k) => (edge + edges[k]) / 2);
+    const bars = (name, counts, tone) => ({
+      type: "bar", name, x: middles, y: counts, width: edges.slice(1).map((edge, k) => edge - edges[k]),
+      marker: { color: tone, line: { width: 1, color: color("paper") } }, hoverinfo: "text", textposition: "none",
+      hovertext: counts.map((count, k) => name + ": " + count + "<br>return " + digits(edges[k], 4) + " to " + digits(edges[k + 1], 4)),
+    });
+    const traces = [bars("terminated", terminated, color("accent"))];
+    if (cutOff.some((count) => count)) traces.push(bars("cut off", cutOff, faded("accent", 0.4)));
+    const form = layout("return", "episodes", { barmode: "stack", bargap: 0, hovermode: "closest", showlegend: traces.length > 1, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" } });
+    const { mean, std } = data.average;
+    const line = { type: "line", x0: mean[0], x1: mean[0], y0: 0, y1: 1, yref: "paper", line: { color: color("warning"), width: 2 } };
+    const spread = { type: "rect", x0: mean[0] - std[0], x1: mean[0] + std[0], y0: 0, y1: 1, yref: "paper", layer: "below", line: { width: 0 }, fillcolor: faded("warning", 0.14) };
+    form.shapes = [...(mean[0] === null ? [] : [line]), ...(std[0] === null || mean[0] === null ? [] : [spread])];
+    draw(byId("returns"), traces, form);
   };
 
   // ---- the table ----
@@ -319,8 +359,19 @@
     }));
   };
 
-  if (data.maps) startMaps();
-  else if (data.line) startLines();
-  startPlane();
+  // ---- everything ----
+  const start = async () => {
+    const plotly = element("script");
+    plotly.textContent = await unzip(byId("plotly").textContent).text();
+    document.head.append(plotly); // the page's policy knows it by its hash
+    if (data.histogram) drawing(startReturns);
+    if (data.maps) await startMaps();
+    else if (data.line) startLines();
+    drawing(startPlane);
+  };
   startTable();
+  if (matchMedia("(max-width: 820px)").matches) // the answer first: findings by their titles
+    document.querySelectorAll(".finding, .more").forEach((finding) => finding.removeAttribute("open"));
+  if (window.DecompressionStream) start();
+  else byId("view").textContent = "This browser is too old to draw the plots; any of 2023 or later does.";
 })();

@@ -1,44 +1,23 @@
-"""Pictures of risk functions, as Matplotlib axes (the extra ``plot``).
-
-Each function draws on the ``axes`` it is given, or on those of a new figure, and returns them;
-``axes.figure.savefig("picture.png")`` writes the picture. Nothing touches pyplot or a display.
-"""
+"""Estimates from state to state: lines, fans of quantiles, maps, and where features misfit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, as_count, as_floats, as_states, check_choice, check_named
-from policyrisk._core.imports import check_installed
-from policyrisk._core.text import number, plural
+from policyrisk._core.arrays import Bools, Floats, as_count, as_floats, as_states, check_choice
 from policyrisk.errors import InvalidInputError, NoDistributionError
+from policyrisk.plotting.axes import literal, new_axes
 from policyrisk.risk import Quantity, RiskFunction
 from policyrisk.risk.check import FeatureCheck
-from policyrisk.risk.summary import PolicySummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-    from policyrisk.control.actor_critic import ActorCriticResult
-    from policyrisk.control.frontier import Frontier
     from policyrisk.distribution.function import DistributionFunction
-    from policyrisk.distribution.scoring import DistributionScore
-
-__all__ = [
-    "plot_check",
-    "plot_fan",
-    "plot_frontier",
-    "plot_learning",
-    "plot_line",
-    "plot_map",
-    "plot_mean_std",
-    "plot_pit",
-]
 
 Shown: TypeAlias = Quantity | Literal["episodes", "covered"]
 
@@ -79,7 +58,7 @@ def plot_line(
     states = as_states(x, "x")
     _check_axis(axis, states)
     _check_known(risk, of)
-    axes = _new_axes(6, 4) if axes is None else axes
+    axes = new_axes(6, 4) if axes is None else axes
     at = states[:, axis]
     estimate = getattr(risk, of)(states)
     (line,) = axes.plot(at, estimate, color="tab:blue", label=f"{risk.provenance.estimator} estimate")
@@ -123,7 +102,7 @@ def plot_fan(
     if levels.size < 2 or not (np.diff(levels) > 0).all():
         raise InvalidInputError(f"q must be at least two numbers that rise, got {levels.tolist()}; sort them")
     values = [dist.quantile(states, each) for each in levels.tolist()]
-    axes = _new_axes(6, 4) if axes is None else axes
+    axes = new_axes(6, 4) if axes is None else axes
     at, bands = states[:, axis], levels.size // 2
     for k in range(bands):
         axes.fill_between(
@@ -143,37 +122,6 @@ def plot_fan(
     axes.set_xlabel("state" if states.shape[1] == 1 else f"coordinate {axis}")
     axes.set_ylabel("return")
     axes.legend(frameon=False)
-    return axes
-
-
-def plot_pit(score: DistributionScore, *, axes: Axes | None = None) -> Axes:
-    """Where held-out returns fell in their estimated distributions, with 95% intervals; level is right.
-
-    A hump says that the distributions are too wide, a U that they are too narrow, and a slope that returns
-    are too high or too low.
-
-    >>> import policyrisk as pr
-    >>> chain = pr.domains.walk(5)
-    >>> dist = pr.ReturnDistribution(pr.Tabular(5)).fit(chain.sample(0, episodes=500, seed=1))
-    >>> axes = pr.plotting.plot_pit(dist.score(chain.sample(0, episodes=500, seed=2)))
-    >>> axes.get_xlabel()
-    'F(return)'
-    """
-    parts = len(score.pit)
-    edges = np.arange(parts + 1) / parts
-    # As a density, so that 1 is right whatever the number of parts.
-    shares = parts * np.array([[each.value, each.low, each.high] for each in score.pit])
-    axes = _new_axes(6, 4) if axes is None else axes
-    axes.bar(
-        edges[:-1], shares[:, 0], 1 / parts, align="edge", color="tab:blue", alpha=0.35, edgecolor="white"
-    )
-    middles, reach = (edges[1:] + edges[:-1]) / 2, np.abs(shares[:, 1:] - shares[:, :1]).T
-    axes.errorbar(middles, shares[:, 0], yerr=reach, fmt="none", ecolor="tab:blue", capsize=3, linewidth=1.2)
-    axes.axhline(1.0, color="black", linestyle="--", linewidth=1.2)
-    axes.set(xlim=(0, 1), ylim=(0, None), xlabel="F(return)", ylabel="density, 1 is right")
-    axes.set_title(
-        f"{plural(score.episodes, 'held-out episode')}, CRPS {number(score.crps, 3)}", fontsize="small"
-    )
     return axes
 
 
@@ -239,7 +187,7 @@ def plot_map(
             risk.standard_error(states, of=of) if error and of != "covered" else getattr(risk, of)(states)
         )
     values = values.reshape(shape[1], shape[0])
-    axes = _new_axes(6, 4.8) if axes is None else axes
+    axes = new_axes(6, 4.8) if axes is None else axes
     extent = (box_low[across], box_high[across], box_low[up], box_high[up])
     axes.set_facecolor(BLANK)
     if background is not None:
@@ -268,8 +216,8 @@ def plot_map(
         _hatch(axes, riskier, extent, f"riskier than the median cell ({100 * level:g}% for all together)")
     axes.set(xlim=extent[:2], ylim=extent[2:])
     labels = [f"coordinate {i}" for i in range(box_low.size)] if names is None else names
-    axes.set_xlabel(_literal(labels[across]))
-    axes.set_ylabel(_literal(labels[up]))
+    axes.set_xlabel(literal(labels[across]))
+    axes.set_ylabel(literal(labels[up]))
     label = f"standard error of the {LABELS[of]}" if error else LABELS[of]
     axes.figure.colorbar(image, ax=axes, label=label, extend=beyond)
     return axes
@@ -325,8 +273,8 @@ def plot_check(
     steps = (inside * share).sum(axis=-1)
     values = np.where(steps > 0, (inside * np.where(known, share * off, 0.0)).sum(axis=-1), np.nan)
     values = values / np.where(steps > 0, steps, 1.0)
-    axes = _new_axes(6, 4.8) if axes is None else axes
-    axes.set_xlabel(_literal(labels[chosen[0]]))
+    axes = new_axes(6, 4.8) if axes is None else axes
+    axes.set_xlabel(literal(labels[chosen[0]]))
     label = "(return − estimated mean) / std" if of == "mean" else "log2 (variance seen / estimated)"
     if len(chosen) == 1:
         axes.stairs(values, edges[0], color="tab:blue", linewidth=1.6)
@@ -337,122 +285,9 @@ def plot_check(
         axes.set_facecolor(BLANK)
         mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(values.T), cmap="RdBu", vmin=-most, vmax=most)
         axes.figure.colorbar(mesh, ax=axes, label=label)
-        axes.set_ylabel(_literal(labels[chosen[1]]))
+        axes.set_ylabel(literal(labels[chosen[1]]))
     axes.set_title(f"{of}: {getattr(check, of)}", fontsize="small")
     return axes
-
-
-def plot_mean_std(summaries: Mapping[str, PolicySummary], *, axes: Axes | None = None) -> Axes:
-    """Policies in the plane of std (to the right) and mean (upwards), with their intervals in both.
-
-    ``summaries`` holds a :class:`PolicySummary` by the policy's name, as ``risk.summary(starts)`` gives it.
-    A policy whose variance is negative has no std and is named in the title instead.
-
-    >>> import policyrisk as pr
-    >>> risks = {p: pr.LSTD(pr.Tabular(5)).fit_exact(pr.domains.walk(n=5, p=p), start=0) for p in (0.6, 0.8)}
-    >>> axes = pr.plotting.plot_mean_std({f"p = {p}": risk.summary([0]) for p, risk in risks.items()})
-    >>> [text.get_text() for text in axes.get_legend().get_texts()]
-    ['p = 0.6', 'p = 0.8']
-    """
-    check_named(summaries, "summaries", "summary", "risk.summary(starts)")
-    axes = _new_axes(6, 4.4) if axes is None else axes
-    left_out = [name for name, summary in summaries.items() if np.isnan(summary.std)]
-    markers = "osD^vP*X"
-    for k, (name, summary) in enumerate(summaries.items()):
-        std, mean = summary.std, summary.mean
-        axes.errorbar(
-            std.value,
-            mean.value,
-            xerr=std.high - std.value if summary.known else None,
-            yerr=mean.high - mean.value if summary.known else None,
-            fmt=markers[k % len(markers)],
-            markersize=6,
-            capsize=3,
-            linewidth=1.2,
-            label=_literal(name),
-        )
-    levels = {summary.level for summary in summaries.values() if summary.known}
-    if len(levels) == 1:
-        axes.set_title(f"bars: {100 * levels.pop():g}% intervals", fontsize="small", loc="right", color="0.4")
-    if left_out:
-        axes.set_title(_literal(f"negative variance: {', '.join(left_out)}"), fontsize="small", loc="left")
-    axes.set_xlabel("standard deviation of the return")
-    axes.set_ylabel("mean return")
-    axes.grid(color="0.92", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.legend(frameon=False)
-    return axes
-
-
-def plot_frontier(frontier: Frontier, *, axes: Axes | None = None) -> Axes:
-    """The frontier of :func:`policyrisk.frontier`: std to the right, mean upwards, c beside every policy.
-
-    >>> import policyrisk as pr
-    >>> mdp = pr.MDP([[[0.8]], [[0.0]]], [[1.0, 3.0]])
-    >>> axes = pr.plotting.plot_frontier(pr.frontier(mdp, c=[0, 1], policy=[[0.5, 0.5]]))
-    >>> [text.get_text() for text in axes.get_legend().get_texts()]
-    ['best policies', 'given policy']
-    """
-    axes = _new_axes(6, 4.4) if axes is None else axes
-    place = [(point.std, point.mean) for point in frontier.points]
-    axes.plot(*zip(*place, strict=True), "o-", markersize=5, linewidth=1.2, label="best policies")
-    for at in dict.fromkeys(place):
-        prices = [f"{point.c:g}" for point in frontier.points if (point.std, point.mean) == at]
-        axes.annotate(
-            f"c = {', '.join(prices)}", at, xytext=(6, -9), textcoords="offset points", fontsize="small"
-        )
-    if frontier.given is not None:
-        mean, std = frontier.given
-        axes.plot(std, mean, "*", color="tab:red", markersize=11, linestyle="none", label="given policy")
-    axes.set_xlabel("standard deviation of the return")
-    axes.set_ylabel("mean return")
-    axes.grid(color="0.92", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.legend(frameon=False)
-    return axes
-
-
-def plot_learning(result: ActorCriticResult) -> Figure:
-    """The learning curve of :class:`policyrisk.ActorCritic`: the criterion above, mean and std below.
-
-    Bands are ± 2 standard errors of an iteration's own episodes.
-
-    >>> import policyrisk as pr
-    >>> from policyrisk.control import ActorCriticResult
-    >>> rows = [[3.0, 0.1, 2.0, 0.1, 1.0, 0.2], [4.0, 0.1, 2.0, 0.1, 2.0, 0.2]]
-    >>> result = ActorCriticResult(None, pr.criteria.MeanMinusStd(1.0), np.array(rows))
-    >>> [axes.get_ylabel() for axes in pr.plotting.plot_learning(result).axes]
-    ['mean − 1·std', 'return']
-    """
-    check_installed("matplotlib", "a picture")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 5.2), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True)
-    title = str(result.criterion).partition(",")[0]
-    for axes, of, color in (
-        (above, "value", "tab:green"),
-        (below, "mean", "tab:blue"),
-        (below, "std", "tab:red"),
-    ):
-        at, middle = result.curve(of)
-        error = np.nan_to_num(result.curve(f"{of}_error")[1])
-        axes.plot(at, middle, color=color, linewidth=1.4, label=of)
-        axes.fill_between(at, middle - 2 * error, middle + 2 * error, color=color, alpha=0.2, linewidth=0)
-    above.set(ylabel=title)
-    below.set(xlabel="iteration", ylabel="return")
-    below.legend(frameon=False)
-    for axes in (above, below):
-        axes.grid(color="0.92", linewidth=0.8)
-        axes.set_axisbelow(True)
-    return figure
-
-
-def _new_axes(width: float, height: float) -> Axes:
-    check_installed("matplotlib", "a picture")
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained").subplots()
 
 
 def _hatch(axes: Axes, marked: Bools, extent: tuple[float, ...], label: str) -> None:
@@ -483,16 +318,6 @@ def _check_known(risk: RiskFunction, of: str) -> None:
 def _check_axis(axis: int, states: npt.NDArray[Any]) -> None:
     if not 0 <= axis < states.shape[1]:
         raise InvalidInputError(f"axis must be a coordinate from 0 to {states.shape[1] - 1}, got {axis}")
-
-
-def _literal(name: str) -> str:
-    r"""A name as Matplotlib shows it unchanged: no mathematics between dollars, no label that is left out.
-
-    >>> _literal("cost_$"), _literal("_a")
-    ('cost_\\$', ' _a')
-    """
-    escaped = name.replace("$", r"\$")
-    return f" {escaped}" if escaped.startswith("_") else escaped
 
 
 def _check_map(of: str, error: bool, dims: Sequence[int], names: Sequence[str] | None, dim: int) -> None:

@@ -1,0 +1,28 @@
+"""Axes of a new figure, and names on them as they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policyrisk._core.imports import check_installed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def new_axes(width: float, height: float) -> Axes:
+    """Those of a figure of this size, in inches."""
+    check_installed("matplotlib", "a picture")
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained").subplots()
+
+
+def literal(name: str) -> str:
+    r"""A name as Matplotlib shows it unchanged: no mathematics between dollars, no label that is left out.
+
+    >>> literal("cost_$"), literal("_a")
+    ('cost_\\$', ' _a')
+    """
+    escaped = name.replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped

@@ -1,0 +1,207 @@
+"""Policies as a whole: in the plane of mean and std, on a frontier, as they learn, on held-out episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from policyrisk._core.arrays import Floats, check_named
+from policyrisk._core.imports import check_installed
+from policyrisk._core.text import number, plural
+from policyrisk.criteria import Criterion
+from policyrisk.plotting.axes import literal, new_axes
+from policyrisk.risk.summary import PolicySummary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from policyrisk.control.actor_critic import ActorCriticResult
+    from policyrisk.control.frontier import Frontier
+    from policyrisk.distribution.scoring import DistributionScore
+
+_POINTS = 150  # along each side of the plane, for a criterion's lines
+
+
+def plot_mean_std(
+    summaries: Mapping[str, PolicySummary],
+    *,
+    criterion: Criterion | None = None,
+    axes: Axes | None = None,
+) -> Axes:
+    """Policies in the plane of std (to the right) and mean (upwards), with their intervals in both.
+
+    ``summaries`` holds a :class:`PolicySummary` by the policy's name, as ``risk.summary(starts)`` gives it.
+    A policy whose variance is negative has no std and is named in the title instead. Through each policy
+    goes a line of all that a ``criterion`` of mean and variance holds equal to it, and what misses its bound
+    is grey; quantiles and the like have no lines here.
+
+    >>> import policyrisk as pr
+    >>> risks = {p: pr.LSTD(pr.Tabular(5)).fit_exact(pr.domains.walk(n=5, p=p), start=0) for p in (0.6, 0.8)}
+    >>> axes = pr.plotting.plot_mean_std({f"p = {p}": risk.summary([0]) for p, risk in risks.items()})
+    >>> [text.get_text() for text in axes.get_legend().get_texts()]
+    ['p = 0.6', 'p = 0.8']
+    """
+    check_named(summaries, "summaries", "summary", "risk.summary(starts)")
+    axes = new_axes(6, 4.4) if axes is None else axes
+    left_out = [name for name, summary in summaries.items() if np.isnan(summary.std)]
+    markers = "osD^vP*X"
+    colors = {}
+    for k, (name, summary) in enumerate(summaries.items()):
+        std, mean = summary.std, summary.mean
+        drawn = axes.errorbar(
+            std.value,
+            mean.value,
+            xerr=std.high - std.value if summary.known else None,
+            yerr=mean.high - mean.value if summary.known else None,
+            fmt=markers[k % len(markers)],
+            markersize=6,
+            capsize=3,
+            linewidth=1.2,
+            label=literal(name),
+        )
+        colors[name] = drawn.lines[0].get_color()
+    if hasattr(criterion, "slopes") and len(left_out) < len(summaries):
+        _equals(
+            axes,
+            criterion,
+            {name: (summaries[name], colors[name]) for name in colors if name not in left_out},
+        )
+    levels = {summary.level for summary in summaries.values() if summary.known}
+    if len(levels) == 1:
+        axes.set_title(f"bars: {100 * levels.pop():g}% intervals", fontsize="small", loc="right", color="0.4")
+    if left_out:
+        axes.set_title(literal(f"negative variance: {', '.join(left_out)}"), fontsize="small", loc="left")
+    axes.set_xlabel("standard deviation of the return")
+    axes.set_ylabel("mean return")
+    axes.grid(color="0.92", linewidth=0.8)
+    axes.set_axisbelow(True)
+    if axes.get_legend() is None:
+        axes.legend(frameon=False)
+    return axes
+
+
+def plot_frontier(frontier: Frontier, *, axes: Axes | None = None) -> Axes:
+    """The frontier of :func:`policyrisk.frontier`: std to the right, mean upwards, c beside every policy.
+
+    >>> import policyrisk as pr
+    >>> mdp = pr.MDP([[[0.8]], [[0.0]]], [[1.0, 3.0]])
+    >>> axes = pr.plotting.plot_frontier(pr.frontier(mdp, c=[0, 1], policy=[[0.5, 0.5]]))
+    >>> [text.get_text() for text in axes.get_legend().get_texts()]
+    ['best policies', 'given policy']
+    """
+    axes = new_axes(6, 4.4) if axes is None else axes
+    place = [(point.std, point.mean) for point in frontier.points]
+    axes.plot(*zip(*place, strict=True), "o-", markersize=5, linewidth=1.2, label="best policies")
+    for at in dict.fromkeys(place):
+        prices = [f"{point.c:g}" for point in frontier.points if (point.std, point.mean) == at]
+        axes.annotate(
+            f"c = {', '.join(prices)}", at, xytext=(6, -9), textcoords="offset points", fontsize="small"
+        )
+    if frontier.given is not None:
+        mean, std = frontier.given
+        axes.plot(std, mean, "*", color="tab:red", markersize=11, linestyle="none", label="given policy")
+    axes.set_xlabel("standard deviation of the return")
+    axes.set_ylabel("mean return")
+    axes.grid(color="0.92", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False)
+    return axes
+
+
+def plot_learning(result: ActorCriticResult) -> Figure:
+    """The learning curve of :class:`policyrisk.ActorCritic`: the criterion above, mean and std below.
+
+    Bands are ± 2 standard errors of an iteration's own episodes.
+
+    >>> import policyrisk as pr
+    >>> from policyrisk.control import ActorCriticResult
+    >>> rows = [[3.0, 0.1, 2.0, 0.1, 1.0, 0.2], [4.0, 0.1, 2.0, 0.1, 2.0, 0.2]]
+    >>> result = ActorCriticResult(None, pr.criteria.MeanMinusStd(1.0), np.array(rows))
+    >>> [axes.get_ylabel() for axes in pr.plotting.plot_learning(result).axes]
+    ['mean − 1·std', 'return']
+    """
+    check_installed("matplotlib", "a picture")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 5.2), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    title = str(result.criterion).partition(",")[0]
+    for axes, of, color in (
+        (above, "value", "tab:green"),
+        (below, "mean", "tab:blue"),
+        (below, "std", "tab:red"),
+    ):
+        at, middle = result.curve(of)
+        error = np.nan_to_num(result.curve(f"{of}_error")[1])
+        axes.plot(at, middle, color=color, linewidth=1.4, label=of)
+        axes.fill_between(at, middle - 2 * error, middle + 2 * error, color=color, alpha=0.2, linewidth=0)
+    above.set(ylabel=title)
+    below.set(xlabel="iteration", ylabel="return")
+    below.legend(frameon=False)
+    for axes in (above, below):
+        axes.grid(color="0.92", linewidth=0.8)
+        axes.set_axisbelow(True)
+    return figure
+
+
+def plot_pit(score: DistributionScore, *, axes: Axes | None = None) -> Axes:
+    """Where held-out returns fell in their estimated distributions, with 95% intervals; level is right.
+
+    A hump says that the distributions are too wide, a U that they are too narrow, and a slope that returns
+    are too high or too low.
+
+    >>> import policyrisk as pr
+    >>> chain = pr.domains.walk(5)
+    >>> dist = pr.ReturnDistribution(pr.Tabular(5)).fit(chain.sample(0, episodes=500, seed=1))
+    >>> axes = pr.plotting.plot_pit(dist.score(chain.sample(0, episodes=500, seed=2)))
+    >>> axes.get_xlabel()
+    'F(return)'
+    """
+    parts = len(score.pit)
+    edges = np.arange(parts + 1) / parts
+    # As a density, so that 1 is right whatever the number of parts.
+    shares = parts * np.array([[each.value, each.low, each.high] for each in score.pit])
+    axes = new_axes(6, 4) if axes is None else axes
+    axes.bar(
+        edges[:-1], shares[:, 0], 1 / parts, align="edge", color="tab:blue", alpha=0.35, edgecolor="white"
+    )
+    middles, reach = (edges[1:] + edges[:-1]) / 2, np.abs(shares[:, 1:] - shares[:, :1]).T
+    axes.errorbar(middles, shares[:, 0], yerr=reach, fmt="none", ecolor="tab:blue", capsize=3, linewidth=1.2)
+    axes.axhline(1.0, color="black", linestyle="--", linewidth=1.2)
+    axes.set(xlim=(0, 1), ylim=(0, None), xlabel="F(return)", ylabel="density, 1 is right")
+    axes.set_title(
+        f"{plural(score.episodes, 'held-out episode')}, CRPS {number(score.crps, 3)}", fontsize="small"
+    )
+    return axes
+
+
+def _equals(axes: Axes, criterion: Any, policies: Mapping[str, tuple[PolicySummary, Any]]) -> None:
+    """Lines of equal value through policies, and grey where the bound is missed, as far as the axes go."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    (left, right), (below, above) = axes.get_xlim(), axes.get_ylim()
+    std, mean = np.linspace(max(left, 0.0), right, _POINTS), np.linspace(below, above, _POINTS)
+    points = [[(m, s**2) for s in std.tolist()] for m in mean.tolist()]
+
+    def over(function: Any) -> Floats:
+        return np.array([[function(m, v)[0] for m, v in row] for row in points])
+
+    handles, _ = axes.get_legend_handles_labels()
+    if criterion.slack(mean[0], std[0] ** 2) is not None:
+        missed = over(criterion.slack) < 0
+        axes.contourf(std, mean, missed, levels=[0.5, 1.5], colors=["0.9"], zorder=0)
+        handles.append(Patch(facecolor="0.9", edgecolor="0.6", label="misses the bound"))
+    value = over(criterion.slopes)
+    value[~np.isfinite(value)] = np.nan  # a ratio at std 0
+    for summary, color in policies.values():
+        own = criterion.slopes(summary.mean.value, summary.variance.value).value
+        if np.nanmin(value) < own < np.nanmax(value):
+            axes.contour(std, mean, value, levels=[own], colors=[color], linewidths=1.0, linestyles="--")
+    equal = str(criterion).partition(",")[0].partition(" with ")[0]
+    handles.append(Line2D([], [], color="0.4", linestyle="--", linewidth=1.0, label=f"equal {equal}"))
+    axes.set(xlim=(left, right), ylim=(below, above))
+    axes.legend(handles=handles, frameon=False)
