@@ -242,6 +242,7 @@ def chain_of_a_policy(given: Given) -> Any:
     "MarkovChain.distribution",
     "MarkovChain.occupancy",
     "MarkovChain.start_distribution",
+    "MarkovChain.expected_moment",
     "MarkovChain.expected_squared_error",
     "MarkovChain.sample",
 )
@@ -253,6 +254,7 @@ def questions_to_a_chain(given: Given) -> Any:
         chain().distribution(start, tolerance=0.5).mean,
         chain().start_distribution(start),
         chain().expected_squared_error(given.array(np.arange(STATES))),
+        chain().expected_moment(given.array(np.arange(STATES)), given.array(np.ones((3, STATES)))),
         sampled.rewards,
     ]
 
@@ -531,13 +533,16 @@ def simulated(given: Given) -> Any:
     "RiskFunction.episodes",
     "RiskFunction.interval",
     "RiskFunction.judged",
+    "RiskFunction.kurtosis",
     "RiskFunction.mean",
     "RiskFunction.mean_and_variance",
     "RiskFunction.mixture",
+    "RiskFunction.moments",
     "RiskFunction.score",
     "RiskFunction.riskier",
     "RiskFunction.second_moment",
     "RiskFunction.sharpe",
+    "RiskFunction.skewness",
     "RiskFunction.standard_error",
     "RiskFunction.completed_sums",
     "RiskFunction.cvar_bound",
@@ -559,7 +564,7 @@ def answers(given: Given) -> Any:
     x, weights = given.array(np.arange(6)[:, None]), given.array(np.arange(1.0, 7.0))
     found: list[Any] = []
     for phi in maps(given)[:2]:
-        fitted = pr.LSTD(phi).fit(data(given), bootstrap=40, seed=0)
+        fitted = pr.LSTD(phi, moments=4).fit(data(given), bootstrap=40, seed=0)
         risk = dataclasses.replace(
             fitted, w_mean=given.array(fitted.w_mean), w_second=given.array(fitted.w_second)
         )
@@ -567,6 +572,7 @@ def answers(given: Given) -> Any:
         found += [getattr(risk, name)(x) for name in asked]
         found += [*risk.mean_and_variance(x), risk.standard_error(x), risk.interval(x, of="std")]
         found.append(risk.interval(x, method="bootstrap"))
+        found += [risk.moments(x), risk.skewness(x), risk.kurtosis(x)]
         found += [risk.cvar_bound(x, 0.1), risk.probability_bound(x, below=-1.0)]
         found += [risk.band(x), risk.riskier(x), fitted.check(data(given), features=LINE).mean.statistic]
         risk.start_sums(x, weights=weights)
@@ -752,6 +758,7 @@ def plotted(given: Given) -> Any:
 # Why some functions that take numbers have no use above.
 NOT_USED = {
     "MomentEquations.solve": "takes a number and what makes systems",
+    "MomentEquations.mean_system": "takes a number and what makes systems",
     "RiskFunction.load": "takes a path and a function",
     "Evaluation.load": "takes a path and a function",
     "DistributionFunction.load": "takes a path and a module",

@@ -176,16 +176,21 @@ class MomentEquations:
                 "equations must be finite, got sums beyond the range of float64; rescale the features or "
                 "the rewards"
             )
-        total = ridge * self.episodes
-        make: Any = system or (SparseSystem if self.sparse else DenseSystem)
-        mean = make(self.A, self.mean_gram, self.visits, total, "A (the mean's equations)", self.single)
-        second = mean
+        mean = second = self.mean_system(ridge, make=system)
         if not self.shared:
-            name = "C (the second moment's equations)"
+            make: Any = system or (SparseSystem if self.sparse else DenseSystem)
+            name, total = "C (the second moment's equations)", ridge * self.episodes
             second = make(self.C, self.gram, self.second_visits, total, name, self.single)
         w_mean = mean.solve(self.b)
         w_second = second.solve(self.second_rhs(w_mean))
         return Weights(w_mean, w_second, mean, second)
+
+    def mean_system(
+        self, ridge: float, name: str = "A (the mean's equations)", make: Callable[..., Any] | None = None
+    ) -> Any:
+        """A alone, to be solved with any right-hand side."""
+        system: Any = make or (SparseSystem if self.sparse else DenseSystem)
+        return system(self.A, self.mean_gram, self.visits, ridge * self.episodes, name, self.single)
 
     def second_rhs(self, w_mean: Floats) -> Floats:
         """d = e + D w_J, of shape (l_M,)."""

@@ -96,9 +96,8 @@ def trim(fold: Fold, seen: MapVisits, discount: float = 1.0) -> Trim:
         left = [(phi, np.where(which, 0.0, v)) for (phi, v), which in zip(left, closed, strict=True)]
 
 
-def lost_traces(fold: Fold, cut: Trim, lam: float, discount: float) -> tuple[Floats, ...]:
-    """Σ z_T over the episodes that gave up, and Σ y_T where φ_M is another map."""
-    decays = (lam * discount, lam * discount**2)[: len(cut.left)]
+def lost_traces(fold: Fold, cut: Trim, decays: Sequence[float]) -> tuple[Floats, ...]:
+    """Σ z_T over the episodes that gave up, for each map, whose trace decays by ``decays`` a step."""
     return fold(partial(_lost_traces, cut.left, decays)).features
 
 

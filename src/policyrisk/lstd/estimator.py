@@ -17,15 +17,15 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Matrix, Seed, as_number, as_states, check_choice
+from policyrisk._core.arrays import Floats, Seed, as_count, as_number, as_states, check_choice
 from policyrisk._core.devices import Device
 from policyrisk._core.text import plural
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
 from policyrisk.errors import GivenUpWarning, InvalidInputError, MismatchError, NoErrorBarsWarning
-from policyrisk.features import BinaryFeatures, Features, as_features
+from policyrisk.features import Features, as_features
 from policyrisk.lstd.accumulate import accumulate
+from policyrisk.lstd.central_moments import ExactMoments, MomentPasses, with_higher_moments
 from policyrisk.lstd.constrained import Constraint
 from policyrisk.lstd.cutoffs import Trim, lost_traces, trim
 from policyrisk.lstd.passes import FirstPass, SecondPass, StartsAndReturns
@@ -35,7 +35,7 @@ from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.fold import Fold, Sum, here
 from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
-from policyrisk.risk.support import LOST_MOST, Support
+from policyrisk.risk.support import LOST_MOST, Support, supports_of
 from policyrisk.trajectories import Source, batches, check_reiterable, coordinates_of, pieces
 
 _PIECE = 1 << 17  # transitions whose features are looked at together
@@ -55,6 +55,10 @@ class LSTD:
     with κ = 0 a sum of δ², in which every step's part of J̃'s error counts as variance; with κ = 1 that of
     (B_t − J̃(x_t))², in which J̃'s error counts once, at more noise.
 
+    With ``moments`` = 4 the third and fourth central moments are estimated as well
+    (:mod:`policyrisk.lstd.central_moments`), for ``risk.skewness``, ``risk.kurtosis`` and ``risk.moments``.
+    Their features are ``higher_features``, φ_3 and φ_4, or φ_M where None. They have no error bars.
+
     >>> import policyrisk as pr
     >>> chain = pr.domains.walk(n=30, p=0.7)
     >>> phi = pr.Polynomial(degree=1, low=[0], high=[29])
@@ -72,6 +76,8 @@ class LSTD:
     nonnegative_at: Floats | Literal["visited"] | None
     constraint_solver: ConstraintSolver
     variance_lam: float
+    moments: int
+    higher_features: tuple[Features, ...]
 
     def __init__(
         self,
@@ -84,6 +90,8 @@ class LSTD:
         nonnegative_at: npt.ArrayLike | Literal["visited"] | None = None,
         constraint_solver: ConstraintSolver = "active-set",
         variance_lam: float = 0.0,
+        moments: int = 2,
+        higher_features: Sequence[Any] | None = None,
     ) -> None:
         check_choice(variance, "variance", get_args(VarianceMethod))
         kappa = as_number(variance_lam, "variance_lam", 0.0, 1.0)
@@ -93,9 +101,11 @@ class LSTD:
             )
         check_choice(constraint_solver, "constraint_solver", get_args(ConstraintSolver))
         first = as_features(features)
+        second = first if second_features is None else as_features(second_features)
+        order = as_count(moments, "moments", 2, 4)
         settings = {
             "features": first,
-            "second_features": first if second_features is None else as_features(second_features),
+            "second_features": second,
             "lam": as_number(lam, "lam", 0.0, 1.0),
             "discount": as_number(discount, "discount", 0.0, 1.0, open_low=True),
             "ridge": as_number(ridge, "ridge", 0.0),
@@ -103,6 +113,8 @@ class LSTD:
             "nonnegative_at": _as_demand(nonnegative_at),
             "constraint_solver": constraint_solver,
             "variance_lam": kappa,
+            "moments": order,
+            "higher_features": _as_higher(higher_features, second, order),
         }
         for name, value in settings.items():
             object.__setattr__(self, name, value)
@@ -120,7 +132,11 @@ class LSTD:
         if self.variance == "direct":
             d = projected.direct_right_hand_side(weights.mean, self.variance_lam)
         visited = np.flatnonzero(projected.q > 0)[:, None].astype(np.float64)
-        return self._answer(equations, weights, d, "LSTD's exact equations", visited=visited)[0]
+        risk = self._answer(equations, weights, d, "LSTD's exact equations", visited=visited)[0]
+        if self.moments > 2:
+            sums = ExactMoments(chain, chain.start_distribution(start), self.lam)
+            risk = with_higher_moments(risk, self.higher_features, weights, sums)
+        return risk
 
     def equations(self, data: Source, device: Device = "cpu") -> MomentEquations:
         """The sums A, b, C, D and e over recorded episodes, in one pass; they add.
@@ -199,7 +215,14 @@ class LSTD:
         some_must_end = self.discount == 1.0 and equations.terminated == 0  # an error, and solve's
         if equations.terminated < equations.episodes and not some_must_end:
             seen = [(self.features, equations.visits), (self.second_features, equations.second_visits)]
-            cut = trim(fold, seen[:1] if self.second_features == self.features else seen, self.discount)
+            seen = seen[:1] if self.second_features == self.features else seen
+            decays = [self.lam * self.discount, self.lam * self.discount**2][: len(seen)]
+            for k, phi in enumerate(self.higher_features, start=3):
+                if phi not in [each for each, _ in seen]:
+                    visits = MomentPasses(fold, self.lam).equations(phi, self.discount**k).visits
+                    seen.append((phi, visits))
+                    decays.append(self.lam * self.discount**k)
+            cut = trim(fold, seen, self.discount)
             if cut.transitions:
 
                 def trimmed(work: Callable[[Source, int], Sum]) -> Sum:
@@ -208,7 +231,7 @@ class LSTD:
                 del first, equations  # large, and no longer true
                 first = trimmed(lambda source, _: FirstPass.over(source, **sampled, device=device))
                 equations = first.equations
-                lost = lost_traces(fold, cut, self.lam, self.discount)
+                lost = lost_traces(fold, cut, decays)[: 1 + (self.second_features != self.features)]
         weights = equations.solve(self.ridge)
         d = equations.second_rhs(weights.mean)
         if self.variance == "direct":
@@ -226,6 +249,8 @@ class LSTD:
         )
         if lost:
             risk = _count_biased(risk, trimmed)
+        if self.moments > 2:
+            risk = with_higher_moments(risk, self.higher_features, weights, MomentPasses(trimmed, self.lam))
         if not error_bars:
             # Where the features are too many for error bars, no other pass goes over the starts.
             seen_again = fold(lambda s, _: StartsAndReturns.over(s, risk)) if starts else None
@@ -255,15 +280,19 @@ class LSTD:
     def solve(self, equations: MomentEquations) -> RiskFunction:
         """The risk function of summed equations, without error bars.
 
-        The direct variance and ``nonnegative_at="visited"`` need the data again: use ``fit``.
+        The direct variance, ``nonnegative_at="visited"`` and ``moments`` need the data again: use ``fit``.
         """
         if not isinstance(equations, MomentEquations):
             raise InvalidInputError(
                 f"equations must be MomentEquations, got {type(equations).__name__}; "
                 "make them with lstd.equations(data)"
             )
-        if self.variance == "direct" or isinstance(self.nonnegative_at, str):
-            setting = 'variance="direct"' if self.variance == "direct" else 'nonnegative_at="visited"'
+        settings = {
+            'variance="direct"': self.variance == "direct",
+            'nonnegative_at="visited"': isinstance(self.nonnegative_at, str),
+            f"moments={self.moments}": self.moments > 2,
+        }
+        if setting := next((name for name, asked in settings.items() if asked), ""):
             raise InvalidInputError(
                 f"solve(equations) cannot do {setting}, which needs the data a second time; "
                 "use fit(data) or fit_exact(chain, start)"
@@ -320,7 +349,7 @@ class LSTD:
         """The second equation solved, all of it in one record, and the active face of the constraint."""
         systems = (weights.mean_system, weights.second_system)
         solved = [system.solve(system.project(z)) for system, z in zip(systems, lost, strict=False)]
-        supports = _supports(equations, solved) if supports is None else supports
+        supports = supports_of(equations, solved) if supports is None else supports
         direct, w_second, constrained = self.variance == "direct", weights.second, None
         if self.nonnegative_at is not None:
             demanded = visited if isinstance(self.nonnegative_at, str) else self.nonnegative_at
@@ -362,24 +391,6 @@ class LSTD:
         return risk, None if constrained is None else constrained.face
 
 
-def _supports(equations: MomentEquations, lost: Sequence[Floats] = ()) -> tuple[Support, Support]:
-    """What the equations say about φ_J and about φ_M; ``lost`` are A⁻¹ Σ z_T and C⁻¹ Σ y_T, if there are."""
-    e = equations
-    lost_J, lost_M = (*lost, None, None)[:2]
-
-    def support(
-        features: Features, visits: Floats, episodes: Floats, gram: Matrix, lost: Floats | None
-    ) -> Support:
-        kept = None if isinstance(features, BinaryFeatures) or sp.issparse(gram) else gram
-        limit = np.inf if e.exact else 1.0
-        return Support(visits, episodes, e.episodes, gram=kept, limit=limit, lost=lost)
-
-    first = support(e.features, e.visits, e.feature_episodes, e.mean_gram, lost_J)
-    if e.second_features == e.features:
-        return first, first
-    return first, support(e.second_features, e.second_visits, e.second_feature_episodes, e.gram, lost_M)
-
-
 def _count_biased(risk: RiskFunction, fold: Fold) -> RiskFunction:
     """The estimate with a count of the transitions that start where too much was given up, and a warning."""
 
@@ -409,6 +420,19 @@ def _count_biased(risk: RiskFunction, fold: Fold) -> RiskFunction:
             stacklevel=4,
         )
     return replace(risk, provenance=replace(facts, biased=biased))
+
+
+def _as_higher(maps: Sequence[Any] | None, second: Features, moments: int) -> tuple[Features, ...]:
+    """φ_3, … up to the moments that are asked for."""
+    if maps is None:
+        return (second,) * (moments - 2)
+    if not isinstance(maps, Sequence) or len(maps) != moments - 2:
+        got = len(maps) if isinstance(maps, Sequence) else type(maps).__name__
+        raise InvalidInputError(
+            f"higher_features must be as many maps as there are moments beyond the second, {moments - 2} "
+            f"with moments={moments}, got {got}; pass [phi_3, phi_4] with moments=4"
+        )
+    return tuple(as_features(each) for each in maps)
 
 
 def _as_demand(value: Any) -> Floats | Literal["visited"] | None:

@@ -183,20 +183,11 @@ class MarkovChain:
         order = as_count(order, "order", 2)
         if order > 2:
             self.refuse_noise(f"moments({order})")
-        branches, gamma = self.branches, self.discount
-        J = np.append(self._mean, 0.0)
-        delta = branches.reward + gamma * J[branches.successor] - J[branches.row]
-        mu = np.zeros((order + 1, self.n + 1))  # the last column is the end's
-        mu[0] = 1.0
-        mu[2, : self.n] = self._variance
+        mu = np.zeros((order + 1, self.n))
+        mu[0], mu[2] = 1.0, self._variance
         for k in range(3, order + 1):
-            with np.errstate(over="ignore", invalid="ignore"):
-                terms = (
-                    comb(k, j) * delta ** (k - j) * gamma**j * mu[j, branches.successor] for j in range(k)
-                )
-                b = branches.expect(np.asarray(sum(terms)))
-            mu[k, : self.n] = self._solve(f"moment {k}", gamma**k, b)
-        return readonly(mu[:, : self.n])
+            mu[k] = self._solve(f"moment {k}", self.discount**k, self.expected_moment(self._mean, mu[:k]))
+        return readonly(mu)
 
     def distribution(self, start: npt.ArrayLike = 0, tolerance: float | None = None) -> ChainDistribution:
         """The distribution of the reward to go from a state or a distribution over states.
@@ -285,6 +276,18 @@ class MarkovChain:
             epsilon = self.resolvent(lam * self.discount).solve(branches.expect(delta))[0]
             later = np.append(epsilon, 0.0)[branches.successor]
             return square + 2.0 * lam * self.discount * branches.expect(delta * later)
+
+    def expected_moment(self, J: Floats, mu: Floats) -> Floats:
+        """E[Σ_{j<k} binom(k, j) δ^{k−j} γ^j μ_j(y) | x] for any functions J (n,) and μ (k, n), of shape (n,).
+
+        Row j of μ is the j-th central moment; at the end that is 1 for j = 0, else 0.
+        """
+        branches, gamma, k = self.branches, self.discount, len(mu)
+        after = np.append(mu, np.eye(k, 1), axis=1)[:, branches.successor]
+        with np.errstate(over="ignore", invalid="ignore"):
+            delta = branches.reward + gamma * np.append(J, 0.0)[branches.successor] - J[branches.row]
+            terms = (comb(k, j) * delta ** (k - j) * gamma**j * after[j] for j in range(k))
+            return branches.expect(np.asarray(sum(terms)))
 
     def resolvent(self, factor: float) -> Resolvent:
         """The factored I − factor·P, made once for each factor."""

@@ -48,6 +48,7 @@ from policyrisk.risk.completed import CompletedReturns
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
 from policyrisk.risk.format_1 import fields_of_format_1
+from policyrisk.risk.higher_moments import HigherMoments
 from policyrisk.risk.mixture import Misfit
 from policyrisk.risk.parts import estimates_in_parts
 from policyrisk.risk.provenance import Provenance
@@ -92,6 +93,7 @@ class RiskFunction:
     misfit: Misfit | None = None  # what features cannot express, where held-out episodes told
     completed: CompletedReturns | None = None  # of the same data
     coordinates: Coordinates | None = None  # the names of the state's, where the data had names
+    higher: HigherMoments | None = None  # the third and fourth central moments, where they were asked for
 
     def __post_init__(self) -> None:
         check_choice(self.variance_method, "variance_method", get_args(VarianceMethod))
@@ -153,6 +155,41 @@ class RiskFunction:
     def sharpe(self, x: npt.ArrayLike) -> Floats:
         """J̃(x) / √Ṽ(x), of shape (n,), nan where Ṽ(x) < 0 and infinite where it is 0."""
         return self._collect(x, lambda at: at.value("sharpe"), of="sharpe")
+
+    def moments(self, x: npt.ArrayLike) -> Floats:
+        """Central moments of the reward to go, of shape (order + 1, n): row k is that of (B − J̃)^k.
+
+        Up to the variance, or to the ``moments`` that :class:`policyrisk.LSTD` was asked for. As
+        :meth:`policyrisk.MarkovChain.moments` has them; nothing is clipped.
+
+        >>> import policyrisk as pr
+        >>> chain = pr.domains.walk(n=30, p=0.7)
+        >>> risk = pr.LSTD(pr.Tabular(30), moments=4).fit_exact(chain, start=0)
+        >>> bool(np.allclose(risk.moments(range(30)), chain.moments(4)))
+        True
+        """
+        states = as_states(x, "x")
+        J, V = self.mean_and_variance(states)
+        rows = [np.where(np.isnan(J), np.nan, value) for value in (1.0, 0.0)]
+        higher = np.empty((0, len(J))) if self.higher is None else self.higher.at(states)
+        return np.vstack([*rows, V, np.where(np.isnan(J), np.nan, higher)])
+
+    def skewness(self, x: npt.ArrayLike) -> Floats:
+        """μ̃_3(x) / Ṽ(x)^{3/2}, of shape (n,), nan where Ṽ(x) ≤ 0; without error bars.
+
+        Negative where the worst returns are further from the mean than the best ones.
+
+        >>> import policyrisk as pr
+        >>> chain = pr.domains.walk(n=30, p=0.7)
+        >>> risk = pr.LSTD(pr.Tabular(30), moments=4).fit_exact(chain, start=0)
+        >>> risk.skewness([0]).round(6), risk.kurtosis([0]).round(6)
+        (array([-0.890953]), array([4.295161]))
+        """
+        return self._standardised(x, 3)
+
+    def kurtosis(self, x: npt.ArrayLike) -> Floats:
+        """μ̃_4(x) / Ṽ(x)², of shape (n,), nan where Ṽ(x) ≤ 0; without error bars. 3 is a normal return's."""
+        return self._standardised(x, 4)
 
     def probability_bound(self, x: npt.ArrayLike, *, below: float) -> Floats:
         """The most that P(B ≤ z) can be, z = ``below``, with this mean and variance, of shape (n,).
@@ -542,6 +579,16 @@ class RiskFunction:
                 "x[['a', 'b']].to_numpy(), or fit to data that have names (Trajectories.from_frame)"
             )
         return self.coordinates.states(x, name)
+
+    def _standardised(self, x: npt.ArrayLike, order: int) -> Floats:
+        if self.higher is None or self.higher.order < order:
+            raise InvalidInputError(
+                f"{'skewness' if order == 3 else 'kurtosis'} needs the central moment {order}, which this "
+                f"RiskFunction from {self.provenance.estimator} lacks; fit pr.LSTD(..., moments={order})"
+            )
+        states = self._states(x)
+        V = self._collect(states, lambda at: np.where(at.V > 0, at.V, np.nan), of="std")
+        return np.asarray(self.higher.at(states)[order - 3] / V ** (order / 2))
 
     def _refuse_of_target(self, what: str) -> None:
         if isinstance(self.features, PolicyFeatures):

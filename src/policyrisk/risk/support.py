@@ -15,6 +15,7 @@ episodes, φ(x)ᵀ lost > LOST_MOST: see :mod:`policyrisk.lstd.cutoffs`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,6 +25,8 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Bools, Floats, Matrix
 from policyrisk._core.records import record
+from policyrisk.equations import MomentEquations
+from policyrisk.features import BinaryFeatures, Features
 
 UNCOVERED_MOST = 1.0  # actions that nobody logged on the way from a state, on average, up to which it counts
 COVERED_LEAST = 0.5  # how surely a target must stay with what was logged, on average over starts
@@ -97,6 +100,24 @@ class Support:
         values, vectors = np.linalg.eigh(self.gram * np.outer(scale, scale))
         positive = values > values[-1] * len(values) * np.finfo(np.float64).eps
         return scale, vectors[:, positive] / np.sqrt(values[positive]), vectors[:, ~positive]
+
+
+def supports_of(equations: MomentEquations, lost: Sequence[Floats] = ()) -> tuple[Support, Support]:
+    """What the equations say about φ_J and about φ_M; ``lost`` are A⁻¹ Σ z_T and C⁻¹ Σ y_T, if there are."""
+    e = equations
+    lost_J, lost_M = (*lost, None, None)[:2]
+
+    def support(
+        features: Features, visits: Floats, episodes: Floats, gram: Matrix, lost: Floats | None
+    ) -> Support:
+        kept = None if isinstance(features, BinaryFeatures) or sp.issparse(gram) else gram
+        limit = np.inf if e.exact else 1.0
+        return Support(visits, episodes, e.episodes, gram=kept, limit=limit, lost=lost)
+
+    first = support(e.features, e.visits, e.feature_episodes, e.mean_gram, lost_J)
+    if e.second_features == e.features:
+        return first, first
+    return first, support(e.second_features, e.second_visits, e.second_feature_episodes, e.gram, lost_M)
 
 
 @record
