@@ -8,6 +8,7 @@ from scipy import stats
 import policyrisk as pr
 from policyrisk import criteria
 from policyrisk.control.actor_critic import completed_returns, step_factors
+from policyrisk.control.start_groups import GroupedReturns
 from policyrisk.errors import InvalidInputError, MismatchError, SolverError
 
 PORTFOLIO = pr.domains.Portfolio()
@@ -160,9 +161,14 @@ def exact_critic(policy, states):
     return chain.mean()[at], chain.second_moment()[at]
 
 
-def gradients_by_episode(policy, data, J, M, by_mean, by_variance):
+def others(returns):
+    return (returns.sum() - returns) / (len(returns) - 1)
+
+
+def gradients_by_episode(policy, data, J, M, by_mean, by_variance, lam=0.0):
     """(episodes, parameters): the gradient that ActorCritic averages, an episode at a time."""
-    factors = step_factors(data, J, M, completed_returns(data, J, 1.0), 1.0, by_mean, by_variance)
+    J_0 = others(completed_returns(data, J, 1.0))
+    factors = step_factors(data, J, M, J_0, 1.0, by_mean, by_variance, lam)
     states = data.states[data.visited_rows]
     push = -policy(states)
     push[np.arange(len(push)), data.actions] += 1.0
@@ -182,11 +188,12 @@ def exact_gradient(policy, by_mean, by_variance):
     return np.ravel(PHI(PORTFOLIO.states).T @ push)
 
 
-def z_scores(policy, by_mean, by_variance, episodes, seed):
+def z_scores(policy, by_mean, by_variance, episodes, seed, lam=0.0, wrong=0.0):
     """Of the sampled gradient's error; the two weights of a tile move against each other, so one is left."""
     data = PORTFOLIO.rollout(policy, PORTFOLIO.sample_starts(episodes), seed=seed)
     J, M = exact_critic(policy, data.states)
-    each = gradients_by_episode(policy, data, J, M, by_mean, by_variance)[:, ::2]
+    J, M = J + wrong * data.states[:, 2], M + wrong * data.states[:, 3]
+    each = gradients_by_episode(policy, data, J, M, by_mean, by_variance, lam)[:, ::2]
     exact = exact_gradient(policy, by_mean, by_variance)[::2]
     return (each.mean(axis=0) - exact) / (each.std(axis=0) / np.sqrt(episodes))
 
@@ -196,6 +203,14 @@ def test_gradient_is_unbiased_with_an_exact_critic(by_mean, by_variance):
     z = z_scores(some_policy(), by_mean, by_variance, 5_000, seed=1)
     assert np.abs(z).max() < 4.0
     assert z @ z < 32 + 4 * np.sqrt(64)  # χ² with 32 degrees of freedom
+
+
+@pytest.mark.parametrize("lam", [0.0, 1.0])
+def test_whole_returns_need_no_exact_critic(lam):
+    """A critic that is wrong by what a slot holds: with λ = 1 it does no harm, with λ = 0 it does."""
+    z = z_scores(some_policy(), 1.0, -0.2, 5_000, seed=3, lam=lam, wrong=1.0)
+    assert (z @ z < 32 + 4 * np.sqrt(64)) == (lam == 1.0)
+    assert (np.abs(z).max() < 4.0) == (lam == 1.0)
 
 
 @pytest.mark.slow
@@ -226,7 +241,8 @@ def coins(episodes, rng, discount):
 def test_the_reward_so_far_is_part_of_the_gradient(discount):
     data, J, M = coins(100_000, np.random.default_rng(0), discount)
     policy = pr.SoftmaxPolicy(pr.Tabular(4), 2)
-    factors = step_factors(data, J, M, completed_returns(data, J, discount), discount, 0.0, 1.0)
+    J_0 = others(completed_returns(data, J, discount))
+    factors = step_factors(data, J, M, J_0, discount, 0.0, 1.0)
     states = data.states[data.visited_rows]
     found = policy.score(states, data.actions, factors).reshape(4, 2) / len(data)
     # V = E[(±3 + γa)²] − …: after heads, to favour +1 by logits ±h adds γ·3·½·2h·½ twice over.
@@ -236,41 +252,127 @@ def test_the_reward_so_far_is_part_of_the_gradient(discount):
     # Nothing else is left: without the rewards so far there would be no gradient.
     second = np.arange(data.transitions) % 2 == 1
     before = np.repeat(data.rewards[::2], 2)
-    others = (data.returns(discount).sum() - data.returns(discount)) / (len(data) - 1)
     delta = data.rewards
     assert factors[second] == pytest.approx(
-        (discount * delta * 2 * (before - np.repeat(others, 2)))[second], abs=1e-12
+        (discount * delta * 2 * (before - np.repeat(J_0, 2)))[second], abs=1e-12
     )
 
 
-def test_factors_are_those_of_the_definition():
-    """Step by step from the module's formulas, with a discount and a cut-off episode."""
+@pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
+def test_factors_are_those_of_the_definition(lam):
+    """Step by step from the module's formulas: a discount, a cut-off episode, slopes of its own for each."""
     rng = np.random.default_rng(3)
     lengths, gamma = np.array([3, 1, 4]), 0.9
     data = pr.Trajectories(
         rng.normal(size=(11, 1)), rng.normal(size=8), lengths, [True, False, True], actions=np.zeros(8, int)
     )
     J, M = rng.normal(size=11), rng.normal(size=11)
+    f_m, f_v = rng.normal(size=3), rng.normal(size=3)
     returns = completed_returns(data, J, gamma)
-    expected, at, k = [], 0, 0
+
+    def seen_from(e, t):
+        """J^λ and M^λ of the state before step t of episode e: the critic's, and what came after it."""
+        x = data.offsets[e] + e + t
+        if t == lengths[e]:
+            return (0.0, 0.0) if data.terminated[e] else (J[x], M[x])
+        one, two = target(e, t)
+        return (1 - lam) * J[x] + lam * one, (1 - lam) * M[x] + lam * two
+
+    def target(e, t):
+        r, (J_y, M_y) = data.rewards[data.offsets[e] + t], seen_from(e, t + 1)
+        return r + gamma * J_y, r**2 + 2 * gamma * r * J_y + gamma**2 * M_y
+
+    expected = []
     for e, length in enumerate(lengths):
         total = 0.0
         J_0 = np.delete(returns, e).mean()
         for t in range(length):
-            r, x, y = data.rewards[k], at + t, at + t + 1
-            ended = t == length - 1 and data.terminated[e]
-            J_y, M_y = (0.0, 0.0) if ended else (J[y], M[y])
-            d_J = r + gamma * J_y - J[x]
-            d_M = r**2 + 2 * gamma * r * J_y + gamma**2 * M_y - M[x]
-            grad_J = gamma**t * d_J
-            grad_M = gamma ** (2 * t) * d_M + 2 * gamma**t * total * d_J
-            expected.append(0.7 * grad_J - 0.4 * (grad_M - 2 * J_0 * grad_J))
-            total += gamma**t * r
-            k += 1
-        rest = 0.0 if data.terminated[e] else gamma**length * J[at + length]
+            x, (one, two) = data.offsets[e] + e + t, target(e, t)
+            grad_J = gamma**t * (one - J[x])
+            grad_M = gamma ** (2 * t) * (two - M[x]) + 2 * gamma**t * total * (one - J[x])
+            expected.append(f_m[e] * grad_J + f_v[e] * (grad_M - 2 * J_0 * grad_J))
+            total += gamma**t * data.rewards[data.offsets[e] + t]
+        rest = 0.0 if data.terminated[e] else gamma**length * J[data.final_rows[e]]
         assert returns[e] == pytest.approx(total + rest)
-        at += length + 1
-    assert step_factors(data, J, M, returns, gamma, 0.7, -0.4) == pytest.approx(expected)
+    assert step_factors(data, J, M, others(returns), gamma, f_m, f_v, lam) == pytest.approx(expected)
+
+
+def test_what_the_critic_does_not_know():
+    """A state on the way: without λ no step into it counts; with λ what came after takes its place."""
+    data = pr.Trajectories(np.arange(4.0), np.ones(3), [3], [True], actions=np.zeros(3, int))
+    J = np.array([3.0, np.nan, 1.5, 0.0])
+    M = J**2
+    J_0 = np.zeros(1)
+    assert np.isnan(step_factors(data, J, M, J_0, 1.0, 1.0, 0.0)).tolist() == [True, True, False]
+    seen = step_factors(data, J, M, J_0, 1.0, 1.0, 0.0, lam=0.5)
+    assert np.isnan(seen).tolist() == [False, True, False]
+    assert seen[[0, 2]] == pytest.approx([1 + (1 + (0.5 * 1.5 + 0.5 * 1)) - 3, 1 - 1.5])
+
+
+# --- groups of starts ------------------------------------------------------------------------------
+
+
+def test_a_criterion_averaged_over_groups():
+    """Two groups by hand, and the standard error beside repetition."""
+    tiles = pr.TileCoding([0], [1], bins=2)
+    starts = np.array([[0.1], [0.6], [0.2], [0.9], [0.7]])
+    returns = np.array([1.0, 10.0, 3.0, 14.0, 12.0])
+    found = GroupedReturns.of(returns, starts, tiles)
+    assert found.means == pytest.approx([2.0, 12.0])
+    assert found.variances == pytest.approx([2.0, 4.0])
+    assert found.others == pytest.approx([3.0, 13.0, 1.0, 11.0, 12.0])
+    judged = found.judged(criteria.MeanMinusVariance(0.5))
+    assert judged.value == pytest.approx((2 * (2.0 - 1.0) + 3 * (12.0 - 2.0)) / 5)
+    assert found.std.value == pytest.approx((2 * np.sqrt(2.0) + 3 * 2.0) / 5)
+    with pytest.raises(InvalidInputError, match="at least two starts each, got 1 of 2"):
+        GroupedReturns.of(returns[:3], starts[:3], tiles)
+    rng = np.random.default_rng(1)
+    starts, shift = np.tile([[0.2], [0.8], [0.8]], (60, 1)), np.tile([0.0, 50.0, 50.0], 60)
+    values, errors = [], []
+    for _ in range(1000):
+        returns = shift + rng.normal(size=180) * np.tile([1.0, 3.0, 3.0], 60)
+        value = GroupedReturns.of(returns, starts, tiles).judged(criteria.MeanMinusVariance(0.3)).estimate()
+        values.append(value.value)
+        errors.append(value.standard_error)
+    assert np.mean(errors) / np.std(values) == pytest.approx(1, abs=0.1)
+    truth = (-0.3 + 2 * (50.0 - 0.3 * 9.0)) / 3
+    assert np.mean(values) == pytest.approx(truth, abs=4 * np.std(values) / np.sqrt(1000))
+
+
+class Doors(gym.Env):
+    """Of two doors to start from one is worth 20 more; the action 1 costs 1, the action 0 earns ±3."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.door = float(self.np_random.random() < 0.5)
+        return np.array([self.door], np.float32), {}
+
+    def step(self, action):
+        earned = -1.0 if action == 1 else 3.0 * (-1) ** int(self.np_random.integers(2))
+        return np.array([self.door], np.float32), 20 * self.door + earned, True, False, {}
+
+
+def test_what_differs_between_groups_is_no_risk():
+    """By mean − std the cost of 1 is worth it, but only where the doors' own difference is left out."""
+    phi = pr.Tabular(2)
+    for groups, careful in ((None, False), (pr.TileCoding([0], [1], bins=2), True)):
+        found = pr.ActorCritic(
+            pr.SoftmaxPolicy(phi, 2),
+            criteria.MeanMinusStd(1.0),
+            pr.LSTD(phi, variance="direct"),
+            episodes=150,
+            iterations=12,
+            step=0.4,
+            groups=groups,
+        ).fit(Doors, seed=0)
+        # Without groups the worse door must not become worse still; the better one may.
+        assert (found.policy([[0.0], [1.0]])[:, 1] > 0.6).tolist() == [careful, True]
+        mean, _, std, *_ = found.history[0]
+        assert mean == pytest.approx(9.5, abs=4 * 10 / np.sqrt(150))
+        assert std == pytest.approx(2.18 if careful else 10.23, rel=0.1)
 
 
 # --- the iterations --------------------------------------------------------------------------------
@@ -379,6 +481,10 @@ def test_bad_input():
         pr.ActorCritic(policy, criteria.Sharpe(), pr.TD(PHI))
     with pytest.raises(InvalidInputError, match="policy must be one with a gradient"):
         pr.ActorCritic(pr.domains.UniformPolicy(2), criteria.Sharpe(), CRITIC)
+    with pytest.raises(InvalidInputError, match="groups must be a TileCoding with one tiling"):
+        pr.ActorCritic(policy, criteria.Sharpe(), CRITIC, groups=pr.TileCoding([0], [1], bins=2, tilings=2))
+    with pytest.raises(InvalidInputError, match="lam must be"):
+        pr.ActorCritic(policy, criteria.Sharpe(), CRITIC, lam=1.5)
     with pytest.raises(InvalidInputError, match="episodes must be"):
         pr.ActorCritic(policy, criteria.Sharpe(), CRITIC, episodes=1)
     with pytest.raises(InvalidInputError, match="checkpoint must be given with resume"):

@@ -52,12 +52,12 @@ class GreedyTable(NamedTuple):
 # --- tuples of any length, taken apart from the front: a function is made for every length -----------
 
 
-def _zeros(array: Any) -> Any:
+def zeros(array: Any) -> Any:
     """As many zeros as the array has dimensions."""
     raise NotImplementedError
 
 
-@overload(_zeros, strict=False, target="generic")
+@overload(zeros, strict=False, target="generic")
 def _zeros_for(array: Any) -> Any:
     zeros = (0.0,) * array.ndim
     return lambda array: zeros
@@ -77,17 +77,17 @@ def _factors_for(f: Any, k: Any, low: Any, high: Any, a: Any, slots: Any) -> Any
     )
 
 
-def _add(sums: Any, g: Any, weights: Any, at: Any, a: Any) -> Any:
+def add(sums: Any, g: Any, weights: Any, at: Any, a: Any) -> Any:
     """sums + g·w_a[at], g·w_{a + 1}[at], …, entry by entry."""
     raise NotImplementedError
 
 
-@overload(_add, strict=False, target="generic")
+@overload(add, strict=False, target="generic")
 def _add_for(sums: Any, g: Any, weights: Any, at: Any, a: Any) -> Any:
     if len(sums) == 0:
         return lambda sums, g, weights, at, a: ()
     return lambda sums, g, weights, at, a: _join(
-        sums[0] + g * weights[at, a], _add(sums[1:], g, weights, at, a + 1)
+        sums[0] + g * weights[at, a], add(sums[1:], g, weights, at, a + 1)
     )
 
 
@@ -95,6 +95,14 @@ def _add_for(sums: Any, g: Any, weights: Any, at: Any, a: Any) -> Any:
 def _join(first: float, rest: tuple[float, ...]) -> tuple[float, ...]:
     head = (first,)
     return head + rest
+
+
+@njit(cache=True, error_model="numpy")
+def _sum(values: tuple[float, ...]) -> float:
+    total = 0.0
+    for value in values:
+        total += value
+    return total
 
 
 @njit(cache=True, error_model="numpy")
@@ -117,11 +125,11 @@ def _axis(
     return int(first), _factors(f, first - n, f - reach, f + reach, a, slots)
 
 
-@njit(cache=True, error_model="numpy")
-def choose(table: GreedyTable, state: Any, s0: np.uint64, s1: np.uint64) -> tuple[int, np.uint64, np.uint64]:
-    """argmax_a φ(x)ᵀ w_a, the first of equals; the random stream is left as it is."""
-    slots = _zeros(table.slots)
-    sums = _zeros(table.none)
+@njit(cache=True, error_model="numpy", inline="always")
+def products(table: Any, state: Any) -> tuple[Any, float]:
+    """Σ_k1 Σ_k2 … g_1(k1) g_2(k2) … w_a[…] for every action, and the same with weights of 1."""
+    slots = zeros(table.slots)
+    sums = zeros(table.none)
     dims, low, high, scale, last = table.dims, table.low, table.high, table.scale, table.last
     reach, a, strides, weights = table.reach, table.sharpness, table.strides, table.weights
     j0, g0 = _axis(state[dims[0]], low[0], high[0], scale[0], last[0], reach[0], a[0], slots)
@@ -137,7 +145,14 @@ def choose(table: GreedyTable, state: Any, s0: np.uint64, s1: np.uint64) -> tupl
                 at3 = at2 + k2 * strides[2]
                 g = g0[k0] * g1[k1] * g2[k2]
                 for k3 in range(len(slots)):
-                    sums = _add(sums, g * g3[k3], weights, at3 + k3 * strides[3], 0)
+                    sums = add(sums, g * g3[k3], weights, at3 + k3 * strides[3], 0)
+    return sums, _sum(g0) * _sum(g1) * _sum(g2) * _sum(g3)
+
+
+@njit(cache=True, error_model="numpy")
+def choose(table: GreedyTable, state: Any, s0: np.uint64, s1: np.uint64) -> tuple[int, np.uint64, np.uint64]:
+    """argmax_a φ(x)ᵀ w_a, the first of equals; the random stream is left as it is."""
+    sums, _ = products(table, state)
     best = 0
     largest = sums[0]
     for action in range(1, len(sums)):

@@ -1,4 +1,8 @@
-"""The action of a softmax policy, drawn by compiled code: on tiles, and on the radial bases of a grid."""
+"""The action of a softmax policy, drawn by scalar code: on tiles, and on normalised radial bases of a grid.
+
+Logits are tuples, one entry for each action, see :mod:`policyrisk.control._greedy_kernels`: no memory is
+needed, and the same source compiles for a GPU.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from numba import njit
 
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.random import uniform
-from policyrisk.features._radial_kernels import grid_counts, grid_fill
+from policyrisk.control._greedy_kernels import add, products, zeros
 from policyrisk.simulation.compiled import register_policy
 
 
@@ -23,39 +27,44 @@ class SoftmaxTiles(NamedTuple):
     bins: Ints  # (d,)
     offsets: Floats  # (K, d) in tiles
     block: int  # tiles of a tiling
+    none: Floats  # with a dimension for each action
     weights: Floats  # (K · block, actions)
 
 
 class SoftmaxGrid(NamedTuple):
-    """What the kernel knows of a softmax policy on the radial bases of a grid on d coordinates."""
+    """What the kernel knows of a softmax policy on radial bases: the fields of ``GreedyTable``."""
 
-    dims: Ints  # (d,)
-    low: Floats  # (d,)
-    high: Floats  # (d,)
-    shape: Ints  # (d,)
-    width: Floats  # (d,)
-    reach: Floats  # (d,)
-    normalised: bool
-    near: int  # centres within reach, at most
-    weights: Floats  # (centres, actions)
+    dims: Ints
+    low: Floats
+    high: Floats
+    scale: Floats
+    last: Ints
+    strides: Ints
+    reach: Floats
+    sharpness: Floats
+    slots: Floats
+    none: Floats
+    weights: Floats
 
 
 @njit(cache=True, error_model="numpy")
-def draw(logits: Floats, s0: np.uint64, s1: np.uint64) -> tuple[int, np.uint64, np.uint64]:
-    """An action with probability ∝ exp(logit), and the state of the stream after one draw; overwrites."""
-    largest = logits.max()
+def draw(logits: Any, scale: float, s0: np.uint64, s1: np.uint64) -> tuple[int, np.uint64, np.uint64]:
+    """An action with probability ∝ exp(scale · logit), and the state of the stream after one draw."""
+    largest = logits[0]
+    for a in range(1, len(logits)):
+        largest = max(largest, logits[a])
     total = 0.0
     for a in range(len(logits)):
-        logits[a] = math.exp(logits[a] - largest)
-        total += logits[a]
+        total += math.exp(scale * (logits[a] - largest))
     u, s0, s1 = uniform(s0, s1)
     rest = u * total
     action = 0
     # The last action with any probability is taken where rounding leaves something over.
     for a in range(len(logits)):
-        if logits[a] > 0.0 and rest >= 0.0:
+        p = math.exp(scale * (logits[a] - largest))
+        if p > 0.0 and rest >= 0.0:
             action = a
-            rest -= logits[a]
+            rest -= p
     return action, s0, s1
 
 
@@ -65,38 +74,24 @@ def choose_on_tiles(
 ) -> tuple[int, np.uint64, np.uint64]:
     """The tiles are those of :mod:`policyrisk.features.tilecoding`."""
     dims, low, high, bins, offsets = table.dims, table.low, table.high, table.bins, table.offsets
-    weights = table.weights
-    logits = np.zeros(weights.shape[1])
+    logits = zeros(table.none)
     for k in range(offsets.shape[0]):
         tile = 0
         for i in range(len(dims)):
             place = (state[dims[i]] - low[i]) * bins[i] / (high[i] - low[i])
             place = min(max(place, 0.0), float(bins[i]))
             tile = tile * bins[i] + min(int(place + offsets[k, i]), bins[i] - 1)
-        for a in range(len(logits)):
-            logits[a] += weights[k * table.block + tile, a]
-    return draw(logits, s0, s1)
+        logits = add(logits, 1.0, table.weights, k * table.block + tile, 0)
+    return draw(logits, 1.0, s0, s1)
 
 
 @njit(cache=True, error_model="numpy")
 def choose_on_grid(
     table: SoftmaxGrid, state: Any, s0: np.uint64, s1: np.uint64
 ) -> tuple[int, np.uint64, np.uint64]:
-    """The bases are those of :mod:`policyrisk.features.radial`."""
-    weights = table.weights
-    u = np.empty((1, len(table.dims)))
-    for i in range(len(table.dims)):
-        low, high = table.low[i], table.high[i]
-        u[0, i] = (min(max(state[table.dims[i]], low), high) - low) / (high - low)
-    rows = np.zeros(2, np.int64)
-    grid_counts(u, table.shape, table.reach, rows[1:])
-    indices, values = np.empty(table.near, np.int64), np.empty(table.near)
-    grid_fill(u, table.shape, table.width, table.reach, table.normalised, rows, indices, values)
-    logits = np.zeros(weights.shape[1])
-    for j in range(rows[1]):
-        for a in range(len(logits)):
-            logits[a] += values[j] * weights[indices[j], a]
-    return draw(logits, s0, s1)
+    """The bases are those of :mod:`policyrisk.features.radial`, normalised."""
+    sums, whole = products(table, state)
+    return draw(sums, 1.0 / whole, s0, s1)
 
 
 register_policy(SoftmaxTiles, choose_on_tiles)

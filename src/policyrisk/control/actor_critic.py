@@ -20,6 +20,16 @@ episode would be biased. An episode that was cut off is completed by the critic.
 
 A critic that is not exact biases the gradient, the more the worse it follows how J and V change from one
 state to the next: give it features that do. Where V is simpler than M, use ``LSTD(…, variance="direct")``.
+With ``lam`` above 0 what the critic says of x_{t+1} counts for less, and what came after it for the rest:
+J̃(x_{t+1}) and M̃(x_{t+1}) above become
+
+    J̃ + λ (r + γ J^λ − J̃)   and   M̃ + λ (r² + 2γ r J^λ + γ² M^λ − M̃)
+
+with r the next step's reward, and J^λ, M^λ the same of the state after it. λ = 1 has no bias whatever the
+critic, and more noise: it is for simulators that make many episodes.
+
+With ``groups``, tiles of the start states, the criterion is averaged over the groups
+(:mod:`policyrisk.control.start_groups`): J_0, ∂f/∂m and ∂f/∂v are then those of the episode's group.
 
 Steps are Adam's (Kingma and Ba 2015), the step size falling linearly to 0 over the iterations.
 """
@@ -35,15 +45,17 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, Ints, Seed, as_count, as_number, freeze
+from policyrisk._core.devices import Device
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import number, table
+from policyrisk.control import _factor_kernels
 from policyrisk.control.sarsa import Starts, starts_of
-from policyrisk.errors import InvalidInputError, MismatchError, SolverError
+from policyrisk.control.start_groups import GroupedReturns
+from policyrisk.errors import DeviceError, InvalidInputError, MismatchError, SolverError
+from policyrisk.features import TileCoding
 from policyrisk.lstd import LSTD
 from policyrisk.passes.checkpoint import Checkpoint
-from policyrisk.risk.start_sums import SampleReturns
-from policyrisk.risk.summary import Moments
 from policyrisk.simulation.rollouts import rollout
 from policyrisk.trajectories import Trajectories
 
@@ -105,7 +117,10 @@ class ActorCritic:
 
     ``policy`` is where it starts, a :class:`SoftmaxPolicy` or a :class:`GaussianPolicy`; ``critic`` an
     :class:`LSTD` whose discount is that of the returns. ``episodes`` are run in each of the ``iterations``,
-    and ``step`` is Adam's first step size, about how far a parameter moves in an iteration.
+    and ``step`` is Adam's first step size, about how far a parameter moves in an iteration. ``lam`` says how
+    much the gradient trusts what was seen rather than the critic. With ``groups``, a :class:`TileCoding` with
+    one tiling of the start states, each tile has a mean and a variance of its own, and the criterion is
+    averaged over them: std is then the mean of the stds within tiles.
 
     >>> import policyrisk as pr
     >>> portfolio = pr.domains.Portfolio()
@@ -124,11 +139,18 @@ class ActorCritic:
     episodes: int = 1000
     iterations: int = 300
     step: float = 0.1
+    lam: float = 0.0
+    groups: TileCoding | None = None
 
     def __post_init__(self) -> None:
         as_count(self.episodes, "episodes", 2)
         as_count(self.iterations, "iterations", 1)
         as_number(self.step, "step", 0.0, open_low=True)
+        as_number(self.lam, "lam", 0.0, 1.0)
+        if self.groups is not None and not (isinstance(self.groups, TileCoding) and self.groups.tilings == 1):
+            raise InvalidInputError(
+                f"groups must be a TileCoding with one tiling, got {self.groups!r}; every tile is a group"
+            )
         if not all(hasattr(self.policy, name) for name in ("parameters", "with_parameters", "score")):
             raise InvalidInputError(
                 "policy must be one with a gradient such as SoftmaxPolicy, got "
@@ -153,15 +175,17 @@ class ActorCritic:
         max_steps: int = 10_000,
         checkpoint: str | os.PathLike[str] | None = None,
         resume: bool = False,
+        device: Device = "cpu",
     ) -> ActorCriticResult:
         """Improve the policy on episodes of a simulator.
 
         ``simulator`` is one of our domains, whose ``starts(n, generator)`` give the start states of n
         episodes (by default its ``sample_starts``), or whatever :func:`policyrisk.rollout` runs, a Gymnasium
         environment or its id. With a ``checkpoint`` an interrupted run goes on by
-        ``resume=True``, and ends as if nothing had happened.
+        ``resume=True``, and ends as if nothing had happened. ``device="cuda"`` runs the episodes of a domain
+        on a GPU, for policies that compiled code can follow.
         """
-        play = player(simulator, self.episodes, starts, as_count(max_steps, "max_steps", 1))
+        play = player(simulator, self.episodes, starts, as_count(max_steps, "max_steps", 1), device)
         file = Checkpoint(_WORK, checkpoint, self._problem(simulator, max_steps))
         state = self._begun(file, seed, resume)
         with ProgressBar("improving", self.iterations) as bar:
@@ -186,6 +210,8 @@ class ActorCritic:
             "episodes": self.episodes,
             "iterations": self.iterations,
             "step": float(self.step),
+            "lam": float(self.lam),
+            "groups": repr(self.groups),
             "simulator": simulator if isinstance(simulator, str) else repr(simulator),
             "max_steps": max_steps,
         }
@@ -222,11 +248,12 @@ class ActorCritic:
         data = play(policy, np.random.SeedSequence([*state["key"], k]))
         risk = self.critic.fit(data, error_bars=False)
         J, V = risk.mean_and_variance(data.states)
-        returns = completed_returns(data, J, self.critic.discount)
-        sample = SampleReturns.of(returns)
-        moments = Moments(sample.mean, sample.variance, sample.covariance(), sample.count, 0.95)
-        slopes = self.criterion.slopes(sample.mean, sample.variance)
-        factors = step_factors(data, J, V + J**2, returns, self.critic.discount, slopes[1], slopes[2])
+        gamma = self.critic.discount
+        returns = GroupedReturns.of(completed_returns(data, J, gamma), data.starts(), self.groups)
+        judged = returns.judged(self.criterion)
+        factors = step_factors(
+            data, J, V + J**2, returns.others, gamma, judged.by_mean, judged.by_variance, self.lam
+        )
         unknown = np.isnan(factors)
         if unknown.mean() > _UNKNOWN:
             raise SolverError(
@@ -238,8 +265,8 @@ class ActorCritic:
         gradient = policy.score(data.states[data.visited_rows], data.actions, factors) / len(data)
         if not np.isfinite(gradient).all():
             raise SolverError(
-                f"the gradient is not finite after {k} iterations, with mean {number(sample.mean)} and "
-                f"variance {number(sample.variance)}; pass a smaller step, or a criterion that has a "
+                f"the gradient is not finite after {k} iterations, with mean {number(returns.mean.value)} "
+                f"and std {number(returns.std.value)}; pass a smaller step, or a criterion that has a "
                 "gradient where no risk is left"
             )
         up = gradient if self.criterion.larger_is_better else -gradient
@@ -249,8 +276,8 @@ class ActorCritic:
         scale = np.sqrt(second / (1.0 - _SECOND ** (k + 1)))
         size = self.step * (1.0 - k / self.iterations)
         moved = state["parameters"] + size * direction / np.where(scale > 0.0, scale, 1.0)
-        value = self.criterion.assess(moments).value
-        row = [float(x) for e in (moments.mean, moments.std, value) for x in (e.value, e.standard_error)]
+        told = [each.estimate() for each in (returns.mean, returns.std, judged)]
+        row = [float(x) for e in told for x in (e.value, e.standard_error)]
         history = [*state["history"], row]
         return {"parameters": moved, "first": first, "second": second, "history": history}
 
@@ -272,32 +299,23 @@ def step_factors(
     data: Trajectories,
     J: Floats,
     M: Floats,
-    returns: Floats,
+    J_0: Floats,
     discount: float,
-    by_mean: float,
-    by_variance: float,
+    by_mean: npt.ArrayLike,
+    by_variance: npt.ArrayLike,
+    lam: float = 0.0,
 ) -> Floats:
     """What every step's ∇log π counts for in the gradient of f(m, v), of shape (transitions,).
 
     J and M are the critic's at all of ``data.states``, nan where it knows nothing, and so are the factors of
-    steps that lead there. ``returns`` (episodes,) are what J_0 is the mean of.
+    steps that lead there. J_0, ∂f/∂m and ∂f/∂v are those of each episode (episodes,).
     """
-    lengths, episodes = data.lengths, len(data)
-    begins = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    t = np.arange(data.transitions) - begins
-    weight = discount**t
-    earned = np.append(0.0, np.cumsum(weight * data.rewards))
-    before = earned[:-1] - earned[begins]  # R_<t
-    others = np.repeat((returns.sum() - returns) / (episodes - 1), lengths)  # J_0
-    J_end, M_end = J.copy(), M.copy()
-    J_end[data.final_rows[data.terminated]] = M_end[data.final_rows[data.terminated]] = 0.0
-    rows, r = data.visited_rows, data.rewards
-    J_next, M_next = J_end[rows + 1], M_end[rows + 1]
-    delta_J = r + discount * J_next - J[rows]
-    delta_M = r**2 + 2.0 * discount * r * J_next + discount**2 * M_next - M[rows]
-    factors: Floats = weight * delta_J * (by_mean + 2.0 * by_variance * (before - others))
-    factors += weight**2 * delta_M * by_variance
-    return factors
+    out = np.empty(data.transitions)
+    f_m, f_v = (np.broadcast_to(by, len(data)).astype(np.float64) for by in (by_mean, by_variance))
+    _factor_kernels.step_factors(
+        data.rewards, data.lengths, data.terminated, J, M, J_0, f_m, f_v, discount, lam, out
+    )
+    return out
 
 
 @dataclass(frozen=True)
@@ -314,9 +332,15 @@ class _Followed:
         return self.policy.compiled()
 
 
-def player(simulator: Any, episodes: int, starts: Starts | None, max_steps: int) -> Run:
+def player(
+    simulator: Any, episodes: int, starts: Starts | None, max_steps: int, device: Device = "cpu"
+) -> Run:
     """How as many episodes of a simulator are run, from a policy and a seed."""
     if not hasattr(simulator, "compiled"):
+        if device == "cuda":
+            raise DeviceError(
+                'device must be "cpu" for a Gymnasium environment, got "cuda"; compiled domains run on a GPU'
+            )
         if starts is not None:
             raise InvalidInputError(
                 f"starts must be None for a Gymnasium environment, got {starts!r}; its reset decides"
@@ -336,8 +360,15 @@ def player(simulator: Any, episodes: int, starts: Starts | None, max_steps: int)
     def play(policy: Any, seed: np.random.SeedSequence) -> Trajectories:
         places, acts = seed.spawn(2)
         begin = drawn(episodes, np.random.default_rng(places))
-        follow = _Followed(policy) if getattr(policy, "compilable", False) else policy.__call__
-        data: Trajectories = simulator.rollout(follow, begin, seed=acts, max_steps=max_steps)
+        follow = policy.__call__
+        if getattr(policy, "compilable", False):
+            follow = _Followed(policy)
+        elif device == "cuda":
+            raise DeviceError(
+                f'device must be "cpu" for a policy that is not compiled, got "cuda" for {policy!r}; pass '
+                "one on tiles, or on normalised radial bases of a grid"
+            )
+        data: Trajectories = simulator.rollout(follow, begin, acts, max_steps, device)
         return data
 
     return play

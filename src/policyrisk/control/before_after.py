@@ -1,11 +1,8 @@
 """A policy improved on a simulator, and how much better it is on fresh episodes.
 
-Old and new policy run the same K fresh episodes (starts, and random numbers as far as they go together), none
-of which the search has seen. With returns g_k of mean m and variance v, a criterion f(m, v) has influences
-
-    i_k = ∂f/∂m (g_k − m) + ∂f/∂v ((g_k − m)² − v)
-
-and the difference of f between the two policies the standard error √(Σ_k (i_k − i'_k)² / (K (K − 1))).
+Old and new policy run the same fresh episodes (starts, and random numbers as far as they go together), none
+of which the search has seen. The difference of a criterion is taken episode by episode:
+:mod:`policyrisk.control.start_groups`.
 """
 
 from __future__ import annotations
@@ -19,19 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, Seed, as_count
+from policyrisk._core.arrays import Seed, as_count
+from policyrisk._core.devices import Device
 from policyrisk._core.output import plain
 from policyrisk._core.random import keys
 from policyrisk._core.records import write_atomically
 from policyrisk._core.text import number, table
 from policyrisk.control.actor_critic import COLUMNS, ActorCritic, ActorCriticResult, player
 from policyrisk.control.sarsa import Starts
-from policyrisk.criteria import MeanMinusStd
+from policyrisk.control.start_groups import GroupedReturns
+from policyrisk.features import TileCoding
 from policyrisk.risk.estimate import Estimate
-from policyrisk.risk.start_sums import SampleReturns
 from policyrisk.trajectories import Trajectories
-
-_LEVEL = 0.95
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +38,23 @@ class BeforeAfter:
     before: Trajectories
     after: Trajectories
     discount: float
+    groups: TileCoding | None = None  # of the starts, as the search's
 
     def compared(self) -> dict[str, tuple[Estimate, Estimate, Estimate]]:
         """Mean, std and value of the criterion: before, after, and the difference over the same episodes.
 
         Episodes that were cut off count for what they earned up to there.
         """
-        old, new = self.before.returns(self.discount), self.after.returns(self.discount)
-        criteria = {"mean": MeanMinusStd(0.0), "std": _Std(), "value": self.result.criterion}
-        return {name: _compared(criterion, old, new) for name, criterion in criteria.items()}
+        old, new = (
+            GroupedReturns.of(data.returns(self.discount), data.starts(), self.groups)
+            for data in (self.before, self.after)
+        )
+        pairs = {
+            "mean": (old.mean, new.mean),
+            "std": (old.std, new.std),
+            "value": (old.judged(self.result.criterion), new.judged(self.result.criterion)),
+        }
+        return {name: (a.estimate(), b.estimate(), b.less(a)) for name, (a, b) in pairs.items()}
 
     def __str__(self) -> str:
         header = ["", "before", "after", "difference"]
@@ -93,6 +97,7 @@ def improve(
     max_steps: int = 10_000,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
+    device: Device = "cpu",
 ) -> BeforeAfter:
     """Fit a search to a simulator, and run its first and its last policy on ``fresh`` episodes.
 
@@ -110,39 +115,20 @@ def improve(
     """
     count = as_count(fresh, "fresh", 2)
     own, again = np.random.SeedSequence([int(word) for word in keys(seed)]).spawn(2)
-    play = player(simulator, count, starts, max_steps)
+    play = player(simulator, count, starts, max_steps, device)
     result = search.fit(
-        simulator, own, starts=starts, max_steps=max_steps, checkpoint=checkpoint, resume=resume
+        simulator,
+        own,
+        starts=starts,
+        max_steps=max_steps,
+        checkpoint=checkpoint,
+        resume=resume,
+        device=device,
     )
 
     def episodes(policy: Any) -> Trajectories:
         # A sequence counts what it has spawned: each policy needs one that has spawned nothing yet.
         return play(policy, np.random.SeedSequence(again.entropy, spawn_key=again.spawn_key))
 
-    return BeforeAfter(result, episodes(search.policy), episodes(result.policy), search.critic.discount)
-
-
-class _Std:
-    """√v, as a criterion."""
-
-    def slopes(self, mean: float, variance: float) -> tuple[float, float, float]:
-        root = float(np.sqrt(variance))
-        return root, 0.0, 0.5 / root if root > 0 else 0.0
-
-
-def _compared(criterion: Any, old: Floats, new: Floats) -> tuple[Estimate, Estimate, Estimate]:
-    values, influences = [], []
-    for returns in (old, new):
-        sample = SampleReturns.of(returns)
-        value, by_mean, by_variance = criterion.slopes(sample.mean, sample.variance)
-        moved = returns - sample.mean
-        influence = by_mean * moved + by_variance * (moved**2 - sample.variance)
-        influences.append(influence)
-        values.append(value)
-    values.append(values[1] - values[0])
-    influences.append(influences[1] - influences[0])
-    before, after, difference = (
-        Estimate.of(value, float(influence.std(ddof=1)) / len(influence) ** 0.5, len(influence), _LEVEL)
-        for value, influence in zip(values, influences, strict=True)
-    )
-    return before, after, difference
+    both = episodes(search.policy), episodes(result.policy)
+    return BeforeAfter(result, *both, search.critic.discount, search.groups)

@@ -11,15 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Seed, as_floats, readonly
+from policyrisk._core.devices import Device
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import number, table
 from policyrisk.control.actor_critic import ActorCritic, player
+from policyrisk.control.sarsa import Starts
+from policyrisk.control.start_groups import GroupedReturns
 from policyrisk.criteria import MeanMinusStd
 from policyrisk.errors import InvalidInputError
 from policyrisk.markov import MDP
-from policyrisk.risk.start_sums import SampleReturns
-from policyrisk.risk.summary import Moments
 
 _FRESH = 10  # times the episodes of an iteration: on which policies of a simulator are compared
 
@@ -35,11 +36,12 @@ class FrontierPoint:
     policy: Any  # (n, actions) of a decision process; of a simulator, the policy itself
     mean_error: float = 0.0  # standard errors; 0 where all is exact
     std_error: float = 0.0
+    within: float | None = None  # the mean of the stds within groups of starts, where the search has groups
 
     @property
     def std(self) -> float:
-        """√variance."""
-        return math.sqrt(max(self.variance, 0.0))
+        """√variance, or what is within groups of starts."""
+        return math.sqrt(max(self.variance, 0.0)) if self.within is None else self.within
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,16 @@ def frontier(
     seed: Seed = 0,
     restarts: int = 1,
     search: ActorCritic | None = None,
+    starts: Starts | None = None,
+    device: Device = "cpu",
 ) -> Frontier:
     """The best policies by mean − c·std, for each c, of a decision process or of a simulator.
 
     For an :class:`MDP` the first c is improved (:meth:`MDP.improve`, with the same arguments) from the given
     ``policy``, the others from what was found before; then every c takes the best of all policies found. A
     simulator needs a ``search``, which is fitted for each c in the same way, from its policy and on; all
-    policies are then compared, and its own beside them, on the same fresh episodes. ``criterion`` may be
+    policies are then compared, and its own beside them, on the same fresh episodes; ``starts`` and ``device``
+    are those of :meth:`ActorCritic.fit`. ``criterion`` may be
     :class:`~policyrisk.criteria.MeanMinusVariance` as well.
     :func:`policyrisk.plotting.plot_frontier` draws the record.
 
@@ -107,50 +112,52 @@ def frontier(
         if policy is not None:
             known = model.gradient(policy, start)
             given = known.mean, math.sqrt(max(known.variance, 0.0))
-        return _best(prices, found, criterion, given)
+        points = []
+        for price in prices:
+            values = [criterion(price).slopes(point.mean, point.variance)[0] for point in found]
+            points.append(replace(found[int(np.argmax(values))], c=price, value=max(values)))
+        return Frontier(tuple(points), given)
     if search is None or policy is not None or features is not None:
         raise InvalidInputError(
             f"search must be an ActorCritic for a simulator such as {type(model).__name__}, and policy and "
             f"features None, got {search!r}; its own policy is where it begins"
         )
-    return _simulated(model, prices, criterion, search, seed)
+    return _simulated(model, prices, criterion, search, seed, starts, device)
 
 
 def _simulated(
-    simulator: Any, prices: list[float], criterion: Callable[[float], Any], search: ActorCritic, seed: Seed
+    simulator: Any,
+    prices: list[float],
+    criterion: Callable[[float], Any],
+    search: ActorCritic,
+    seed: Seed,
+    starts: Starts | None,
+    device: Device,
 ) -> Frontier:
     """Each c from the policy of the one before; all on the same episodes in the end."""
     root = np.random.SeedSequence([int(word) for word in keys(seed)])
     fresh, *seeds = root.spawn(len(prices) + 1)
-    play = player(simulator, _FRESH * search.episodes, None, 10_000)
+    play = player(simulator, _FRESH * search.episodes, starts, 10_000, device)
 
-    def told(price: float, policy: Any) -> FrontierPoint:
+    def returns_of(policy: Any) -> GroupedReturns:
         # A sequence counts what it has spawned: each policy needs one that has spawned nothing yet.
-        again = np.random.SeedSequence(fresh.entropy, spawn_key=fresh.spawn_key)
-        sample = SampleReturns.of(play(policy, again).returns(search.critic.discount))
-        at = Moments(sample.mean, sample.variance, sample.covariance(), sample.count, 0.95)
-        value = criterion(price).slopes(sample.mean, sample.variance)[0]
-        errors = at.mean.standard_error, at.std.standard_error
-        return FrontierPoint(price, sample.mean, sample.variance, value, policy, *errors)
+        data = play(policy, np.random.SeedSequence(fresh.entropy, spawn_key=fresh.spawn_key))
+        return GroupedReturns.of(data.returns(search.critic.discount), data.starts(), search.groups)
 
-    found: list[FrontierPoint] = []
+    found: list[tuple[Any, GroupedReturns]] = []
     policy: Any = search.policy
     for price, own in zip(prices, seeds, strict=True):
-        policy = replace(search, policy=policy, criterion=criterion(price)).fit(simulator, own).policy
-        found.append(told(price, policy))
-    begin = told(prices[0], search.policy)
-    return _best(prices, found, criterion, (begin.mean, begin.std))
-
-
-def _best(
-    prices: list[float],
-    found: list[FrontierPoint],
-    criterion: Callable[[float], Any],
-    given: tuple[float, float] | None,
-) -> Frontier:
-    """For every c the best of all policies that were found."""
+        near = replace(search, policy=policy, criterion=criterion(price))
+        policy = near.fit(simulator, own, starts=starts, device=device).policy
+        found.append((policy, returns_of(policy)))
     points = []
     for price in prices:
-        values = [criterion(price).slopes(point.mean, point.variance)[0] for point in found]
-        points.append(replace(found[int(np.argmax(values))], c=price, value=max(values)))
-    return Frontier(tuple(points), given)
+        values = [returns.judged(criterion(price)).value for _, returns in found]
+        best, returns = found[int(np.argmax(values))]
+        mean, std = returns.mean.estimate(), returns.std.estimate()
+        variance = float(returns.count @ returns.variances / len(returns.returns))
+        within = None if search.groups is None else float(std)
+        errors = mean.standard_error, std.standard_error
+        points.append(FrontierPoint(price, float(mean), variance, max(values), best, *errors, within))
+    begin = returns_of(search.policy)
+    return Frontier(tuple(points), (begin.mean.value, begin.std.value))

@@ -19,7 +19,7 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.features import RadialBasis, from_spec
 from policyrisk.features.radial import RadialGrid
 
-_MOST = 32  # centres within reach along a coordinate, and actions: dimensions that NumPy gives an array
+MOST = 32  # centres within reach along a coordinate, and actions: dimensions that NumPy gives an array
 _ALL = 2.0  # a reach beyond every centre, in units of the box
 
 
@@ -81,38 +81,14 @@ class GreedyPolicy:
 
     @cached_property
     def _table(self) -> GreedyTable:
-        box, shape = self.features.box, self.features.shape
-        steps = np.array(shape) - 1.0
-        reach = grid_reach(self.features) * steps
-        slots = max(near_counts(shape, reach))
-        if box.dim > COORDINATES or max(slots, self.actions) > _MOST:
+        table = grid_table(self.features, self.weights)
+        if table is None:
             raise InvalidInputError(
-                f"a compiled policy must have at most {COORDINATES} coordinates, and {_MOST} actions and "
-                f"centres within reach along a coordinate, got {box.dim}, {self.actions} and {slots}; "
-                "choose coordinates with dims=, truncate the bases, or call the policy on states"
+                f"a compiled policy must have at most {COORDINATES} coordinates, and {MOST} actions and "
+                f"centres within reach along a coordinate, got {self!r}; choose coordinates with dims=, "
+                "truncate the bases, or call the policy on states"
             )
-        room = [max(s, slots) for s in shape]
-        weights = np.zeros((*room, self.actions))
-        weights[tuple(slice(s) for s in shape)] = self.weights.reshape(*shape, self.actions)
-        low, high = box.bounds
-        missing = COORDINATES - box.dim
-
-        def padded(values: Any, by: Any, kind: type) -> Any:
-            return readonly(np.array([*values, *[by] * missing], dtype=kind))
-
-        return GreedyTable(
-            dims=padded(range(box.dim) if box.dims is None else box.dims, 0, np.int64),
-            low=padded(low, 0.0, np.float64),
-            high=padded(high, 1.0, np.float64),
-            scale=padded(steps / (high - low), 0.0, np.float64),
-            last=padded([s - 1 for s in shape], 0, np.int64),
-            strides=padded([math.prod(room[i + 1 :]) for i in range(box.dim)], 0, np.int64),
-            reach=padded(reach, 0.0, np.float64),
-            sharpness=padded(0.5 / (self.features.width * steps.clip(1.0)) ** 2, 0.0, np.float64),
-            slots=readonly(np.zeros((1,) * slots)),
-            none=readonly(np.zeros((1,) * self.actions)),
-            weights=readonly(weights.reshape(-1, self.actions)),
-        )
+        return table
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the policy to an npz file: its weights, its features and its origin."""
@@ -154,3 +130,35 @@ def grid_reach(features: RadialBasis) -> Floats:
 def near_counts(shape: tuple[int, ...], reach: Floats) -> list[int]:
     """The most centres within reach (in steps of the grid) along each coordinate."""
     return [min(s, math.floor(2.0 * r) + 1) for s, r in zip(shape, reach, strict=True)]
+
+
+def grid_table(features: RadialGrid, weights: Floats) -> GreedyTable | None:
+    """The table for compiled code of weights (features.size, actions); None where it would be too large."""
+    box, shape, actions = features.box, features.shape, weights.shape[1]
+    steps = np.array(shape) - 1.0
+    reach = grid_reach(features) * steps
+    slots = max(near_counts(shape, reach))
+    if box.dim > COORDINATES or max(slots, actions) > MOST:
+        return None
+    room = [max(s, slots) for s in shape]
+    wide = np.zeros((*room, actions))
+    wide[tuple(slice(s) for s in shape)] = weights.reshape(*shape, actions)
+    low, high = box.bounds
+    missing = COORDINATES - box.dim
+
+    def padded(values: Any, by: Any, kind: type) -> Any:
+        return readonly(np.array([*values, *[by] * missing], dtype=kind))
+
+    return GreedyTable(
+        dims=padded(range(box.dim) if box.dims is None else box.dims, 0, np.int64),
+        low=padded(low, 0.0, np.float64),
+        high=padded(high, 1.0, np.float64),
+        scale=padded(steps / (high - low), 0.0, np.float64),
+        last=padded([s - 1 for s in shape], 0, np.int64),
+        strides=padded([math.prod(room[i + 1 :]) for i in range(box.dim)], 0, np.int64),
+        reach=padded(reach, 0.0, np.float64),
+        sharpness=padded(0.5 / (features.width * steps.clip(1.0)) ** 2, 0.0, np.float64),
+        slots=readonly(np.zeros((1,) * slots)),
+        none=readonly(np.zeros((1,) * actions)),
+        weights=readonly(wide.reshape(-1, actions)),
+    )

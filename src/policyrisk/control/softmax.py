@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from os import PathLike
 from typing import Any
@@ -16,20 +15,23 @@ from scipy.special import softmax
 
 from policyrisk._core import records
 from policyrisk._core.arrays import Floats, Ints, as_count, as_floats, as_states, readonly
+from policyrisk.control._greedy_kernels import COORDINATES
 from policyrisk.control._softmax_kernels import SoftmaxGrid, SoftmaxTiles
-from policyrisk.control.policy import grid_reach, near_counts
+from policyrisk.control.policy import MOST, grid_table
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import TileCoding
 from policyrisk.features.protocol import Features
 from policyrisk.features.radial import RadialGrid
+
+_ROWS = 1 << 15  # states at a time, so that their features fit into memory
 
 
 class SoftmaxPolicy:
     """π(a|x) ∝ exp(φ(x)ᵀ w_a); without weights, every action with the same probability.
 
     Called with states (n, dim) it returns probabilities (n, actions), which every ``rollout`` draws its
-    actions from. On ``TileCoding`` without hashing and on ``RadialBasis.grid`` our domains follow it in
-    compiled code; on other features give them ``policy.__call__``.
+    actions from. On ``TileCoding`` without hashing and on a normalised ``RadialBasis.grid`` our domains
+    follow it in compiled code, on a GPU too; on other features give them ``policy.__call__``.
 
     >>> from policyrisk.features import TileCoding
     >>> policy = SoftmaxPolicy(TileCoding([0], [1], bins=2), actions=2, weights=[[0, np.log(3)], [0, 0]])
@@ -72,51 +74,44 @@ class SoftmaxPolicy:
 
     def score(self, states: npt.ArrayLike, actions: Ints, factors: Floats) -> Floats:
         """Σ_t factors_t ∇log π(a_t|x_t) over n states and actions, as the parameters are laid out."""
-        phi = self.features(as_states(states))
-        push = -np.asarray(softmax(phi @ self.weights, axis=1))
-        push[np.arange(len(push)), actions] += 1.0
-        return np.ravel(phi.T @ (factors[:, None] * push))
+        rows = as_states(states)
+        total = np.zeros(self.weights.shape)
+        for first in range(0, len(rows), _ROWS):
+            part = slice(first, first + _ROWS)
+            phi = self.features(rows[part])
+            push = -np.asarray(softmax(phi @ self.weights, axis=1))
+            push[np.arange(len(push)), actions[part]] += 1.0
+            total += phi.T @ (factors[part, None] * push)
+        return np.ravel(total)
 
     @property
     def compilable(self) -> bool:
         """Whether compiled code can follow it."""
-        features = self.features
-        return (isinstance(features, TileCoding) and features.hashed is None) or isinstance(
-            features, RadialGrid
-        )
+        return self._table is not None
 
     def compiled(self) -> SoftmaxTiles | SoftmaxGrid:
         """The table that compiled code follows, see :mod:`policyrisk.simulation.compiled`."""
+        if self._table is None:
+            raise InvalidInputError(
+                f"a compiled policy must have at most {MOST} actions, and tiles without hashing or "
+                f"normalised radial bases on a grid of at most {COORDINATES} coordinates, got {self!r}; "
+                "pass policy.__call__, which is not compiled"
+            )
         return self._table
 
     @cached_property
-    def _table(self) -> SoftmaxTiles | SoftmaxGrid:
+    def _table(self) -> SoftmaxTiles | SoftmaxGrid | None:
         features = self.features
-        if not isinstance(features, TileCoding | RadialGrid) or not self.compilable:
-            raise InvalidInputError(
-                "a compiled policy must have tiles without hashing or radial bases on a grid, got "
-                f"{features!r}; pass policy.__call__, which is not compiled"
-            )
+        if isinstance(features, RadialGrid) and features.normalised:
+            table = grid_table(features, self.weights)
+            return None if table is None else SoftmaxGrid(*table)
+        if not isinstance(features, TileCoding) or features.hashed is not None or self.actions > MOST:
+            return None
         low, high = features.box.bounds
         dims = np.array(range(low.size) if features.box.dims is None else features.box.dims, np.int64)
-        if isinstance(features, TileCoding):
-            bins = np.array(features.bins, np.int64)
-            block = features.size // features.tilings
-            return SoftmaxTiles(dims, low, high, bins, features.offsets, block, self.weights)
-        reach, shape = grid_reach(features), features.shape
-        # One more than there can be: whether a centre at the very edge is near is a matter of rounding.
-        near = math.prod(near_counts(shape, reach * (np.array(shape) - 1.0) + 0.5))
-        return SoftmaxGrid(
-            dims,
-            low,
-            high,
-            np.array(shape, np.int64),
-            features.width,
-            reach,
-            features.normalised,
-            near,
-            self.weights,
-        )
+        bins, block = np.array(features.bins, np.int64), features.size // features.tilings
+        none = np.zeros((1,) * self.actions)
+        return SoftmaxTiles(dims, low, high, bins, features.offsets, block, none, self.weights)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the policy to an npz file: its features, which need a ``spec()``, and its weights."""

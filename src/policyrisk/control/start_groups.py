@@ -1,0 +1,136 @@
+"""Returns by groups of starts, and a criterion averaged over the groups.
+
+Of K returns n_g come from starts of group g, with mean m_g and variance v_g. A criterion f counts as
+
+    F = Σ_g n_g/K f(m_g, v_g)
+
+so that what differs between starts of two groups is no risk. Return R_k of group g has the influence
+
+    i_k = ∂f/∂m (R_k − m_g) + ∂f/∂v ((R_k − m_g)² − v_g)
+
+and F, given how many starts each group has, the standard error √(Σ_k i_k² n_g / (n_g − 1)) / K, the i_k being
+taken from their mean in the group. Without groups there is a single one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from policyrisk._core.arrays import Floats, Ints
+from policyrisk.criteria import MeanMinusStd, Slopes
+from policyrisk.errors import InvalidInputError
+from policyrisk.features import TileCoding
+from policyrisk.risk.estimate import Estimate
+
+
+class Std:
+    """√v, as a criterion."""
+
+    def slopes(self, mean: float, variance: float) -> Slopes:
+        """√v and its derivatives; none where v is 0."""
+        root = float(np.sqrt(max(variance, 0.0)))
+        return Slopes(root, 0.0, 0.5 / root if root > 0 else 0.0)
+
+
+class Judged(NamedTuple):
+    """A criterion of returns, and how it depends on each of them."""
+
+    value: float  # F
+    by_mean: Floats  # (K,): ∂f/∂m in the group of each
+    by_variance: Floats  # (K,): ∂f/∂v
+    influence: Floats  # (K,), such that √(Σ_k i_k²) / K is the standard error
+
+    def estimate(self) -> Estimate:
+        """F with its error."""
+        return judged_estimate(self.value, self.influence)
+
+    def less(self, other: Judged) -> Estimate:
+        """How much larger F is than another policy's from the same starts, episode k beside episode k."""
+        return judged_estimate(self.value - other.value, self.influence - other.influence)
+
+
+def judged_estimate(value: float, influence: Floats) -> Estimate:
+    """A value with the error that influences (K,) give it."""
+    error = float(np.sqrt(influence @ influence)) / len(influence)
+    return Estimate.of(value, error, len(influence))
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedReturns:
+    """K returns and the group of each.
+
+    >>> tiles = TileCoding([0], [1], bins=2)
+    >>> returns, starts = np.array([1.0, 3.0, 11.0, 13.0]), np.array([[0.1], [0.2], [0.7], [0.8]])
+    >>> round(GroupedReturns.of(returns, starts, tiles).std.value, 3)
+    1.414
+    >>> round(GroupedReturns.of(returns).std.value, 3)
+    5.888
+    """
+
+    returns: Floats  # (K,)
+    group: Ints  # (K,) from 0 to G − 1
+
+    @classmethod
+    def of(
+        cls, returns: Floats, starts: Floats | None = None, groups: TileCoding | None = None
+    ) -> GroupedReturns:
+        """The returns of episodes from starts (K, dim); a group is a tile, and all are one without tiles."""
+        if groups is None or starts is None:
+            return cls(returns, np.zeros(len(returns), dtype=np.int64))
+        _, group, count = np.unique(groups.active(starts)[:, 0], return_inverse=True, return_counts=True)
+        if count.min() < 2:
+            raise InvalidInputError(
+                f"groups must have at least two starts each, got {int((count < 2).sum())} of {count.size} "
+                "with one alone; run more episodes, or pass larger tiles"
+            )
+        return cls(returns, group)
+
+    @property
+    def count(self) -> Ints:
+        """The number of returns in each group (G,)."""
+        return np.bincount(self.group)
+
+    @property
+    def means(self) -> Floats:
+        """m_g (G,)."""
+        return self._sums(self.returns) / self.count
+
+    @property
+    def variances(self) -> Floats:
+        """v_g (G,), unbiased."""
+        moved = self.returns - self.means[self.group]
+        return self._sums(moved**2) / (self.count - 1)
+
+    @property
+    def others(self) -> Floats:
+        """The mean of the other returns of the same group (K,)."""
+        n = self.count[self.group]
+        found: Floats = (self._sums(self.returns)[self.group] - self.returns) / (n - 1)
+        return found
+
+    def judged(self, criterion: Any) -> Judged:
+        """A criterion with ``slopes``, averaged over the groups."""
+        count, means, variances = self.count, self.means, self.variances
+        slopes = np.array([criterion.slopes(m, v) for m, v in zip(means, variances, strict=True)])
+        values, by_mean, by_variance = slopes[:, 0], slopes[self.group, 1], slopes[self.group, 2]
+        moved = self.returns - means[self.group]
+        influence = by_mean * moved + by_variance * (moved**2 - variances[self.group])
+        influence -= (self._sums(influence) / count)[self.group]
+        influence *= np.sqrt(count / (count - 1.0))[self.group]
+        return Judged(float(count @ values / count.sum()), by_mean, by_variance, influence)
+
+    @property
+    def mean(self) -> Judged:
+        """The mean of the returns."""
+        return self.judged(MeanMinusStd(0.0))
+
+    @property
+    def std(self) -> Judged:
+        """The mean of the groups' standard deviations."""
+        return self.judged(Std())
+
+    def _sums(self, values: Floats) -> Floats:
+        return np.bincount(self.group, weights=values).astype(np.float64, copy=False)
