@@ -1,6 +1,7 @@
 """Several estimates mixed into one: values, shares, error bars and full intervals, each by hand."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,40 @@ def test_means_and_variances_by_hand(a):
     np.testing.assert_allclose(both.variance(STATES), V, rtol=1e-12)
     assert np.isnan(both.mean(NOWHERE[1:])).all()
     assert not np.isnan(both.mean(VISITED)).any()
+
+
+def test_no_member_takes_variance_away():
+    members = fits(bootstrap=50)
+    members[1] = replace(members[1], w_second=-members[1].w_second)
+    shares = np.array([0.2, 0.3, 0.0, 0.5])
+    both = pr.RiskFunction.mixture(members, shares, shares, misfit=Misfit())
+    V = np.array([member.variance(VISITED) for member in members])
+    assert (V[1] < 0).all()
+    np.testing.assert_allclose(both.variance(VISITED), 0.2 * V[0] + 0.5 * V[3], rtol=1e-12)
+    assert (both.standard_error(VISITED) > 0).all()
+    assert both.start_sums(VISITED).negative == 0
+    # Between them the table knows nothing, and the last of those only the member that is below 0 knows.
+    V = np.array([member.variance(BETWEEN) for member in members])
+    np.testing.assert_allclose(both.variance(BETWEEN), np.append(0.5 / 0.8 * V[3, :-1], V[1, -1]), rtol=1e-12)
+
+
+@FEW
+def test_where_all_variances_are_below_zero_the_std_is_zero():
+    below = [replace(member, w_second=-member.w_second) for member in fits(bootstrap=50)]
+    shares = (0.2, 0.3, 0.0, 0.5)
+    both = pr.RiskFunction.mixture(below, shares, shares, misfit=Misfit(1.0, 0.0))
+    V = np.array([member.variance(VISITED) for member in below])
+    np.testing.assert_allclose(both.variance(VISITED), shares @ V, rtol=1e-12)
+    assert (both.variance(VISITED) < 0).all()
+    with pytest.warns(pr.errors.NegativeVarianceWarning, match="where std is 0"):
+        np.testing.assert_array_equal(both.std(VISITED), 0)
+    t = stats.t.ppf(0.975, np.maximum(both.episodes(VISITED) - 1, 1))
+    with pytest.warns(pr.errors.NegativeVarianceWarning):
+        low, high = both.interval(VISITED, "std").T
+    np.testing.assert_array_equal(low, 0)
+    np.testing.assert_allclose(high, np.sqrt(np.e * t * both.standard_error(VISITED)), rtol=1e-9)
+    with pytest.warns(pr.errors.NegativeVarianceWarning, match="are nan"):
+        assert np.isnan(replace(both, misfit=None).std(VISITED)).all()
 
 
 def test_a_member_that_knows_more_speaks_alone():
@@ -206,7 +241,8 @@ def test_full_intervals_by_hand(variance, misfit):
             value = getattr(both, of)([at])[0]
             expected = value - t[i] * error, value + t[i] * error
             if of in ("variance", "std"):
-                expected = value * np.exp(-t[i] * error / value), value * np.exp(t[i] * error / value)
+                far = t[i] * error / value
+                expected = value * np.exp(-far), value * (np.exp(far) if far < 1 else np.e * far)
                 of_mean = misfit.randomness * both.standard_error([at], "mean")[0] ** 2 + misfit.spread * m_J
                 (part,) = both._parts([at], 100)
                 dJ, moved = both.error_bars.deviations(part.phi_mean, part.phi_second)

@@ -4,8 +4,9 @@
     M̃(x) = φ_M(x)ᵀ w_M,        Ṽ(x) = M̃(x) − J̃(x)²        variance="second-moment", the paper's
     Ṽ(x) = φ_M(x)ᵀ w_V,        M̃(x) = Ṽ(x) + J̃(x)²        variance="direct"
 
-Nothing is clipped: a negative Ṽ is returned as it is, and its square root is nan. Where the data say
-nothing about a state (see ``visited``) every estimate is nan.
+Nothing is clipped: a negative Ṽ is returned as it is, and its square root is nan (0 in the answers of
+:func:`policyrisk.evaluate`, whose intervals know what the features miss). Where the data say nothing about a
+state (see ``visited``) every estimate is nan.
 
 Error bars rest on Σ, the covariance of the estimated weights (see :mod:`policyrisk.risk.error_bars`). They
 cover the estimator's own limit, not the features' bias; with cut-off episodes that limit differs from that of
@@ -555,9 +556,10 @@ class RiskFunction:
                 stacklevel=3,
             )
         if negative and of in ("std", "sharpe"):
+            come_to = "std and Sharpe ratio are nan" if self.misfit is None or of == "sharpe" else "std is 0"
             warnings.warn(
                 f"the estimated variance is negative at {negative} of {plural(len(values), 'state')}, where "
-                "std and Sharpe ratio are nan; demand V >= 0 there with nonnegative_at=, or use "
+                f"{come_to}; demand V >= 0 there with nonnegative_at=, or use "
                 "variance='direct'",
                 NegativeVarianceWarning,
                 stacklevel=3,

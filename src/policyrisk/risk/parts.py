@@ -17,6 +17,7 @@ from policyrisk.features.target import PolicyFeatures
 from policyrisk.risk import mixture
 from policyrisk.risk.action_estimates import policy_estimates
 from policyrisk.risk.state_estimates import Model, StateEstimates
+from policyrisk.risk.support import MixedSupport
 
 if TYPE_CHECKING:
     from policyrisk.risk.function import RiskFunction
@@ -50,7 +51,10 @@ def estimates(risk: RiskFunction, phi_J: Matrix, phi_M: Matrix) -> StateEstimate
     """J̃ and Ṽ at the states with features (n, l_J) and (n, l_M), and what is known of their errors."""
     known_J, episodes = risk.support.known(phi_J)
     known_M = known_J
-    if risk.second_support is not risk.support:
+    if risk.variance_method == "direct" and isinstance(risk.second_support, MixedSupport):
+        known_M, behind = risk.second_support.known(phi_M, risk.w_second)
+        episodes = np.minimum(episodes, behind)
+    elif risk.second_support is not risk.support:
         known_M, behind = risk.second_support.known(phi_M)
         episodes = np.minimum(episodes, behind)
     elif phi_M is not phi_J:
@@ -70,7 +74,8 @@ def estimates(risk: RiskFunction, phi_J: Matrix, phi_M: Matrix) -> StateEstimate
         m_V = mixture.spread(V_i, shares, V)
         return risk.misfit.randomness, risk.misfit.spread * m_J, risk.misfit.spread * m_V
 
-    return StateEstimates(known_J, known_M, J, V, episodes, risk.variance_method, model)
+    full = risk.misfit is not None
+    return StateEstimates(known_J, known_M, J, V, episodes, risk.variance_method, model, full=full)
 
 
 def _states_at_a_time(numbers: int) -> int:

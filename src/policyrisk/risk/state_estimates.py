@@ -2,8 +2,9 @@
 
     mean J̃,   second moment M̃ = Ṽ + J̃²,   variance Ṽ,   std √Ṽ,   Sharpe ratio J̃/√Ṽ
 
-A negative Ṽ has neither std nor ratio: they are nan. A quantity has the gradient (a_J φ_J, a_M φ_M) in the
-weights, a_J and a_M being its derivatives by J̃ and by φ_Mᵀ w_second, and so the squared standard error
+A negative Ṽ has neither std nor ratio: they are nan, but for the std of an answer that knows what its
+features miss, which is 0 then. A quantity has the gradient (a_J φ_J, a_M φ_M) in the weights, a_J and a_M
+being its derivatives by J̃ and by φ_Mᵀ w_second, and so the squared standard error
 
     a_J² s_JJ + 2 a_J a_M s_JM + a_M² s_MM            (s: see :mod:`policyrisk.risk.error_bars`)
 
@@ -11,11 +12,13 @@ which is of randomness alone. Where it is known what features and their choice a
 m_V of :mod:`policyrisk.risk.mixture`), the full squared error is ρ times that and (∂q/∂J̃)² m_J +
 (∂q/∂Ṽ)² m_V. Full intervals of the variance, with e that error of Ṽ and e_J that of J̃, go
 
-    from  Ṽ e^(−t e/Ṽ) − (t e_J)², but not below 0,  to  Ṽ e^(t e/Ṽ) or Hall's end, which is higher
+    from  Ṽ exp(−t e/Ṽ) − (t e_J)², but not below 0,  to  Ṽ exp(t e/Ṽ) or Hall's end, which is higher
 
-Below, since squares about J̃ hold J̃'s own squared error beside the variance. Above, Hall's end is that of
-:mod:`policyrisk.risk.estimate`, α being the skewness of Ṽ over the bootstrap replicates where that is above
-0, as it is where a few long episodes make most of Ṽ. Intervals of the std are their roots.
+Below, since squares about J̃ hold J̃'s own squared error beside the variance. Above, exp goes on along its
+tangent from t e = Ṽ on, to exp(1) t e, since what is known so little has no scale of its own; where Ṽ ≤ 0
+that is the end too, and 0 the beginning. Hall's end is that of :mod:`policyrisk.risk.estimate`, α being the
+skewness of Ṽ over the bootstrap replicates where that is above 0, as it is where a few long episodes make
+most of Ṽ. Intervals of the std are their roots.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class StateEstimates:
     variance_method: VarianceMethod
     model_of: Callable[[], Model | None]  # what features add; not asked for where errors are not
     spread: Matrix | None = None  # (n, l_J): the derivative by w_J of what Ṽ has beside φ_Mᵀ w_second
+    full: bool = False  # whether the model knows what features add
     covered: Floats | None = None  # (n,): how surely the target stays with what was logged, from here on
     _moved: list[tuple[ErrorBars, tuple[Floats, Floats]]] = field(
         default_factory=list, init=False, repr=False
@@ -62,7 +66,7 @@ class StateEstimates:
 
     def value(self, of: Quantity) -> Floats:
         """A quantity at each state, of shape (n,)."""
-        return quantity(of, self.J, self.V)
+        return quantity(of, self.J, np.maximum(self.V, 0.0) if self.full and of == "std" else self.V)
 
     def deviations(self, bars: ErrorBars) -> tuple[Floats, Floats]:
         """What each replicate adds to J̃ and to φ_Mᵀ w_second, each of shape (n, B); worked out once."""
@@ -97,10 +101,11 @@ class StateEstimates:
         full = self._full_error(of, error)
         if of != "variance":
             return student_interval(self.value(of), full, self.episodes, level)
-        V = np.where(self.V > 0, self.V, np.nan)
+        V = np.maximum(self.V, 0.0)
         t = student_quantile(level, self.episodes)
-        with np.errstate(over="ignore"):  # an end may be infinite
-            low, high = V * np.exp(-t * full / V), V * np.exp(t * full / V)
+        with np.errstate(divide="ignore", invalid="ignore"):  # 0 has no logarithm
+            low = np.where(V > 0, V * np.exp(-t * full / V), V)
+            high = np.where(t * full <= V, V * np.exp(np.minimum(t * full / V, 1.0)), np.e * t * full)
         of_mean = self._full_error("mean", self.standard_error("mean", bars))
         skewed = self._full_error(of, error * hall(t, self._skewness(bars)) / t)
         return np.column_stack([np.maximum(low - (t * of_mean) ** 2, 0.0), np.fmax(high, V + t * skewed)])

@@ -7,7 +7,8 @@ features are all 0 (beyond the reach of every truncated radial basis function) i
 equation speaks of it.
 
 A mixture's features are its members' side by side. Where some members did not visit a state, the others'
-shares are scaled up so that they sum to 1 again; it is unvisited where none did.
+shares are scaled up so that they sum to 1 again; it is unvisited where none did. Of a variance that is mixed,
+a member says at least 0: Ṽ = Σ_i b_i max(Ṽ_i, 0), unless all are below.
 
 A state is not visited either where more than LOST_MOST of what its estimate rests on was given up by cut-off
 episodes, φ(x)ᵀ lost > LOST_MOST: see :mod:`policyrisk.lstd.cutoffs`.
@@ -160,14 +161,23 @@ class MixedSupport:
             parts.append(sp.csr_array(part).toarray() if dense else part)
         return parts
 
-    def known(self, phi: Matrix) -> tuple[Matrix, Floats]:
-        """The features with each member's part scaled, and the episodes behind the average member, (n,)."""
+    def known(self, phi: Matrix, variances: Floats | None = None) -> tuple[Matrix, Floats]:
+        """The features with each member's part scaled, and the episodes behind the average member, (n,).
+
+        The part is 0 where a member's share of the variance, by the weights ``variances`` (l,), is below 0.
+        """
+        blocks = self.blocks(phi)
         behind = np.stack(
-            [m.episodes_behind(part) for m, part in zip(self.members, self.blocks(phi), strict=True)], axis=1
+            [m.episodes_behind(part) for m, part in zip(self.members, blocks, strict=True)], axis=1
         )
         present = self.shares * (behind > 0)
         total = present.sum(axis=1)
         scale = np.divide(behind > 0, total[:, None], out=np.zeros(behind.shape), where=total[:, None] > 0)
+        if variances is not None:
+            ends = np.cumsum(self.sizes)[:-1]
+            parts = zip(blocks, np.split(variances, ends), strict=True)
+            above = np.stack([np.asarray(part @ w) > 0 for part, w in parts], axis=1)
+            scale *= above | ~(above & (behind > 0)).any(axis=1, keepdims=True)
         member_of = np.repeat(np.arange(len(self.members)), self.sizes)
         if sp.issparse(phi):
             rows = sp.csr_array(phi)

@@ -175,7 +175,7 @@ def stack(
     if forest is not None:
         variances[FOREST] = forest(data, tail, J)[1]
     q = (completed - J) ** 2 + rest
-    V_i = _filled(variances, float(q.mean()))
+    V_i = np.maximum(_filled(variances, float(q.mean())), 0.0)  # as a mixture of them says it
     v = _floored(np.median(V_i, axis=1))
     for _ in range(_ROUNDS):
         b = _shares(V_i, q, 1.0 / v**2, steps.episode)
