@@ -75,7 +75,6 @@ def reproduce_curves(
     decay: Annotated[float, typer.Option(help="Episodes after which TD's step has halved.")] = 300,
     repeats: Annotated[int, typer.Option(help="Independent data sets behind the bands.")] = 50,
     seed: Annotated[int, typer.Option(help="The seed of everything random.")] = 0,
-    as_json: AsJson = False,
 ) -> None:
     """Learning curves on the paper's chain: errors of J and V by LSTD(λ) and TD(0), with bands."""
     from policyrisk.paper import curves
@@ -90,9 +89,10 @@ def reproduce_curves(
         repeats=repeats,
         seed=seed,
     )
+    can_draw("matplotlib")
     result = curves.run(parameters)
     paths = curves.write(result, out)
-    typer.echo(as_json_text(result.to_dict()) if as_json else _curves_text(result, paths))
+    screen.answer(result.to_dict(), _curves_text(result, paths))
 
 
 def _curves_text(result: CurvesResult, paths: list[Path]) -> str:
@@ -108,7 +108,7 @@ def _curves_text(result: CurvesResult, paths: list[Path]) -> str:
         ]
         heads = [f"{size:,} episodes" for size in (sizes[0], sizes[len(sizes) // 2], sizes[-1])]
         lines += [f"Error of the {of}: median and 10 to 90% of the data sets", table(["", *heads], rows), ""]
-    return "\n".join([*lines, "Written: " + ", ".join(map(str, paths))])
+    return "\n".join([*lines, "written: " + ", ".join(map(str, paths))])
 
 
 @app.command("portfolio")
