@@ -1,6 +1,6 @@
 """A GPU beside the CPU: the paper's Monte-Carlo map, 1.25 million trajectories, and sums of dense features.
 
-    python benchmarks/gpu.py [--episodes 936]
+    python benchmarks/gpu.py [--episodes 936] [--sums]
 
 Needs an NVIDIA GPU and ``pip install 'policyrisk[cuda]'``.
 """
@@ -30,7 +30,12 @@ def best(work, repeats=5):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=936, help="from each of the 1,336 free tiles")
-    K = parser.parse_args().episodes
+    parser.add_argument("--sums", action="store_true", help="the sums alone")
+    given = parser.parse_args()
+    if given.sums:
+        print(json.dumps(all_sums(), indent=1))
+        return
+    K = given.episodes
     pinball, policy = Pinball("simple"), pinball_policy("simple")
     states = TileGrid(pinball.maze, 50).states
     found = {"states": len(states), "trajectories": len(states) * K}
@@ -74,8 +79,21 @@ def main():
             lambda device=device: pinball.rollout(policy, starts, seed=0, device=device), 2
         )
     found["rollout_transitions"] = data.transitions
-    found["sums"] = [sums(size) for size in (256, 1024, 4096)]
+    found["sums"] = all_sums()
     print(json.dumps(found, indent=1))
+
+
+def all_sums():
+    """Of features from the CPU, and of radial ones and a network's last hidden layer, found on the GPU."""
+    rate = dgemm_rate()
+    rows = [sums("from the CPU", Rows(size), rate) for size in (256, 1024, 4096)]
+    rows += [sums("radial", radial(side), rate) for side in (16, 32, 64)]
+    try:
+        rows += [sums(f"network, {how}", network(size, how), rate)
+                 for size in (256, 1024) for how in ("plain", "whitened")]  # fmt: skip
+    except pr.errors.MissingPackageError as error:
+        print(error)
+    return rows
 
 
 class Rows:
@@ -89,24 +107,33 @@ class Rows:
         return self.table[np.asarray(states)[:, 0].astype(int)]
 
 
-def sums(size):
-    """Seconds of the equations, and the rate of their products beside that of one large product."""
+def radial(side):
+    return pr.RadialBasis.grid([0, 0], [2000, 1], (side, side), width=1.5 / side, dims=[0, 1])
+
+
+def network(size, how):
+    """The last hidden layer of a random network, 8 → size → size − 1 → 1, and the constant."""
+    import torch
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(8, size), torch.nn.Tanh(), torch.nn.Linear(size, size - 1), torch.nn.Tanh(),
+        torch.nn.Linear(size - 1, 1),
+    )  # fmt: skip
+    stats = {"mean": [1000.0] + [0.0] * 7, "var": [600.0**2] + [0.1] * 7}
+    phi = pr.TorchFeatures(net, device="cuda", normalisation=stats)
+    return phi if how == "plain" else phi.whitened(some_states(20_000), cut=0.0)
+
+
+def some_states(n):
+    rng = np.random.default_rng(1)
+    return np.column_stack([rng.integers(0, 2000, n).astype(float), rng.standard_normal((n, 7))])
+
+
+def dgemm_rate():
+    """FLOP/s of one large product."""
     import cupy
 
-    n, length = (1 << 34) // size // 8, 50
-    rng = np.random.default_rng(1)
-    lengths = np.full(n // length, length)
-    states = rng.integers(0, 2000, (int(lengths.sum()) + len(lengths), 1)).astype(float)
-    data = pr.Trajectories(
-        states, rng.standard_normal(int(lengths.sum())), lengths, np.ones(len(lengths), bool)
-    )
-    lstd = pr.LSTD(Rows(size), lam=0.9)
-    lstd.equations(data[:100], device="cuda")
-    took, _ = best(lambda: lstd.equations(data, device="cuda"), 2)
-    few = data[: len(data) // 16]
-    beside, here = best(lambda: lstd.equations(few), 1)
-    few_there = lstd.equations(few, device="cuda")
-    flops = 6.0 * data.transitions * size**2  # the Gram matrix, A and D
     a = cupy.random.standard_normal((8192, 8192))
     cupy.cuda.Device().synchronize()
 
@@ -116,9 +143,28 @@ def sums(size):
         cupy.cuda.Device().synchronize()
 
     product()
-    rate = 5 * 2 * 8192.0**3 / best(product, 3)[0]
+    return 5 * 2 * 8192.0**3 / best(product, 3)[0]
+
+
+def sums(name, phi, rate):
+    """Seconds of the equations, and the rate of their products beside that of one large product."""
+    size = phi.size
+    n, length = (1 << 34) // size // 8, 50
+    rng = np.random.default_rng(1)
+    lengths = np.full(n // length, length)
+    data = pr.Trajectories(
+        some_states(int(lengths.sum()) + len(lengths)), rng.standard_normal(int(lengths.sum())), lengths,
+        np.ones(len(lengths), bool),
+    )  # fmt: skip
+    lstd = pr.LSTD(phi, lam=0.9)
+    lstd.equations(data[:10_000], device="cuda")
+    took, _ = best(lambda: lstd.equations(data, device="cuda"), 3)
+    few = data[: len(data) // 64]
+    beside, here = best(lambda: lstd.equations(few), 1)
+    few_there = lstd.equations(few, device="cuda")
+    flops = 6.0 * data.transitions * size**2  # the Gram matrix, A and D
     return {
-        "features": size,
+        "features": f"{size} {name}",
         "transitions": data.transitions,
         "cuda_s": took,
         "cuda_tflops": flops / took / 1e12,

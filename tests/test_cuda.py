@@ -1,7 +1,9 @@
 """Episodes on a GPU beside the same on the CPU. Where there is no GPU: what is said of it."""
 
 import importlib.util
+import shutil
 
+import cupy_stand_in
 import numpy as np
 import pytest
 
@@ -10,6 +12,8 @@ from policyrisk._core.devices import on_gpu
 from policyrisk.control import pinball_policy
 from policyrisk.domains import Pinball, Portfolio, UniformPolicy
 from policyrisk.errors import DeviceError, InvalidInputError, MissingPackageError, PolicyRiskError
+from policyrisk.features import radial
+from policyrisk.lstd import accumulate, gpu_sums
 
 GPU = importlib.util.find_spec("numba_cuda") is not None and on_gpu("auto", "numba_cuda")
 CUPY = importlib.util.find_spec("cupy") is not None and on_gpu("auto", "cupy")
@@ -92,29 +96,77 @@ def test_without_a_gpu():
     np.testing.assert_array_equal(auto.returns, here.returns)
 
 
-@needs_cupy
-@pytest.mark.parametrize("discount", [1.0, 0.9])
-@pytest.mark.parametrize("second", [False, True])
-def test_sums_of_dense_features_are_those_of_the_cpu(second, discount):
+class Plain:
+    """Features without a way to find them on a GPU, some of them 0."""
+
+    size = 12
+
+    def __call__(self, states):
+        return np.maximum(np.sin(np.asarray(states) @ np.arange(48.0).reshape(4, 12)), 0.0)
+
+
+def maps(kind):
+    if kind == "plain":
+        return Plain(), None
+    if kind == "network":
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 50), torch.nn.Tanh(), torch.nn.Linear(50, 1)).double()
+        return pr.TorchFeatures(net, device="cuda"), None
+    grid = pr.RadialBasis.grid([0, 0], [1, 1], (9, 9), dims=[0, 1], normalised=kind == "normalised")
+    return grid, pr.Polynomial(3, [0] * 4, [1] * 4) if kind == "two" else None  # 0 at rest
+
+
+def check_sums(kind, discount):
     """Cut-off episodes, features with zeros, several chunks, one map and two."""
     pinball, policy = next(domains())
-    data = pinball.rollout(policy, pinball.sample_starts(700, seed=7), seed=8, max_steps=40)
-    phi = pr.RadialBasis.grid([0, 0], [1, 1], (9, 9), dims=[0, 1])
-    other = pr.Polynomial(3, [0] * 4, [1] * 4)  # 0 at rest
-    lstd = pr.LSTD(phi, other if second else None, lam=0.8, discount=discount)
+    data = pinball.rollout(policy, pinball.sample_starts(300, seed=7), seed=8, max_steps=40)
+    lstd = pr.LSTD(*maps(kind), lam=0.8, discount=discount)
     here, there = (lstd.equations(data, device=device) for device in ("cpu", "cuda"))
     for name in ("A", "b", "C", "D", "e", "gram", "mean_gram"):
         a, b = (np.asarray(getattr(each, name)) for each in (here, there))
         assert np.abs(a - b).max() <= 1e-12 * np.abs(a).max(), name
     for name in ("visits", "second_visits", "feature_episodes", "second_feature_episodes"):
         np.testing.assert_array_equal(getattr(here, name), getattr(there, name))
-    assert (here.episodes, here.terminated, here.transitions) == (
+    assert (here.episodes, here.terminated, here.transitions, here.outside) == (
         there.episodes,
         there.terminated,
         there.transitions,
+        there.outside,
     )
-    whole = sum(lstd.equations(part, device="cuda") for part in (data[:300], data[300:]))
+    whole = sum(lstd.equations(part, device="cuda") for part in (data[:100], data[100:]))
     assert np.abs(whole.A - here.A).max() <= 1e-12 * np.abs(here.A).max()
+
+
+@needs_cupy
+@pytest.mark.parametrize("discount", [1.0, 0.9])
+@pytest.mark.parametrize("kind", ["radial", "normalised", "plain", "two", "network"])
+def test_sums_of_dense_features_are_those_of_the_cpu(kind, discount):
+    check_sums(kind, discount)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no C++ compiler to stand in for CUDA's")
+    return cupy_stand_in.Kernels(tmp_path_factory.mktemp("kernels"), compiler)
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.9])
+@pytest.mark.parametrize(
+    ("kind", "slabs"), [("radial", 1), ("radial", 3), ("normalised", 3), ("plain", 3), ("two", 1), ("two", 3)]
+)
+def test_the_gpus_sums_on_the_cpu(kind, discount, slabs, kernels, monkeypatch):
+    """The same kernels and the same calls, by a stand-in for CuPy."""
+    for module in (gpu_sums, radial):
+        monkeypatch.setattr(module, "cupy", cupy_stand_in.cupy)
+        monkeypatch.setattr(module, "kernel", kernels)
+    monkeypatch.setattr(gpu_sums, "_pinned", np.empty)
+    monkeypatch.setattr(accumulate, "on_gpu", lambda device, package: device == "cuda")
+    for name, value in {"_MOST": 3000, "_FEWEST": 1, "_SLABS": slabs, "_SWEEPERS": 1000}.items():
+        monkeypatch.setattr(gpu_sums, name, value)
+    check_sums(kind, discount)
 
 
 @needs_cupy

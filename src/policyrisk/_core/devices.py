@@ -83,3 +83,9 @@ def cupy() -> Any:
     import cupy
 
     return cupy
+
+
+@cache
+def kernel(source: str, name: str) -> Any:
+    """A kernel of CUDA's C, compiled by CuPy when it is first called; products are rounded as on the CPU."""
+    return cupy().RawKernel(source, name, options=("--fmad=false",))

@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -166,6 +166,7 @@ class TorchFeatures(Described):
     was done to observations in training: a VecNormalize of Stable-Baselines3, an npz file or a dictionary
     with ``mean`` and ``var`` (and ``epsilon``, ``clip``). ``device`` is where the network runs, "cpu",
     "cuda" or "auto"; ``LSTD.fit(data, device="cuda")`` leaves the features of one on the GPU there.
+    (Convolutions on a GPU are rounded as PyTorch is told to; its default is TF32.)
 
     The module is copied, in evaluation mode and without gradients, so that training it further changes
     nothing here. Batch after batch is computed in the module's own precision, and φ put into double
@@ -279,19 +280,22 @@ class TorchFeatures(Described):
         return out
 
     @property
-    def gpu_rows(self) -> Callable[[Any], Any] | None:
-        """For states (n, dim) in a GPU's memory, φ in it, as CuPy's arrays; None for one on the CPU."""
-        return self._gpu_rows if self.device == "cuda" else None
+    def on_gpu(self) -> bool:
+        """Whether LSTD's sums on a GPU may find φ there."""
+        return self.device == "cuda"
 
-    def _gpu_rows(self, states: Any) -> Any:
+    def gpu_input(self, states: Floats) -> Floats:
+        """What is to be copied to the GPU for states (n, dim): observations (n, numbers)."""
+        return states[:, columns(states.shape[1], self.dims, prod(self.shape))]
+
+    def gpu_rows(self, observations: Any) -> Any:
+        """φ, of shape (n, size), of what was copied, both CuPy's arrays, in CuPy's current stream."""
         import torch
 
         xp = cupy()
         stream = torch.cuda.ExternalStream(xp.cuda.get_current_stream().ptr)
         with torch.cuda.stream(stream):
-            x = torch.from_dlpack(states)
-            if self.dims is not None:
-                x = x[:, list(self.dims)]
+            x = torch.from_dlpack(observations)
             out = torch.empty((len(x), self.size), dtype=torch.float64, device=x.device)
             for start in range(0, len(x), self._batch):
                 self._phi(x[start : start + self._batch], out[start : start + self._batch])

@@ -23,11 +23,31 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints, Matrix, as_floats, as_number, as_states, name_some, readonly
+from policyrisk._core.devices import cupy, kernel
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _radial_kernels as kernels
 from policyrisk.features.box import Box, OnBox, as_counts
 
 _ROWS = 1024  # states at a time, so that the exponentials of a dense grid stay in the cache
+
+_THREADS, _GRID = 128, 1 << 15  # on a GPU
+_SOURCE = r"""
+extern "C" __global__ void radial(
+    const double* u, const double* centres, const double* width, const int dim, const int size,
+    const long long rows, const int exponential, double* phi
+) {
+    const int c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= size) return;
+    for (long long i = blockIdx.y; i < rows; i += gridDim.y) {
+        double exponent = 0.0;
+        for (int d = 0; d < dim; ++d) {
+            const double far = (u[i * dim + d] - centres[d * size + c]) / width[d];
+            exponent -= 0.5 * far * far;
+        }
+        phi[i * size + c] = exponential ? exp(exponent) : exponent;
+    }
+}
+"""
 
 _NARROWEST = 1e-100  # width, so that the square of 1 / width is a number
 
@@ -134,6 +154,37 @@ class RadialBasis(OnBox):
         """φ(states), of shape (n, size): dense, or CSR where it is truncated."""
         u = self.box.scale(states)
         return self._dense(u) if self.truncate is None else self._sparse(u)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether LSTD's sums on a GPU may find φ there: where it is dense."""
+        return self.truncate is None
+
+    def gpu_input(self, states: Floats) -> Floats:
+        """What is to be copied to the GPU for states (n, dim): u."""
+        return self.box.scale(states)
+
+    def gpu_rows(self, u: Any) -> Any:
+        """φ, of shape (n, size), of what was copied, both CuPy's arrays, in CuPy's current stream."""
+        xp, size = cupy(), self.size
+        centres, width = self._gpu_tables
+        phi = xp.empty((len(u), size))
+        kernel(_SOURCE, "radial")(
+            (-(-size // _THREADS), min(len(u), _GRID)),
+            (_THREADS,),
+            (u, centres, width, np.int32(u.shape[1]), np.int32(size),
+             np.int64(len(u)), np.int32(not self.normalised), phi),
+        )  # fmt: skip
+        if self.normalised:  # as on the CPU; states too far from all centres come out as nan
+            phi -= phi.max(axis=1, keepdims=True)
+            xp.exp(phi, out=phi)
+            phi /= phi.sum(axis=1, keepdims=True)
+        return phi
+
+    @cached_property
+    def _gpu_tables(self) -> tuple[Any, Any]:
+        """Centres and widths on the GPU."""
+        return cupy().asarray(self._scaled), cupy().asarray(self.width)
 
     def _dense(self, u: Floats) -> Floats:
         phi = np.empty((len(u), self.size))

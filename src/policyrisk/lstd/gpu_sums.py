@@ -1,22 +1,29 @@
 """The sums of dense features on a GPU: traces by a kernel, products in double precision by cuBLAS.
 
-Features are computed on the CPU's threads, chunk by chunk, and copied while the GPU works on earlier chunks.
-A chunk's traces (see :mod:`policyrisk.lstd.trace_products`) run backwards in time, a thread for each episode
-and feature; the products of visited rows with them are added up in the GPU's memory, and fetched once.
+Features that can be computed on a GPU (``on_gpu``: those of a network that is there, radial bases) are, from
+states; others are computed on the CPU's threads. Either is copied, chunk by chunk, while the GPU works on
+earlier chunks, with the rewards; all else that the sums weigh rows with is found on the way.
+
+For each of the plan's products (see :mod:`policyrisk.lstd.trace_products`) one kernel goes backwards through
+every episode, a thread for each episode and feature, and writes the right-hand factor of
+
+    [Gram | A | D] = Φᵀ [Φ | traces of A | traces of D],
+
+whose rows are 0 where episodes end. Few features make a product with few entries and very many rows, too few
+for all of a GPU: its rows are then cut into *slabs*, whose products are added up apart until the end.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from functools import cache, partial
-from importlib import import_module
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats
-from policyrisk._core.devices import cupy
+from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.devices import cupy, kernel
 from policyrisk._core.threads import in_order
 from policyrisk.errors import DeviceError
 from policyrisk.lstd.chunks import Chunk, chunks
@@ -27,52 +34,70 @@ from policyrisk.trajectories import Trajectories
 if TYPE_CHECKING:
     from policyrisk.lstd.accumulate import Sums
 
-_NUMBERS = 1 << 24  # of a chunk's features, about
-_FEWEST, _MOST = 1 << 12, 1 << 16  # transitions of a chunk
+_NUMBERS = 1 << 24, 1 << 25  # of a chunk's features, about: from the CPU, and found on the GPU
+_FEWEST, _MOST = 1 << 12, 1 << 17  # transitions of a chunk
 _THREADS = 128
+_SWEEPERS = 1 << 18  # threads that go through episodes
+_PARTIAL = 1 << 24  # numbers of a product's slabs, about
+_SLABS = 32  # at most
 _AHEAD = 3  # chunks that are copied before the GPU is waited for
 
-_SOURCE = r"""
-extern "C" __global__ void traces(
-    const double* sigma, const double* g, const double* h, const long long* first, const double kappa,
-    const int channels, const int size, const long long episodes, double* out
+# What a thread has met in all its episodes (visits, episodes with any, b and e) is in ``met``, a row for each
+# block of them, so that the sums do not depend on which block is done first.
+SOURCE = r"""
+extern "C" __global__ void sweep(
+    const double* __restrict__ phi, const double* __restrict__ rewards, const long long* __restrict__ first,
+    const unsigned char* __restrict__ terminated, const long long episodes, const int size,
+    const double decay, const double gamma, const double lam, const double twice, const double mean_decay,
+    const double second_decay, const int gram, const int own, const int arrival,
+    double* __restrict__ out, double* __restrict__ met
 ) {
-    const long long c = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    const int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= size) return;
-    for (long long e = blockIdx.y; e < episodes; e += gridDim.y) {
-        double carry[2] = {0.0, 0.0};
-        const long long last = first[e + 1] - 1;
-        for (long long i = last; i >= first[e]; --i) {
-            const double s = sigma[i * size + c];
-            for (int k = 0; k < channels; ++k) {
-                if (i < last) out[((i - e) * channels + k) * size + c] = h[i * channels + k] * s + carry[k];
-                carry[k] = kappa * carry[k] + g[i * channels + k] * s;
+    const long long width = (long long)(gram + own + arrival) * size;
+    double visits = 0.0, seen = 0.0, b = 0.0, e = 0.0;
+    for (long long k = blockIdx.y; k < episodes; k += gridDim.y) {
+        const long long begin = first[k], last = first[k + 1] - 1;
+        double s = phi[last * size + c], visited = 0.0, to_go = 0.0, squares_to_go = 0.0;
+        double trace = terminated[k] ? 0.0 : -gamma * s;
+        double arrivals = terminated[k] ? 0.0 : twice * rewards[last - 1 - k] * s;
+        for (int j = 0; j < gram + own + arrival; ++j) out[last * width + (long long)j * size + c] = 0.0;
+        for (long long i = last - 1; i >= begin; --i) {
+            double* row = out + i * width + c;
+            const double r = rewards[i - k];
+            s = phi[i * size + c];
+            if (gram) {
+                *row = s;
+                row += size;
+                visited += s != 0.0;
+                to_go = mean_decay * to_go + r;
+                squares_to_go = second_decay * squares_to_go + r * r;
+                b += to_go * s;
+                e += squares_to_go * s;
+            }
+            if (own) {
+                *row = s + trace;
+                row += size;
+                trace = decay * trace - gamma * (1.0 - lam) * s;
+            }
+            if (arrival) {
+                *row = arrivals;
+                arrivals = decay * arrivals + (i > begin ? twice * rewards[i - 1 - k] * s : 0.0);
             }
         }
+        visits += visited;
+        seen += visited > 0.0;
     }
-}
-extern "C" __global__ void tally(
-    const double* phi, const long long* first, const int size, const long long episodes,
-    double* visits, double* behind
-) {
-    const long long c = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (c >= size) return;
-    double rows = 0.0, seen = 0.0;
-    for (long long e = blockIdx.y; e < episodes; e += gridDim.y) {
-        double own = 0.0;
-        for (long long i = first[e]; i < first[e + 1] - 1; ++i) own += phi[i * size + c] != 0.0;
-        rows += own;
-        seen += own > 0.0;
+    if (gram) {
+        double* mine = met + (long long)blockIdx.y * size + c;
+        const long long next = (long long)gridDim.y * size;
+        mine[0] += visits;
+        mine[next] += seen;
+        mine[2 * next] += b;
+        mine[3 * next] += e;
     }
-    atomicAdd(visits + c, rows);
-    atomicAdd(behind + c, seen);
 }
 """
-
-
-@cache
-def _kernel(name: str) -> Any:
-    return cupy().RawKernel(_SOURCE, name, options=("--fmad=false",))
 
 
 def add_on_gpu(sums: Sums, parts: Iterator[Trajectories]) -> None:
@@ -84,27 +109,35 @@ def add_on_gpu(sums: Sums, parts: Iterator[Trajectories]) -> None:
             'pass device="cpu"'
         )
     widest = max(each.features.size for each in plan.maps)
-    most = min(max(_NUMBERS // widest, _FEWEST), _MOST)
+    found_there = all(getattr(each.features, "on_gpu", False) for each in plan.maps)
+    most = min(max(_NUMBERS[found_there] // widest, _FEWEST), _MOST)
     gpu = _Gpu(sums)
-    for part in in_order(partial(_host, sums), chunks(parts, most), uses_blas=True):
+    for part in in_order(partial(_host, sums, gpu.slabs), chunks(parts, most), uses_blas=True):
         gpu.add(*part)
     gpu.fetch()
 
 
-def _host(sums: Sums, data: Trajectories) -> tuple[Chunk, int, list[Any], Floats, list[Any]]:
-    """What the CPU does for a chunk: features, in memory that can be copied from, and weights of the rows."""
-    from policyrisk.lstd.accumulate import chunk_products, right_hand_sides
+def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[Chunk, int, list[Any]]:
+    """What the CPU does for a chunk: features, or what a GPU needs for them, where they can be copied from.
 
+    The last row is repeated until slabs have the same length.
+    """
     plan, chunk = sums.plan, Chunk.of(data)
     rows = []
     for each in plan.maps:
-        phi = each(chunk.states, chunk.ends)
-        assert isinstance(phi, DenseRows)
-        pinned = _pinned(phi.phi.shape)
-        np.copyto(pinned, phi.phi)
+        features: Any = each.features
+        if getattr(features, "on_gpu", False):
+            found = features.gpu_input(chunk.states)
+        else:
+            phi = each(chunk.states, chunk.ends)
+            assert isinstance(phi, DenseRows)
+            found = phi.phi
+        n = len(found)
+        pinned = _pinned((-(-n // slabs) * slabs, found.shape[1]))
+        pinned[:n] = found
+        pinned[n:] = found[-1:]
         rows.append(pinned)
-    products = [(each.g, each.h, each.decay) for each in chunk_products(plan, chunk)]
-    return chunk, chunk.outside(plan.maps), rows, right_hand_sides(plan, chunk), products
+    return chunk, chunk.outside(plan.maps), rows
 
 
 def _pinned(shape: tuple[int, ...]) -> Any:
@@ -119,71 +152,73 @@ class _Gpu:
     def __init__(self, sums: Sums) -> None:
         xp, plan = cupy(), sums.plan
         self._sums, self._xp = sums, xp
-        sizes = [each.features.size for each in plan.maps]
-        self._visits = [xp.zeros((2, size)) for size in sizes]
-        self._right = [xp.zeros((3 - len(sizes), size)) for size in sizes]
-        self._grams = [xp.zeros((size, size)) for size in sizes]
-        both = [sizes[0], sizes[-1]]
-        self._products = [
-            xp.zeros((both[left], channels * both[right])) for left, right, channels in plan.products
-        ]
+        self._maps: list[Any] = [each.features for each in plan.maps]
+        sizes = [each.size for each in self._maps]
+        self.slabs = min(max(_PARTIAL // (3 * max(sizes) ** 2), 1), _SLABS)
+        self._met = [xp.zeros((4, max(_SWEEPERS // size, 1), size)) for size in sizes]
+        self._products = []
+        known: set[int] = set()
+        for left, right, channels in plan.products:
+            rho, sigma = (min(each, len(sizes) - 1) for each in (left, right))
+            own, gram = left == right, left == right and sigma not in known
+            known |= {sigma} if gram else set()
+            blocks = int(gram), int(own), channels - int(own)
+            total = xp.zeros((self.slabs, sizes[rho], sum(blocks) * sizes[sigma]))
+            self._products.append((left, rho, sigma, blocks, total))
         self._copies, self._work = xp.cuda.Stream(non_blocking=True), xp.cuda.Stream(non_blocking=True)
         self._under_way: deque[tuple[Any, Any]] = deque()
 
-    def add(self, chunk: Chunk, outside: int, rows: list[Any], right: Floats, products: list[Any]) -> None:
+    def add(self, chunk: Chunk, outside: int, rows: list[Any]) -> None:
         """Add a chunk; what was copied from stays until the GPU has done with it."""
         xp, plan, data = self._xp, self._sums.plan, chunk.data
         self._sums.count(data, outside)
+        first: Ints = np.append(data.offsets[:-1] + np.arange(len(data)), len(chunk.ends))
+        ended: Bools = data.terminated
         with self._copies:
-            phi = [_copied(xp, each, self._copies) for each in rows]
-            first = xp.asarray(np.append(data.offsets[:-1] + np.arange(len(data)), len(chunk.ends)))
-            visited = xp.asarray(data.visited_rows)
-            weights = [xp.asarray(each) for each in np.split(right, len(phi))]
-            moved = [(xp.asarray(g), xp.asarray(h), kappa) for g, h, kappa in products]
+            copied = [_copied(xp, each, self._copies) for each in rows]
+            episodes = [xp.asarray(each) for each in (data.rewards, first, ended.astype(np.uint8))]
         self._work.wait_event(self._copies.record())
         with self._work:
-            V = [each[visited] for each in phi]
-            for k, each in enumerate(phi):
-                self._launch(
-                    "tally", each.shape[1], len(data), each, first, each.shape[1], len(data), *self._visits[k]
-                )
-                self._right[k] += weights[k] @ each
-                _add_product(V[k], V[k], self._grams[k])
-            for (left, other, channels), (g, h, kappa), total in zip(
-                plan.products, moved, self._products, strict=True
-            ):
-                sigma = phi[min(other, len(phi) - 1)]
-                traces = xp.empty((len(visited), channels * sigma.shape[1]))
-                self._launch(
-                    "traces", sigma.shape[1], len(data),
-                    sigma, g, h, first, np.float64(kappa), channels, sigma.shape[1], len(data), traces,
+            phi = [
+                each.gpu_rows(given) if getattr(each, "on_gpu", False) else given
+                for each, given in zip(self._maps, copied, strict=True)
+            ]
+            for left, rho, sigma, blocks, total in self._products:
+                size = self._maps[sigma].size
+                factor = xp.empty((len(phi[sigma]), sum(blocks) * size))
+                factor[len(chunk.ends) :] = 0.0
+                met = self._met[sigma]
+                kernel(SOURCE, "sweep")(
+                    (-(-size // _THREADS), met.shape[1]),
+                    (_THREADS,),
+                    (
+                        phi[sigma], *episodes, np.int64(len(data)), np.int32(size),
+                        np.float64(plan.decays[left]), np.float64(plan.discount ** (1 + left)),
+                        np.float64(plan.lam), np.float64(2.0 * plan.discount),
+                        *map(np.float64, plan.decays), *map(np.int32, blocks), factor, met,
+                    ),
                 )  # fmt: skip
-                _add_product(V[min(left, len(V) - 1)], traces, total)
+                _add_product(xp, phi[rho], factor, total)
             done = self._work.record()
-        self._under_way.append((done, (rows, phi, V, moved, weights, first, visited)))
+        self._under_way.append((done, (rows, copied, episodes, phi)))
         while len(self._under_way) > _AHEAD:
             self._under_way.popleft()[0].synchronize()
-
-    def _launch(self, name: str, size: int, episodes: int, *arguments: Any) -> None:
-        grid = -(-size // _THREADS), min(episodes, 1024)
-        given = [np.int32(a) if i in _WHOLE[name] else np.int64(a) if isinstance(a, int) else a
-                 for i, a in enumerate(arguments)]  # fmt: skip
-        _kernel(name)(grid, (_THREADS,), tuple(given))
 
     def fetch(self) -> None:
         """Put what was summed into the equations under way."""
         xp, sums = self._xp, self._sums
         self._work.synchronize()
         for k, each in enumerate(sums.maps):
-            each.visits, each.episodes = xp.asnumpy(self._visits[k])
-            each.sums, each.gram = xp.asnumpy(self._right[k]), xp.asnumpy(self._grams[k])
-        for total, product in zip(sums.totals, self._products, strict=True):
-            assert isinstance(total, Total)
-            total.put(xp.asnumpy(product))
-
-
-# Arguments of the kernels that are ints of C, by place.
-_WHOLE = {"traces": {5, 6}, "tally": {2}}
+            each.visits, each.episodes, *right = xp.asnumpy(self._met[k].sum(axis=1))
+            each.sums = np.stack(right if len(sums.maps) == 1 else [right[k]])
+        for whole, (_, _, sigma, blocks, total) in zip(sums.totals, self._products, strict=True):
+            assert isinstance(whole, Total)
+            product: Floats = xp.asnumpy(total.sum(axis=0))
+            if blocks[0]:
+                size = self._maps[sigma].size
+                sums.maps[sigma].gram = np.ascontiguousarray(product[:, :size])
+                product = product[:, size:]
+            whole.put(product)
 
 
 def _copied(xp: Any, pinned: Any, stream: Any) -> Any:
@@ -192,7 +227,19 @@ def _copied(xp: Any, pinned: Any, stream: Any) -> Any:
     return out
 
 
-def _add_product(rows: Any, columns: Any, total: Any) -> None:
-    """total += rowsᵀ columns."""
+def _add_product(xp: Any, rows: Any, columns: Any, total: Any) -> None:
+    """total[k] += rowsᵀ columns for each slab k of rows: of shapes (n, l), (n, m) and (slabs, l, m)."""
+    slabs, size, width = total.shape
+    each = len(rows) // slabs
+    one = np.ones(1)
+    alpha = beta = one.ctypes.data
     # As row-major matrices are the transposes of what cuBLAS means: totalᵀ += columnsᵀ rows.
-    import_module("cupy.cublas").gemm("N", "T", columns.T, rows.T, out=total.T, alpha=1.0, beta=1.0)
+    a, b, c = columns.data.ptr, rows.data.ptr, total.data.ptr
+    handle, blas = xp.cuda.get_cublas_handle(), xp.cuda.cublas
+    if slabs == 1:
+        blas.dgemm(handle, 0, 1, width, size, each, alpha, a, width, b, size, beta, c, width)
+    else:
+        blas.dgemmStridedBatched(
+            handle, 0, 1, width, size, each, alpha, a, width, each * width, b, size, each * size,
+            beta, c, width, size * width, slabs,
+        )  # fmt: skip
