@@ -39,6 +39,7 @@ NAMES = (
     "distributed",
     "out_of_core",
     "accuracy",
+    "networks",
     "growth",
 )
 KEYS = ("work", "ours", "peer", "ratio", "note")
@@ -76,7 +77,8 @@ def main(names: tuple[str, ...]) -> None:
         with console.status(f"measuring {name} …"):
             try:
                 found[name] = importlib.import_module(name).rows()
-            except (OSError, subprocess.CalledProcessError) as error:  # a peer that cannot be installed here
+            # A peer or a package that cannot be installed here.
+            except (OSError, ImportError, subprocess.CalledProcessError) as error:
                 console.print(f"{name} failed: {error}")
                 continue
         table = Table(
