@@ -173,6 +173,7 @@ def evaluate(
         "missing": missing,
     }
     check_folder(out)
+    look_here()  # for --features module:name
     drawn, reported = can_draw("matplotlib"), can_draw("plotly")
     clock = Clock()
     checkpoint = out.absolute().parent / f".{out.absolute().name}.checkpoint.npz"
