@@ -20,6 +20,7 @@ from policyrisk.cli.shared import (
     can_draw,
     cluster,
     finite_number,
+    look_here,
     policy_of,
 )
 
