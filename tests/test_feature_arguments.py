@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from policyrisk.cli import run
 from policyrisk.domains import walk
 from policyrisk.errors import InvalidInputError, PolicyRiskError
+from policyrisk.evaluation import evaluate
 from policyrisk.features import (
     BinaryFeatures,
     Features,
@@ -28,6 +30,7 @@ from policyrisk.features import (
     registry,
 )
 from policyrisk.lstd import LSTD
+from policyrisk.readers.npz import write_npz
 from policyrisk.risk import RiskFunction
 
 
@@ -164,7 +167,7 @@ def test_from_spec_needs_the_arguments():
 
 def test_functions_without_a_name_have_no_spec():
     for function in (lambda states: states, Mine(3).__call__):
-        with pytest.raises(InvalidInputError, match=r"module, .* or write a class with size, a call and spec"):
+        with pytest.raises(InvalidInputError, match=r"module, .* or write a class with size, a call"):
             FunctionFeatures(function).spec()
 
 
@@ -203,7 +206,28 @@ def test_a_function_is_saved_by_its_name(tmp_path, monkeypatch):
             from_spec(spec)(x)
 
 
-@pytest.mark.parametrize("name", ["os:system", "subprocess:call", "__main__:f", "numpy", "a b:c", "os.path:join"])
+def test_a_function_from_the_command_line(tmp_path, monkeypatch, capsys):
+    """Evaluated, compared and queried from the folders alone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "own_line_of_the_test.py").write_text("def line(x):\n    return [[1.0, v] for (v,) in x]\n")
+    features, data = "own_line_of_the_test:line", walk(5, 0.7).sample(0, episodes=200, seed=0)
+    write_npz(data, tmp_path / "0.7.npz")
+    assert run(["evaluate", "0.7.npz", "--features", features, "--out", "0.7"]) == 0
+    evaluate(walk(5, 0.8).sample(0, episodes=200, seed=0), features=features, name="0.8").save("0.8")
+    expected = LSTD(lambda x: np.hstack([np.ones_like(x), x])).fit(data).mean([[3]])
+    monkeypatch.delitem(sys.modules, "own_line_of_the_test")
+    capsys.readouterr()
+    assert run(["query", "0.7", "--at", "3", "--json"]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)["states"]
+    assert answer["mean"]["value"] == pytest.approx(expected[0])
+    assert run(["compare", "0.7", "0.8", "--json"]) == 0
+    assert {"0.7", "0.8"} <= set(json.loads(capsys.readouterr().out)["features"])
+    assert run(["evaluate", "0.7.npz", "--features", "no_such_module:line", "--out", "x"]) == 2
+    assert "there is no module 'no_such_module' here" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", ["os:system", "__main__:f", "numpy", "a b:c", "os.path:join"])
 def test_a_file_names_no_function_of_python_itself(name):
     with pytest.raises(InvalidInputError, match="must name a function of a module of yours"):
         from_spec({"kind": "FunctionFeatures", "name": name, "size": 2, "probe": None})

@@ -769,6 +769,7 @@ NOT_USED = {
     "TorchFeatures.outside": "needs PyTorch: test_network.py",
     "TorchFeatures.whitened": "needs PyTorch: test_network.py",
     "features.from_sb3": "needs PyTorch: test_network.py",
+    "sb3_policy": "needs PyTorch: test_stable_baselines.py",
     "control.ActorCriticResult": "a record that is only made",
     "control.BeforeAfter": "a record that is only made",
     "control.BeforeAfter.write_history": "writes a record of plain numbers",

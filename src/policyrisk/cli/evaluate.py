@@ -20,6 +20,7 @@ from policyrisk.cli.shared import (
     can_draw,
     cluster,
     finite_number,
+    look_here,
     policy_of,
 )
 
@@ -61,9 +62,8 @@ def evaluate(
         _estimator(
             help="auto, or one of tiles:20x20 (,tilings=4), rbf:7x7 (,width=0.2), fourier:3 (,total=4), "
             "poly:2, tabular (tabular:30), labels (,shrink=3), sb3:model.zip (the last hidden layer of a "
-            "Stable-Baselines3 model's value network; ,normalisation=stats.npz), module:name of a function of "
-            "states (n, dim), looked for in the current folder too. One number is for all "
-            "coordinates: tiles:10. "
+            "Stable-Baselines3 model's value network; ,normalisation=stats.npz), module:name of a function "
+            "of states (n, dim), here or installed. One number is for all coordinates: tiles:10. "
             "Each may be followed by ,dims=x+y for the coordinates it looks at; some have a slash between: "
             "tiles:10,dims=x/labels,dims=city. Last may stand ,second= with the features of the second "
             "moment: poly:1,second=poly:2. auto mixes those that held-out episodes ask for.",
@@ -173,6 +173,7 @@ def evaluate(
         "missing": missing,
     }
     check_folder(out)
+    look_here()  # for --features module:name
     drawn, reported = can_draw("matplotlib"), can_draw("plotly")
     clock = Clock()
     checkpoint = out.absolute().parent / f".{out.absolute().name}.checkpoint.npz"

@@ -203,8 +203,8 @@ def _policy(text: str, stochastic: bool, seed: int | None) -> Any:
         )
     if stochastic and not (text.startswith("sb3:") or hasattr(found, "predict")):
         raise typer.BadParameter(
-            f"{text} is a function, which draws its actions itself or answers with their probabilities; leave "
-            "the option out",
+            f"{text} is a function, which draws its actions itself or answers with their probabilities; "
+            "leave the option out",
             param_hint="--stochastic",
         )
     return found

@@ -112,16 +112,15 @@ def policy_of(text: str, option: str, stochastic: bool = False, seed: int | None
     from policyrisk.simulation.sb3_policy import sb3_policy
 
     path, *rest = text.removeprefix("sb3:").split(",")
-    scaling = [part.removeprefix("normalisation=") for part in rest if part.startswith("normalisation=")]
-    if len(scaling) > 1 or any(
-        part != "stochastic" and not part.startswith("normalisation=") for part in rest
-    ):
+    drawn = stochastic or "stochastic" in rest
+    others = [part for part in rest if part != "stochastic"]
+    if len(others) > 1 or not all(part.startswith("normalisation=") for part in others):
         raise typer.BadParameter(
             f"{text!r} must be sb3:model.zip, with ,stochastic or ,normalisation=stats.npz after it",
             param_hint=option,
         )
-    drawn = stochastic or "stochastic" in rest
+    scaling = others[0].removeprefix("normalisation=") if others else None
     try:
-        return sb3_policy(path, not drawn, seed, normalisation=scaling[0] if scaling else None)
+        return sb3_policy(path, not drawn, seed, normalisation=scaling)
     except InvalidInputError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error

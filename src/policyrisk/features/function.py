@@ -1,8 +1,8 @@
 """A user's own function as a feature map.
 
 Files hold no code. A function that can be imported is saved by its name, ``module:name``, and imported again
-when its features are asked for, not before. What it gave for a few states is saved with it: where the function
-gives something else today, that is an error. Modules of Python itself are never taken from a file.
+when its features are asked for, not before. What it gave for a few states is saved with it: where it gives
+something else by then, that is an error. Functions of Python's own modules are never taken from a file.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ class FunctionFeatures:
         before, value = np.array(self._probe["values"], dtype=np.float64), _digest(now(self._probe["states"]))
         if not np.allclose(value, before, rtol=_SAME, atol=_SAME * np.abs(before).max(initial=0.0)):
             raise MismatchError(
-                f"the features' function {self.name} must be the one that the estimate was made with, got one "
-                f"that gives something else at {self._probe['states'][0]}; restore it, or evaluate again"
+                f"the features' function {self.name} must be the one that the estimate was made with, got "
+                f"one that gives something else at {self._probe['states'][0]}; restore it, or evaluate again"
             )
 
     def _checked(self, value: Any, n: int) -> Matrix:
@@ -183,7 +183,7 @@ class FunctionFeatures:
 
     @property
     def _short(self) -> str:
-        return self._given or getattr(self._function, "__name__", repr(self._function))
+        return self._given or str(getattr(self._function, "__name__", repr(self._function)))
 
     def outside(self, states: npt.ArrayLike) -> Bools:
         """No state is outside: there is no box."""
@@ -194,8 +194,8 @@ class FunctionFeatures:
         if self.name is None:
             raise InvalidInputError(
                 f"{self._name} cannot be described in plain values, so it cannot be saved; put it into a "
-                "module, where it can be imported by name, or write a class with size, a call and spec(), and "
-                "register it, or save the weights only"
+                "module, where it can be imported by name, or write a class with size, a call and spec(), "
+                "and register it, or save the weights only"
             )
         return {"kind": "FunctionFeatures", "name": self.name, "size": self._size, "probe": self._probe}
 

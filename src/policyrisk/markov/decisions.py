@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, as_array, as_floats, name_some
@@ -65,7 +66,7 @@ def _as_sequence(P: object) -> Sequence[Any]:
     return list(P)
 
 
-def _dense_shapes(P: Sequence[Any]) -> set[tuple[int, ...]]:
+def _dense_shapes(P: Sequence[Any] | npt.NDArray[Any]) -> set[tuple[int, ...]]:
     """The different shapes of the parts; none where one of them is sparse or ragged."""
     try:
         return set() if any(sp.issparse(part) for part in P) else {np.shape(part) for part in P}

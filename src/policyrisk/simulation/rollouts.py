@@ -117,8 +117,9 @@ def rollout(
             _check_given(env, env.num_envs, num_envs, env_kwargs)
             return _run_vector(env, choose, count, key, picked, limit, bar.advance)
         if is_vec_env(env):
-            _check_given(env, env.num_envs, num_envs, env_kwargs)
-            inner, choose = without_normalisation(env, choose)
+            parts: Any = env
+            _check_given(parts, parts.num_envs, num_envs, env_kwargs)
+            inner, choose = without_normalisation(parts, choose)
             return _run_vector(GymnasiumForm(inner), choose, count, key, picked, limit, bar.advance)
         choose = as_trained(policy, choose)
         envs, ours = make_environments(env, count, num_envs, dict(env_kwargs or {}))

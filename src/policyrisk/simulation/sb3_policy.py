@@ -98,19 +98,21 @@ class Sb3Policy:
         elif ".box.Box'" in kind:
             self.low, self.high = _numbers(space.get("low")), _numbers(space.get("high"))
         self.size = self.actions or (self.low.size if self.low.size == self.high.size else 0)
-        self._actor, self._log_std = networks.actor(), networks.log_std()
+        self._actor: Any = networks.actor()
+        self._log_std = networks.log_std()
 
     def __call__(self, observations: npt.ArrayLike) -> Floats:
         """Probabilities (n, actions), or the actions (n, k) of the mean."""
         answer = self.answer(observations)
         if not self.actions:
             return self.within(answer)
-        best = np.eye(self.actions)[answer.argmax(axis=1)]
+        best: Floats = np.eye(self.actions)[answer.argmax(axis=1)]
         if self.deterministic:
             return best
         if self.networks.heads == "action-values":
             epsilon = float(self.networks.settings.get("exploration_rate") or 0.0)
-            return (1.0 - epsilon) * best + epsilon / self.actions
+            explored: Floats = (1.0 - epsilon) * best + epsilon / self.actions
+            return explored
         odds = np.exp(answer - answer.max(axis=1, keepdims=True))
         found: Floats = odds / odds.sum(axis=1, keepdims=True)
         return found

@@ -3,8 +3,8 @@
 A VecEnv resets its parts in the step that ends an episode (Gymnasium's SAME_STEP) and keeps the last
 observation, and whether a time limit cut the episode off, in the part's info. VecNormalize around it scales
 observations and rewards by running averages. Here it is taken off: the policy gets the observations that it
-was trained on, scaled by the averages as they are, which no longer change; what is recorded are the states and
-the rewards themselves.
+was trained on, scaled by the averages as they are, which no longer change; recorded are the states and the
+rewards themselves.
 """
 
 from __future__ import annotations
