@@ -196,6 +196,8 @@ def evaluate(
             dim = survey.dim - len(added)
             called = coordinates_of(data)
             known = called.names[:dim] if called is not None else getattr(data, "state_columns", ())
+            if known == ("state_0",) and columns.get("state") is None:
+                known = ()  # a file whose data have no names
             own = _coordinates(names, known, dim)
             stated = stated_labels(labels, own, data)
             names = (*own, *added)
