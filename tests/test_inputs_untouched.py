@@ -20,6 +20,7 @@ from typing import Any, Literal, get_origin
 
 import gymnasium as gym
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
@@ -276,6 +277,20 @@ def records(given: Given) -> Any:
     record = data(given)
     both = pr.Trajectories.concatenate([record, record[given.array([3, 1], np.int64)], record[2:5]])
     return [both.states, both.rewards, both.returns(0.9), both.starts(), record.returns_to_go()]
+
+
+@use("Trajectories.from_frame", "Trajectories.with_time_limit", "readers.read_frame")
+def tables(given: Given) -> Any:
+    columns = {
+        "episode": given.array(np.repeat([1, 2], 6), np.int64),
+        "x": given.array(np.arange(12.0)),
+        "reward": given.array(np.arange(12.0)),
+        "terminated": given.array(np.arange(12) % 6 == 5, np.bool_),
+    }
+    frame = pd.DataFrame(columns, copy=False)
+    made = pr.Trajectories.from_frame(frame, state="x", time_limit=6)
+    again = pr.readers.read_frame(frame, state="x").load()
+    return [made.states, made.rewards, again.states, again.with_time_limit(4).states]
 
 
 BOX = {"low": [0.0, 0.0], "high": [1.0, 2.0]}
@@ -550,6 +565,7 @@ def simulated(given: Given) -> Any:
     "RiskFunction.start_sums",
     "RiskFunction.std",
     "RiskFunction.summary",
+    "RiskFunction.to_frame",
     "RiskFunction.variance",
     "RiskFunction.visited",
     "compare",
@@ -570,6 +586,7 @@ def answers(given: Given) -> Any:
         )
         asked = ("mean", "second_moment", "variance", "std", "sharpe", "visited", "episodes")
         found += [getattr(risk, name)(x) for name in asked]
+        found.append(risk.to_frame(x).to_numpy())
         found += [*risk.mean_and_variance(x), risk.standard_error(x), risk.interval(x, of="std")]
         found.append(risk.interval(x, method="bootstrap"))
         found += [risk.moments(x), risk.skewness(x), risk.kurtosis(x)]
@@ -759,6 +776,7 @@ def plotted(given: Given) -> Any:
 NOT_USED = {
     "MomentEquations.solve": "takes a number and what makes systems",
     "MomentEquations.mean_system": "takes a number and what makes systems",
+    "readers.Stream.with_time_limit": "Trajectories.with_time_limit of each of its parts",
     "RiskFunction.load": "takes a path and a function",
     "Evaluation.load": "takes a path and a function",
     "DistributionFunction.load": "takes a path and a module",

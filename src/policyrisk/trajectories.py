@@ -236,7 +236,7 @@ class Trajectories:
         >>> limited.states.tolist(), limited.terminated.tolist()
         ([[5, 2], [6, 1], [7, 0], [5, 2], [6, 1]], [True, True])
         """
-        return self._until(as_time_limit(limit, [(self.lengths, self.terminated)]), None)
+        return self._until(time_limit_of(limit, [(self.lengths, self.terminated)]), None)
 
     def _until(self, limit: int, unknown: Bools | None) -> Trajectories:
         """Episodes up to a time limit; short of it, those whose end is ``unknown`` give up a transition."""
@@ -447,14 +447,22 @@ def coordinates_of(source: Source) -> Coordinates | None:
     return found if isinstance(found, Coordinates) else None
 
 
-def as_time_limit(value: object, episodes: Iterable[tuple[Ints, Bools]]) -> int:
+def as_time_limit(value: object) -> TimeLimit:
+    """A time limit as it may be given, or an error."""
+    if isinstance(value, str) and value == "end":
+        return "end"
+    if isinstance(value, str):
+        raise InvalidInputError(
+            f'time_limit must be "end" or a number of steps, got {value!r}; pass for example 200'
+        )
+    return as_count(value, "time_limit", 1)
+
+
+def time_limit_of(value: TimeLimit, episodes: Iterable[tuple[Ints, Bools]]) -> int:
     """A time limit in steps; "end" is that of ``episodes``, lengths and where they terminated, in parts."""
-    if value != "end":
-        if isinstance(value, str):
-            raise InvalidInputError(
-                f'time_limit must be "end" or a number of steps, got {value!r}; pass for example 200'
-            )
-        return as_count(value, "time_limit", 1)
+    limit = as_time_limit(value)
+    if limit != "end":
+        return limit
     longest, cuts = 0, set[int]()
     for lengths, terminated in episodes:
         longest = max(longest, int(lengths.max(initial=0)))

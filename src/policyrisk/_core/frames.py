@@ -176,8 +176,9 @@ class Coordinates:
         if (
             found is None
             or len(found.names) != dim
-            or len(set(found.names)) < dim
             or not all(isinstance(name, str) for name in found.names)
+            or len(set(found.names)) < dim
+            or not found.labels.keys() <= set(found.names)
         ):
             raise InvalidInputError(
                 f"coordinates must be {dim} different names, one for each coordinate of the state, got "

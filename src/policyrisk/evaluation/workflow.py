@@ -152,8 +152,8 @@ def evaluate(
         ridge = as_number(ridge, "ridge", 0.0)
         level = as_level(level)
         tails = TailsAsked.of(quantiles, loss_below, target)
-        if time_limit is not None and time_limit != "end":
-            time_limit = as_time_limit(time_limit, ())
+        if time_limit is not None:
+            time_limit = as_time_limit(time_limit)
         spelling = _spelled(features)
         bounds = _bounds(box)
         _check_checkpoint(checkpoint, resume, on_cluster)
@@ -197,8 +197,11 @@ def evaluate(
             dim = survey.dim - len(added)
             called = coordinates_of(data)
             known = called.names[:dim] if called is not None else getattr(data, "state_columns", ())
+            if known == ("state_0",) and columns.get("state") is None:
+                known = ()  # a file whose data have no names
             own = _coordinates(names, known, dim)
             stated = stated_labels(labels, own, data)
+            columns_of = (*own, *added) if called is None or names is not None else called.names
             names = (*own, *added)
             if bounds is not None and len(bounds) != len(names):
                 raise InvalidInputError(
@@ -346,8 +349,8 @@ def evaluate(
                 )
     if name is None:
         name = Path(source).stem if isinstance(source, str | os.PathLike) else "policy"
-    texts = {names[d]: texts for d, texts in stated.items() if texts}
-    risk = replace(risk, coordinates=Coordinates(names, texts))
+    texts = {columns_of[d]: texts for d, texts in stated.items() if texts}
+    risk = replace(risk, coordinates=Coordinates(columns_of, texts))
     result = Evaluation(
         name, names, risk, survey, level, notes, clock.seconds, check, distribution=distribution
     )

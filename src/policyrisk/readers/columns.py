@@ -237,7 +237,7 @@ class Converter:
             whole = name in self.layout.text or not _is_fractional(column.type)
             kind: Any = np.int64 if whole else np.float64
             values = np.zeros((hole.size, self._widths.get(name, _list_size(column.type))), dtype=kind)
-        return values, np.repeat(hole[:, None], values.shape[1], axis=1)
+        return values, np.broadcast_to(hole[:, None], values.shape)
 
     def _values(self, column: Any, name: str) -> npt.NDArray[Any]:
         """One column without missing values as an array (n, width): a value, or a list, in each row."""

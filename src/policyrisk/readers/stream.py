@@ -29,7 +29,7 @@ from policyrisk.errors import (
     MissingValuesWarning,
     UnrecordedEndWarning,
 )
-from policyrisk.trajectories import TimeLimit, Trajectories, as_time_limit
+from policyrisk.trajectories import TimeLimit, Trajectories, as_time_limit, time_limit_of
 
 BATCH_ROWS = 1 << 16  # states in a batch: some MB, and enough that Python's share of the time is small
 
@@ -161,7 +161,7 @@ class Stream:
         """The time limit that is the episodes' end; "end" is found out in a pass of its own, once."""
         if self._limit is not None and not isinstance(self._limit, int):
             lengths = ((part.data.lengths, part.data.terminated) for part in self._parts())
-            self._limit = as_time_limit(self._limit, lengths)
+            self._limit = time_limit_of(self._limit, lengths)
         return self._limit
 
     def with_time_limit(self, limit: TimeLimit = "end") -> Stream:
@@ -170,10 +170,8 @@ class Stream:
         Where the end state of an episode that reached the limit was not recorded, nothing is given up, since
         nothing comes after it.
         """
-        limit = limit if limit == "end" else as_time_limit(limit, ())
-        return Stream(
-            self.name, self._parts, self.batch_rows, self._labels, self.state_columns, time_limit=limit
-        )
+        kept = (self.name, self._parts, self.batch_rows, self._labels, self.state_columns)
+        return Stream(*kept, time_limit=as_time_limit(limit))
 
     def load(self) -> Trajectories:
         """All episodes, in memory."""
