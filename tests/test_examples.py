@@ -1,9 +1,12 @@
 """The examples run as scripts, and what they find is compared with the truth."""
 
+import ast
 import contextlib
 import io
+import json
 import runpy
 import warnings
+from html.parser import HTMLParser
 from pathlib import Path
 
 import gymnasium
@@ -46,6 +49,59 @@ def test_every_example_is_tested():
     tested = Path(__file__).read_text()
     for path in EXAMPLES.glob("*.py"):
         assert f'run("{path.stem}"' in tested, path
+    assert [path.name for path in EXAMPLES.glob("*.ipynb")] == ["notebook.ipynb"]
+
+
+def test_notebook(tmp_path, monkeypatch):
+    """Its cells run one after the other, and what each ends in shows itself as HTML."""
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+    assert not any(cell.get("outputs") for cell in cells)
+    names, shown = {}, {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            *lines, last = ast.parse("".join(cell["source"])).body
+            exec(compile(ast.Module(lines, []), "notebook", "exec"), names)
+            value = eval(compile(ast.Expression(last.value), "notebook", "eval"), names)
+            if hasattr(value, "_repr_html_"):
+                shown.setdefault(type(value).__name__, []).append(value._repr_html_())
+    assert {kind: len(found) for kind, found in shown.items()} == {
+        "Evaluation": 2,
+        "CrossValidation": 1,
+        "Comparison": 1,
+    }
+    for kind, found in shown.items():
+        for html in found:
+            parser = Balanced()
+            parser.feed(html)
+            assert parser.open == [], kind
+            assert "<table>" in html
+    for name, evaluation in (("lean", names["leaning"]), ("swing", names["swinging"])):
+        returns = names["episodes"][name].returns()
+        assert evaluation.summary.mean.value == pytest.approx(returns.mean())
+        assert evaluation.summary.std.value == pytest.approx(returns.std(ddof=1))
+    assert (
+        f'<td style="text-align:right">{names["leaning"].summary.mean.cells[0]}</td>'
+        in shown["Evaluation"][0]
+    )
+    assert shown["Evaluation"][0].count("data:image/png;base64,") == 2
+    assert len(shown["Evaluation"][0]) < 200_000
+    assert (tmp_path / "swing.html").exists()
+
+
+class Balanced(HTMLParser):
+    """The tags that are open."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("br", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
 
 
 def test_exact_chain(run):

@@ -211,3 +211,36 @@ def test_what_cannot_be_done_without_says_so_at_once(
     said = capsys.readouterr().err
     assert f"needs the package {package}, which is not installed" in said
     assert f'install it with `pip install ".[{extra}]"` in your clone of policyrisk' in said
+
+
+# Notebooks
+
+
+def test_records_are_tables_in_notebooks_and_never_dump_their_arrays():
+    chain = pr.domains.walk(n=6, p=0.7)
+    data = chain.sample(0, 60, seed=1)
+    one, two = pr.Polynomial(1, [0], [5]), pr.Polynomial(2, [0], [5])
+    risk = pr.LSTD(two).fit(data)
+    evaluation = pr.Evaluation.of(risk, data, name="<b>walk & talk</b>", names=["place"])
+    records = [
+        evaluation.summary,
+        pr.compare({"<b>walk & talk</b>": risk}),
+        pr.cross_validate({"<b>walk & talk</b>": pr.LSTD(one)}, data, folds=2, seed=0),
+        pr.monte_carlo(chain, None, [[0], [5]], episodes=20, seed=0),
+        pr.ReturnDistribution(two).fit(data).summary([[0]], [0.05]),
+        risk.score(data),
+        chain.diagnose(one, two, 0, 0.9),
+        chain.distribution(0),
+    ]
+    for record in records:
+        html = record._repr_html_()
+        assert "array(" not in repr(record)
+        assert repr(record) == str(record)
+        assert "<b>" not in html
+        words = [word for word in str(record).split() if word[0].isdigit()]
+        assert words
+        assert all(word.split("%")[0] in html for word in words), "the same numbers"
+    for record in records[:6]:
+        assert record._repr_html_().count("<table>") == 1
+    assert "&lt;b&gt;walk &amp; talk" in evaluation._repr_html_()
+    assert "<b>walk" not in evaluation._repr_html_()

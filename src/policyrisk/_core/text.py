@@ -61,7 +61,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A small table that can be shown as text and as HTML."""
 
     header: Sequence[str]
@@ -82,13 +82,20 @@ class Table:
         return f"<table><thead><tr>{line(self.header, 'th')}</tr></thead><tbody>{body}</tbody></table>"
 
 
-class Shown:
+def as_html(block: str | TextTable) -> str:
+    """A block as HTML; several lines of text keep their columns."""
+    if isinstance(block, TextTable):
+        return block.html()
+    return f"<pre>{escape(block)}</pre>" if "\n" in block else f"<div>{escape(block)}</div>"
+
+
+class Readable:
     """A record that is printed as text, and shown as HTML in a notebook: the same blocks, one below another.
 
-    >>> class Answer(Shown):
+    >>> class Answer(Readable):
     ...     def _blocks(self):
     ...         yield "mean & std"
-    ...         yield Table(["", "value"], [["mean", "1"]])
+    ...         yield TextTable(["", "value"], [["mean", "1"]])
     >>> Answer()
     mean & std
           value
@@ -97,8 +104,12 @@ class Shown:
     True
     """
 
-    def _blocks(self) -> Iterable[str | Table]:
-        """Lines of text, and tables."""
+    def __init_subclass__(cls) -> None:
+        """Keep dataclasses from giving their own repr, which shows all arrays."""
+        cls.__repr__ = cls.__dict__.get("__repr__", Readable.__repr__)  # type: ignore[method-assign]
+
+    def _blocks(self) -> Iterable[str | TextTable]:
+        """Lines of text, several that are to stay as they are, and tables."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -109,7 +120,4 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return "".join(
-            block.html() if isinstance(block, Table) else f"<div>{escape(block)}</div>"
-            for block in self._blocks()
-        )
+        return "".join(map(as_html, self._blocks()))

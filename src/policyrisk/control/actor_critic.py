@@ -48,7 +48,7 @@ from policyrisk._core.arrays import Floats, Ints, Seed, as_count, as_number, fre
 from policyrisk._core.devices import Device
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
-from policyrisk._core.text import number, table
+from policyrisk._core.text import Readable, TextTable, number
 from policyrisk.control import _factor_kernels
 from policyrisk.control.sarsa import Starts, starts_of
 from policyrisk.control.start_groups import GroupedReturns
@@ -85,7 +85,7 @@ class Actor(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class ActorCriticResult:
+class ActorCriticResult(Readable):
     """An improved policy, and how the iterations that led to it went."""
 
     policy: Any
@@ -101,14 +101,14 @@ class ActorCriticResult:
             raise InvalidInputError(f"of must be one of {', '.join(COLUMNS)}, got {of!r}; choose one")
         return np.arange(1, len(self.history) + 1), self.history[:, COLUMNS.index(of)]
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         """The learning curve in ten lines."""
         ends = np.unique(np.linspace(1, len(self.history), min(10, len(self.history))).round().astype(int))
         rows = [
             [str(end), *(f"{number(row[i])} ± {number(row[i + 1], 2)}" for i in (0, 2, 4))]
             for end, row in zip(ends.tolist(), self.history[ends - 1], strict=True)
         ]
-        return table(["iteration", "mean", "std", "value"], rows)
+        return [TextTable(["iteration", "mean", "std", "value"], rows)]
 
 
 @dataclass(frozen=True, eq=False)

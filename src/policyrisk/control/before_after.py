@@ -21,7 +21,7 @@ from policyrisk._core.devices import Device
 from policyrisk._core.output import plain
 from policyrisk._core.random import keys
 from policyrisk._core.records import write_atomically
-from policyrisk._core.text import number, table
+from policyrisk._core.text import Readable, TextTable, number
 from policyrisk.control.actor_critic import COLUMNS, ActorCritic, ActorCriticResult, player
 from policyrisk.control.sarsa import Starts
 from policyrisk.control.start_groups import GroupedReturns
@@ -31,7 +31,7 @@ from policyrisk.trajectories import Trajectories
 
 
 @dataclass(frozen=True, eq=False)
-class BeforeAfter:
+class BeforeAfter(Readable):
     """A search's result, and the fresh episodes of its first and of its last policy."""
 
     result: ActorCriticResult
@@ -56,13 +56,13 @@ class BeforeAfter:
         }
         return {name: (a.estimate(), b.estimate(), b.less(a)) for name, (a, b) in pairs.items()}
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         header = ["", "before", "after", "difference"]
         rows = [
             [name, *(f"{number(each)} ± {number(each.standard_error, 2)}" for each in found)]
             for name, found in self.compared().items()
         ]
-        return table(header, rows)
+        return [TextTable(header, rows)]
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison in plain values."""

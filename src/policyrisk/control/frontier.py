@@ -14,7 +14,7 @@ from policyrisk._core.arrays import Seed, as_floats, readonly
 from policyrisk._core.devices import Device
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
-from policyrisk._core.text import number, table
+from policyrisk._core.text import Readable, TextTable, number
 from policyrisk.control.actor_critic import ActorCritic, player
 from policyrisk.control.sarsa import Starts
 from policyrisk.control.start_groups import GroupedReturns
@@ -45,20 +45,20 @@ class FrontierPoint:
 
 
 @dataclass(frozen=True)
-class Frontier:
+class Frontier(Readable):
     """The best policies, from the boldest to the most careful; ``print(frontier)`` shows them."""
 
     points: tuple[FrontierPoint, ...]  # in the order of c
     given: tuple[float, float] | None  # mean and std of the given policy
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         rows = [
             [f"{point.c:g}", *(number(value) for value in (point.mean, point.std, point.value))]
             for point in self.points
         ]
         if self.given is not None:
             rows.append(["given policy", number(self.given[0]), number(self.given[1]), ""])
-        return table(["c", "mean", "std", "value"], rows)
+        return [TextTable(["c", "mean", "std", "value"], rows)]
 
 
 def frontier(

@@ -26,7 +26,7 @@ import numpy as np
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count, as_floats, as_number, readonly
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import generator, keys
-from policyrisk._core.text import number, table
+from policyrisk._core.text import Readable, TextTable, number
 from policyrisk.control import _kernels
 from policyrisk.control.policy import GreedyPolicy, as_grid, grid_reach, near_counts
 from policyrisk.errors import InvalidInputError, MismatchError, SolverError
@@ -60,7 +60,7 @@ class Falling:
 
 
 @dataclass(frozen=True)
-class SarsaResult:
+class SarsaResult(Readable):
     """A learned policy, and how the episodes of its training went."""
 
     policy: GreedyPolicy
@@ -75,11 +75,11 @@ class SarsaResult:
         ends = np.linspace(0, n, count + 1).round().astype(np.int64)
         return ends[1:], np.add.reduceat(self.returns, ends[:-1]) / np.diff(ends)
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         """The learning curve in ten lines."""
         ends, means = self.curve(10)
         rows = [[str(end), number(mean)] for end, mean in zip(ends, means, strict=True)]
-        return table(["up to episode", "mean return"], rows)
+        return [TextTable(["up to episode", "mean return"], rows)]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from policyrisk._core.arrays import (
     is_sparse,
 )
 from policyrisk._core.records import record
-from policyrisk._core.text import percent, plural, table
+from policyrisk._core.text import Readable, TextTable, percent, plural
 from policyrisk.distribution.curves import Grid
 from policyrisk.distribution.scoring import DistributionScore, score
 from policyrisk.errors import InvalidInputError
@@ -328,7 +328,7 @@ class StartMixture:
 
 
 @dataclass(frozen=True, eq=False)
-class DistributionSummary:
+class DistributionSummary(Readable):
     """The return's distribution over starts; each number knows its interval."""
 
     mean: Estimate
@@ -341,7 +341,7 @@ class DistributionSummary:
     unvisited: int  # that were left out
     level: float
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         rows = [("mean", self.mean), ("std", self.std)]
         rows += [(f"quantile {percent(q)}", value) for q, value in self.quantiles.items()]
         rows += [(f"mean of worst {percent(q)}", value) for q, value in self.cvar.items() if q < 0.5]
@@ -349,7 +349,7 @@ class DistributionSummary:
         head = f"return over {plural(self.starts, 'start')}"
         head += f"; {self.unvisited} left out, of which the data say nothing" if self.unvisited else ""
         columns = ["", "value", "±", f"{percent(self.level)} interval"]
-        return f"{head}\n{table(columns, [[name, *value.cells] for name, value in rows])}"
+        return [head, TextTable(columns, [[name, *value.cells] for name, value in rows])]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values; quantiles and lines are keys of text."""

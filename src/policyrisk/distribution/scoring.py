@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats
-from policyrisk._core.text import percent, plural, table
+from policyrisk._core.text import Readable, TextTable, percent, plural
 from policyrisk.distribution.curves import Grid
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import Estimate
@@ -93,7 +93,7 @@ def in_parts(ranges: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class DistributionScore:
+class DistributionScore(Readable):
     """How well a distribution predicted held-out episodes: the smaller the better, but the PIT is uniform."""
 
     crps: Estimate
@@ -104,22 +104,24 @@ class DistributionScore:
     cut_off: int  # of the episodes: their returns were completed by the estimate
     unvisited: float  # share of steps
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         rows = [["CRPS", *self.crps.cells[:2]]]
         rows += [[f"pinball loss at {percent(q)}", *value.cells[:2]] for q, value in self.pinball.items()]
         shares = " ".join(percent(share) for share in self.pit)
-        lines = [
+        blocks: list[str | TextTable] = [
             f"{plural(self.episodes, 'held-out episode')}, {plural(self.steps, 'step')}",
-            table(["", "score", "std error"], rows),
+            TextTable(["", "score", "std error"], rows),
             f"returns in each tenth of their distribution, 10% is right: {shares}",
         ]
         if self.unvisited:
-            lines.append(
+            blocks.append(
                 f"note: {percent(self.unvisited)} of the steps are in unvisited states, with no score"
             )
         if self.cut_off:
-            lines.append(f"note: {plural(self.cut_off, 'episode')} cut off: completed by the estimate itself")
-        return "\n".join(lines)
+            blocks.append(
+                f"note: {plural(self.cut_off, 'episode')} cut off: completed by the estimate itself"
+            )
+        return blocks
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""

@@ -37,12 +37,7 @@ def write_maps(evaluation: Evaluation, folder: Path) -> None:
     """
     quantities: tuple[Shown, ...] = ("mean", "std", "sharpe")
     for of in quantities if evaluation.target is None else (*quantities, "covered"):
-        with warnings.catch_warnings():
-            # What is few or negative is in the advice.
-            warnings.simplefilter("ignore", PolicyRiskWarning)
-            axes = _draw(evaluation, of, _mapped(evaluation))
-        axes.set_title(evaluation.name.replace("$", r"\$"))  # no mathematics
-        write_figure(axes, folder / f"map_{of}.png")
+        write_figure(draw_map(evaluation, of), folder / f"map_{of}.png")
     check = evaluation.check
     if check is not None and check.material().any():
         of_mean = check.material(ratio=np.inf).any()
@@ -50,6 +45,16 @@ def write_maps(evaluation: Evaluation, folder: Path) -> None:
         write_figure(axes, folder / "map_check.png")
     for name, axes in evaluation.tail_pictures().items():
         write_figure(axes, folder / f"{name}.png")
+
+
+def draw_map(evaluation: Evaluation, of: Shown) -> Axes:
+    """The map of a quantity, or its line."""
+    with warnings.catch_warnings():
+        # What is few or negative is in the advice.
+        warnings.simplefilter("ignore", PolicyRiskWarning)
+        axes = _draw(evaluation, of, _mapped(evaluation))
+    axes.set_title(evaluation.name.replace("$", r"\$"))  # no mathematics
+    return axes
 
 
 def tail_map(evaluation: Evaluation) -> Axes:

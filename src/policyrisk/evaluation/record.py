@@ -9,13 +9,16 @@ The folder has two files that belong together, each with a format version and a 
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +30,7 @@ from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.imports import is_installed
 from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
-from policyrisk._core.text import Shown, Table, number, percent, plural
+from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation.advice import Advice, advise, trust
 from policyrisk.features import Features
@@ -52,7 +55,7 @@ _MARGIN = 0.01  # of the data's extent: a state that is beyond it by less is not
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation(Shown):
+class Evaluation(Readable):
     """An estimate beside a survey of the data that it came from.
 
     >>> import policyrisk as pr, tempfile
@@ -90,7 +93,7 @@ class Evaluation(Shown):
     def __repr__(self) -> str:
         return f"Evaluation({self.name!r}, {plural(self.survey.episodes, 'episode')}, {self.risk!r})"
 
-    def _blocks(self) -> Iterator[str | Table]:
+    def _blocks(self) -> Iterator[str | TextTable]:
         """The answer, and how far to trust it; the details are the report's."""
         from policyrisk.evaluation import quantiles
 
@@ -100,8 +103,39 @@ class Evaluation(Shown):
             rows |= dict(quantiles.rows(self.notes["distribution"]))
         yield f"{self.name}: return {self._whose()}"
         head = ["", "value", "std error", f"{100 * self.level:g}% interval"]
-        yield Table(head, [[name, *estimate.cells] for name, estimate in rows.items()])
+        yield TextTable(head, [[name, *estimate.cells] for name, estimate in rows.items()])
         yield f"trust: {trust(self)}"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the answer, maps of mean and std, and folded up below them what the report says."""
+        advice = "".join(
+            f"<li><b>{escape(each.severity)}: {escape(each.title)}</b><br>{escape(each.seen)}<br>"
+            f"{escape(each.remedy)}</li>"
+            for each in self.advice
+        )
+        return (
+            f"{super()._repr_html_()}{self._pictures()}<details><summary>What to know before the numbers are "
+            f"trusted</summary><ul>{advice}</ul></details>"
+            f"<details><summary>All numbers over the starts</summary>{self.summary._repr_html_()}</details>"
+            '<div>maps over any two coordinates: <code>.report("report.html")</code></div>'
+        )
+
+    def _pictures(self) -> str:
+        """Small maps of mean and std; none without Matplotlib."""
+        if not is_installed("matplotlib"):
+            return ""
+        from policyrisk.evaluation.maps import draw_map
+
+        found = []
+        quantities: tuple[Literal["mean", "std"], ...] = ("mean", "std")
+        for of in quantities:
+            file = io.BytesIO()
+            figure = draw_map(self, of).get_figure(root=True)
+            assert figure is not None
+            figure.savefig(file, format="png", dpi=70)
+            image = base64.b64encode(file.getvalue()).decode()
+            found.append(f'<img alt="{of}" style="display:inline" src="data:image/png;base64,{image}">')
+        return f"<div>{''.join(found)}</div>"
 
     def _whose(self) -> str:
         """Whose return the answer is, in a few words."""

@@ -43,7 +43,7 @@ import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count
 from policyrisk._core.random import keys, mammen
-from policyrisk._core.text import number, percent, plural, table
+from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk.errors import (
     FewEpisodesWarning,
     InvalidInputError,
@@ -74,7 +74,7 @@ _STEPS = 1 << 14  # that are looked at together
 
 
 @dataclass(frozen=True, eq=False)
-class DoublyRobust(Moments):
+class DoublyRobust(Moments, Readable):
     """Mean, variance, std and Sharpe ratio of the target's return over the starts of the data.
 
     The same four stand beside it as LSTDQ has them (``model``), by weighted importance sampling of whole
@@ -157,7 +157,7 @@ class DoublyRobust(Moments):
             )
         yield "intervals hold the randomness of starts, actions and returns, and believe the propensities"
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         beside = [self.model.quantities(), self.weighted.quantities()]
         rows = [
             [name, *estimate.cells, *(cell for other in beside for cell in other[name].cells[:2])]
@@ -169,9 +169,7 @@ class DoublyRobust(Moments):
             f"return of the target from {plural(int(self.episodes), 'start')}, discount {self.discount:g}, "
             f"{self.folds} folds"
         )
-        return "\n".join([title, table(header, rows), *(f"note: {note}" for note in self.notes)])
-
-    __repr__ = __str__
+        return [title, TextTable(header, rows), *(f"note: {note}" for note in self.notes)]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""

@@ -32,6 +32,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints, as_floats, as_number, name_some, readonly
+from policyrisk._core.text import Readable, TextTable
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.features import Features, as_features
 from policyrisk.features.protocol import matrix_of
@@ -54,7 +55,7 @@ class Contraction:
 
 
 @dataclass(frozen=True, eq=False)
-class Diagnosis:
+class Diagnosis(Readable):
     """Assumptions 1, 3 and 4 and the constants of Lemmas 5, 7 and 8; ``print`` explains them.
 
     Where episodes from the start may never end there is no q, and what rests on it is None or nan.
@@ -130,9 +131,9 @@ class Diagnosis:
             )
         return norm
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         head = f"Projected equations on {self.n} states, discount {self.discount:g}, λ = {self.lam:g}"
-        return "\n".join([head, "", *self._assumption_lines(), "", *self._contraction_lines()])
+        return [head, "", "\n".join(self._assumption_lines()), "", "\n".join(self._contraction_lines())]
 
     def _assumption_lines(self) -> list[str]:
         proper = "every state can reach the end"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, as_number
-from policyrisk._core.text import number, percent
+from policyrisk._core.text import Readable, TextTable, number, percent
 from policyrisk.markov.characteristic import Transform, brackets, on_lattice
 from policyrisk.markov.reward_lattice import (
     MAX_POINTS,
@@ -31,7 +31,7 @@ _REACH = 40.0  # std beyond the mean up to which a lattice is thought to be need
 
 
 @dataclass(frozen=True, eq=False)
-class ChainDistribution:
+class ChainDistribution(Readable):
     """The return's distribution from one start.
 
     ``lower`` and ``upper`` enclose it: lower.cdf(z) ≥ P(B ≤ z) ≥ upper.cdf(z), and the true quantile and CVaR
@@ -68,14 +68,14 @@ class ChainDistribution:
         """The mean of the worst (smallest) q of the returns, of q's shape."""
         return 0.5 * (self.lower.cvar(q) + self.upper.cvar(q))
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         known = f"within {number(self.error, 2)} on average" if self.lower is not self.upper else "exactly"
-        return (
+        return [
             f"return: mean {number(self.mean)}, std {number(self.std)}, skewness {number(self.skewness)}, "
-            f"kurtosis {number(self.kurtosis)}\n"
+            f"kurtosis {number(self.kurtosis)}",
             f"worst {percent(0.05)}: quantile {number(float(self.quantile(0.05)))}, mean "
-            f"{number(float(self.cvar(0.05)))}; median {number(float(self.quantile(0.5)))}; known {known}"
-        )
+            f"{number(float(self.cvar(0.05)))}; median {number(float(self.quantile(0.5)))}; known {known}",
+        ]
 
 
 def distribution(chain: MarkovChain, start: npt.ArrayLike, tolerance: float | None) -> ChainDistribution:

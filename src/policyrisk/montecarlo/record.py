@@ -11,7 +11,7 @@ import numpy as np
 from policyrisk._core import records
 from policyrisk._core.arrays import Floats, Ints, check_choice, freeze
 from policyrisk._core.records import Arrays, Header, record
-from policyrisk._core.text import number, percent, plural, table
+from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk.risk.estimate import student_interval
 
 SampledQuantity: TypeAlias = Literal["mean", "variance", "std"]
@@ -21,7 +21,7 @@ _SHOWN = 8  # states in the table that is printed
 
 @record
 @dataclass(frozen=True, eq=False)
-class MonteCarlo:
+class MonteCarlo(Readable):
     """Moments of the return by simulation; row i belongs to ``states[i]``.
 
     >>> from policyrisk import MarkovChain
@@ -66,7 +66,7 @@ class MonteCarlo:
         error = self.standard_error(of)
         return student_interval(getattr(self, of), error, self.episodes.astype(np.float64), level)
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         total, cut = int(self.episodes.sum()), int(self.cut_off.sum())
         lost = f"{plural(cut, 'episode')} cut off ({percent(cut / total)})" if cut else "none cut off"
         head = f"Monte Carlo: {plural(len(self), 'state')}, {plural(total, 'episode')}, "
@@ -74,16 +74,18 @@ class MonteCarlo:
         if self.discount != 1.0:
             head += f"; discount {self.discount:g}"
         if len(self) == 0:
-            return head
-        shown = np.arange(len(self))
+            return [head]
+        shown, spread = np.arange(len(self)), []
         if len(self) > _SHOWN:
             riskiest = np.argsort(np.where(np.isnan(self.std), -np.inf, self.std), kind="stable")
             shown = riskiest[::-1][:_SHOWN]
-            head += f"\nmean from {number(self.mean.min())} to {number(self.mean.max())}, std from "
-            head += f"{number(self.std.min())} to {number(self.std.max())}; the {_SHOWN} riskiest:"
+            spread = [
+                f"mean from {number(self.mean.min())} to {number(self.mean.max())}, std from "
+                f"{number(self.std.min())} to {number(self.std.max())}; the {_SHOWN} riskiest:"
+            ]
         columns = ["state", "mean", "±", "variance", "±", "std", "±"]
         lines = [self._line(i) for i in shown.tolist()]
-        return f"{head}\n{table([*columns, *(['cut off'] if cut else [])], lines)}"
+        return [head, *spread, TextTable([*columns, *(["cut off"] if cut else [])], lines)]
 
     def _line(self, i: int) -> list[str]:
         line = [", ".join(number(x) for x in self.states[i])]

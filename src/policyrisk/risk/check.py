@@ -56,7 +56,7 @@ from scipy.special import fdtrc
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, freeze
 from policyrisk._core.output import plain
 from policyrisk._core.records import record
-from policyrisk._core.text import number, percent, plural
+from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features.protocol import Features
 from policyrisk.risk.check_pass import SUMS, CheckPass, Estimates, points_of, shown_states
@@ -105,7 +105,7 @@ class MomentTest:
 
 @record
 @dataclass(frozen=True, eq=False)
-class FeatureCheck:
+class FeatureCheck(Readable):
     """What the test found; print it, or draw it with :func:`policyrisk.plotting.plot_check`.
 
     Arrays have an entry for each of the p test features; without regions what they mean in each is nan.
@@ -187,8 +187,8 @@ class FeatureCheck:
         ratio, error = float(self.variance_ratio[j]), float(self.variance_ratio_error[j])
         return f"the variance there is {number(ratio, 3)} ± {number(error, 2)} of the estimated"
 
-    def __str__(self) -> str:
-        return self.describe()
+    def _blocks(self) -> list[str | TextTable]:
+        return [self.describe()]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""

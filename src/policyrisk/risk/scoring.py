@@ -41,7 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, check_shape
-from policyrisk._core.text import percent, plural, table
+from policyrisk._core.text import Readable, TextTable, percent, plural
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import Estimate
 from policyrisk.trajectories import Source, batches, pieces
@@ -158,7 +158,7 @@ class ScoreSums:
 
 
 @dataclass(frozen=True)
-class Score:
+class Score(Readable):
     """How well an estimate predicted held-out episodes: smaller is better, but calibration should be 1.
 
     ``dawid_sebastiani`` is +∞ where some variance was not positive; ``dawid_sebastiani_positive`` is its
@@ -198,7 +198,7 @@ class Score:
             certain=sums.certain / sums.steps,
         )
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         rows = [
             ["mean squared error of J", *self.mse.cells[:2]],
             ["calibration, 1 is right", *self.calibration.cells[:2]],
@@ -206,19 +206,21 @@ class Score:
         ]
         if self.not_positive:
             rows.append(["  where V > 0", *self.dawid_sebastiani_positive.cells[:2]])
-        lines = [
+        blocks: list[str | TextTable] = [
             f"{plural(self.episodes, 'held-out episode')}, {plural(self.steps, 'step')}",
-            table(["", "score", "std error"], rows),
+            TextTable(["", "score", "std error"], rows),
         ]
         remarks = [
             (self.not_positive, "of the steps have V <= 0, where the score is infinite"),
             (self.unvisited, "of the steps are in unvisited states and have no score"),
             (self.certain, "of the steps have V = 0 and no error: certain, counted in the first score alone"),
         ]
-        lines += [f"note: {percent(share)} {text}" for share, text in remarks if share]
+        blocks += [f"note: {percent(share)} {text}" for share, text in remarks if share]
         if self.cut_off:
-            lines.append(f"note: {plural(self.cut_off, 'episode')} cut off: completed by the estimate itself")
-        return "\n".join(lines)
+            blocks.append(
+                f"note: {plural(self.cut_off, 'episode')} cut off: completed by the estimate itself"
+            )
+        return blocks
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""

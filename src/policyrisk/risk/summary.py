@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from policyrisk._core.arrays import Floats
-from policyrisk._core.text import number, percent, plural, table
+from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk.errors import InvalidInputError, NegativeVarianceWarning, UncoveredError
 from policyrisk.risk.completed import CompletedReturns, replicated_by
 from policyrisk.risk.estimate import Estimate
@@ -126,7 +126,7 @@ class Draws:
 
 
 @dataclass(frozen=True, eq=False)
-class PolicySummary(Moments):
+class PolicySummary(Moments, Readable):
     """Mean, variance, std and Sharpe ratio of the return from a start distribution.
 
     Over the data's own starts they are those of the completed returns, and ``model`` has the same four as the
@@ -264,7 +264,7 @@ class PolicySummary(Moments):
                 )
             )
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         columns: dict[str, Moments | None] = {self.estimator: self, "sample": self.sample}
         if self.model is not None:
             columns = {"completed": self, self.estimator: self.model, "sample": self.sample}
@@ -279,9 +279,7 @@ class PolicySummary(Moments):
         behind = "" if self.returns is None else f", sample of {plural(self.returns.count, 'return')}"
         used = plural(self.starts - (self.unvisited if self.completed is None else 0), "start")
         title = f"return from {used}, discount {self.discount:g}{behind}"
-        return "\n".join([title, table(header, rows), *(f"note: {note}" for note in self.notes)])
-
-    __repr__ = __str__
+        return [title, TextTable(header, rows), *(f"note: {note}" for note in self.notes)]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""

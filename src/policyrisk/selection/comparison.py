@@ -13,7 +13,7 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Bools, Floats, Seed, as_states, check_named
 from policyrisk._core.output import plain
 from policyrisk._core.random import generator
-from policyrisk._core.text import number, percent, plural, table
+from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk.criteria import Assessment, Criterion, CVaR, Quantile, Sharpe, tail_of
 from policyrisk.distribution.function import DistributionFunction, StartMixture
 from policyrisk.errors import InvalidInputError, MismatchError
@@ -101,7 +101,7 @@ class StateDifferences:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Readable):
     """Policies in the order of a criterion, the feasible ones first."""
 
     criterion: Criterion
@@ -116,7 +116,7 @@ class Comparison:
         """The name of the policy in the first place."""
         return self.ranking[0].name
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         constrained = any(ranked.assessment.constrained for ranked in self.ranking)
         rows = []
         for ranked in self.ranking:
@@ -126,14 +126,15 @@ class Comparison:
             rows.append([ranked.name, *judged.value.cells, *(feasible if constrained else []), *moments])
         feasibility = ["feasible", "P(feasible)"] if constrained else []
         header = ["", "value", "std error", "interval", *feasibility, "mean", "variance"]
-        lines = [f"{self.criterion} ({self.level:.4g} intervals)", table(header, rows)]
+        blocks: list[str | TextTable] = [
+            f"{self.criterion} ({self.level:.4g} intervals)",
+            TextTable(header, rows),
+        ]
         if self.significance is not None:
-            lines.append(str(self.significance))
+            blocks.append(str(self.significance))
         if self.at is not None:
-            lines.append(str(self.at))
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
-
-    __repr__ = __str__
+            blocks.append(str(self.at))
+        return [*blocks, *(f"note: {note}" for note in self.notes)]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""

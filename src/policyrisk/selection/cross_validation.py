@@ -34,7 +34,7 @@ import numpy as np
 from policyrisk._core.arrays import Floats, Seed, as_count, check_named
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
-from policyrisk._core.text import NONE, number, percent, plural, table
+from policyrisk._core.text import NONE, Readable, TextTable, number, percent, plural
 from policyrisk.distribution import ReturnDistribution
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
 from policyrisk.lstd import LSTDQ
@@ -101,7 +101,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, eq=False)
-class CrossValidation(Ranking):
+class CrossValidation(Ranking, Readable):
     """Estimators in the order of their held-out score, the best first and those that failed last."""
 
     ranking: tuple[Candidate, ...]
@@ -115,12 +115,12 @@ class CrossValidation(Ranking):
         lower, error = number(second.difference, 3), number(second.difference.standard_error, 2)
         return f"{self.best} is preferred to {second.name}: its score is lower by {lower} ± {error}"
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         scored = [c.score for c in self.ranking if c.score is not None]
-        lines = [
+        blocks: list[str | TextTable] = [
             f"Dawid–Sebastiani score of {plural(self.episodes, 'held-out episode')}, "
             f"{plural(self.steps, 'step')}, {self.folds} folds; the smaller the better",
-            table(_HEADER, [candidate.row() for candidate in self.ranking]),
+            TextTable(_HEADER, [candidate.row() for candidate in self.ranking]),
             self.verdict,
         ]
         unvisited = any(s.unvisited for s in scored)
@@ -132,15 +132,13 @@ class CrossValidation(Ranking):
             (len(scored) > 1, "standard errors are over held-out episodes, the fits being given"),
             (astronomic, "a calibration above 1e6 comes from steps where V > 0 is nearly 0"),
         ]
-        lines += [f"note: {note}" for applies, note in notes if applies]
+        blocks += [f"note: {note}" for applies, note in notes if applies]
         reasons: dict[str, list[str]] = {}
         for c in self.ranking:
             if c.score is None:
                 reasons.setdefault(c.reason, []).append(c.name)
-        lines += [f"failed: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
-        return "\n".join(lines)
-
-    __repr__ = __str__
+        blocks += [f"failed: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+        return blocks
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats
-from policyrisk._core.text import NONE, number, percent, plural, table
+from policyrisk._core.text import NONE, Readable, TextTable, number, percent, plural
 from policyrisk.distribution.estimator import ReturnDistribution
 from policyrisk.distribution.function import DistributionFunction
 from policyrisk.distribution.scoring import (
@@ -83,29 +83,27 @@ class DistributionCandidate:
 
 
 @dataclass(frozen=True, eq=False)
-class DistributionChoice(Ranking):
+class DistributionChoice(Ranking, Readable):
     """Estimators of the return's distribution in the order of their held-out CRPS, the best first."""
 
     ranking: tuple[DistributionCandidate, ...]
 
-    def __str__(self) -> str:
-        lines = [
+    def _blocks(self) -> list[str | TextTable]:
+        blocks: list[str | TextTable] = [
             f"CRPS of {plural(self.episodes, 'held-out episode')}, {plural(self.steps, 'step')}, "
             f"{self.folds} folds; the smaller the better",
-            table(_HEADER, [candidate.row() for candidate in self.ranking]),
+            TextTable(_HEADER, [candidate.row() for candidate in self.ranking]),
         ]
         if any(c.score is not None and c.score.unvisited for c in self.ranking):
-            lines.append(
+            blocks.append(
                 "note: in states that a fit did not visit, the distribution of all returns is scored"
             )
         if self.cut_off:
-            lines.append(
+            blocks.append(
                 f"note: {plural(self.cut_off, 'episode')} cut off: completed by the median estimator"
             )
-        lines += [f"failed: {c.name}: {c.reason}" for c in self.ranking if c.score is None]
-        return "\n".join(lines)
-
-    __repr__ = __str__
+        blocks += [f"failed: {c.name}: {c.reason}" for c in self.ranking if c.score is None]
+        return blocks
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""
