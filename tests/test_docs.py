@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
+import policyrisk as pr
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
@@ -124,7 +126,8 @@ def test_blocks_run(page, tmp_path, monkeypatch, capsys):
         elif block.language == "text" and printed is not None:
             check_printed(block.text, printed, where)
         else:
-            assert block.language in ("sh", "text"), f"{where}: a block must be python, pycon, sh or text"
+            others = ("sh", "text", "math", "bibtex")
+            assert block.language in others, f"{where}: a block must be python, pycon, or one of {others}"
         printed = run_shell(block, capsys) if block.language == "sh" and block.run else None
 
 
@@ -333,6 +336,39 @@ def test_names_break_in_tables_only():
     assert hook.on_page_content(html) == (
         "<code>a.b</code><td><code>a.<wbr>b</code> <code>t.<wbr>py::<wbr>x_<wbr>y</code></td>"
     )
+
+
+def test_formulas_become_mathml():
+    """In a table and at the beginning of a line too, and nothing else does."""
+    hook = load_tool("typeset")
+    block = "```math\n\\begin{align*} a &= b \\end{align*}\n```"
+    page = f"| $`x_t`$ | `$` |\n\n$`\\gamma`$ is 1 $ and `$x$`\n\n{block}\n"
+    html = hook.on_page_markdown(page)
+    assert html.count("<math ") == 3
+    assert html.count('display="block"') == 1
+    assert "<span><math" in html.split("\n\n")[1], "which Markdown takes for a part of the line"
+    assert "<msub><mi>x</mi><mi>t</mi></msub>" in html
+    assert '<mtd style="text-align: right"><mi>a</mi></mtd>' in html
+    assert "is 1 $ and `$x$`" in html
+    assert html.split("\n")[0].count("|") == 3
+
+
+def test_no_formula_of_the_documents_is_left_as_it_was():
+    hook = load_tool("typeset")
+    for page in PAGES:
+        html = hook.on_page_markdown((DOCS / page).read_text())
+        shown = re.sub(r"```.*?```|`[^`]*`", "", html, flags=re.DOTALL)
+        assert not re.search(r"\\\\?[a-zA-Z]{2,}", "".join(re.findall(r"<math.*?</math>", shown))), page
+        assert "$`" not in shown, page
+
+
+def test_what_to_cite_is_this_version():
+    cited = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {pr.__version__}\n" in cited
+    entries = re.search(r"```bibtex\n.*?```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    assert f"version = {{{pr.__version__}}}" in entries
+    assert entries in (DOCS / "index.md").read_text()
+    assert "Policy Evaluation with Variance Related Risk Criteria" in cited
 
 
 def test_contributing_has_a_line_for_every_file():
