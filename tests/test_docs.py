@@ -4,6 +4,7 @@ import ast
 import doctest
 import importlib.util
 import inspect
+import json
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import browser as chromium
 import pytest
 
 import policyrisk as pr
@@ -284,31 +286,50 @@ def load_tool(name):
     return module
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site, and what building it said."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return folder, subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+
+
 @pytest.mark.service
-def test_the_site_builds_without_a_warning(tmp_path):
+def test_the_site_builds_without_a_warning(site):
     """Every link leads somewhere, every page is in the navigation, nothing comes from the network."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mkdocs",
-            "build",
-            "--strict",
-            "--quiet",
-            "--site-dir",
-            str(tmp_path / "site"),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )
+    folder, done = site
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {path.name for path in (tmp_path / "site").glob("*.html")} >= {
-        "index.html",
-        "api.html",
-        "theory.html",
-    }
+    assert {path.name for path in folder.glob("*.html")} >= {"index.html", "api.html", "theory.html"}
+    assert (folder / "theory.html").read_text().count("<math") > 100
+
+
+@pytest.mark.service
+def test_every_page_fits_a_screen_and_a_phone(site, tmp_path):
+    """In a browser: nothing sticks out to the side, no error, and nothing is asked of the network."""
+    if lacking := chromium.missing():
+        pytest.skip(f"not installed: {lacking} (Debian: apt-get install chromium chromium-driver)")
+    pages = sorted(page for page in site[0].glob("*.html") if page.name != "404.html")  # a server's
+    assert len(pages) > 10
+    with chromium.Browser(tmp_path) as browser:
+        browser.post("/url", url="about:blank")
+        browser.logs("performance")  # what the browser's own first page asked for
+        for width, height in ((1440, 900), (390, 844)):
+            browser.on_a_phone(width, height)
+            for page in pages:
+                browser.open(page)
+                wide = browser.run("return document.documentElement.scrollWidth - window.innerWidth")
+                assert wide <= 0, f"{page.name} at {width}"
+            browser.open(site[0] / "theory.html")
+            flat = browser.run(
+                "return [...document.querySelectorAll('math')].filter((one) => one.checkVisibility()"
+                " && one.getBoundingClientRect().height < 5).length"
+            )
+            assert flat == 0, "every formula is drawn"
+        assert [entry["message"] for entry in browser.logs("browser") if entry["level"] == "SEVERE"] == []
+        events = [json.loads(entry["message"])["message"] for entry in browser.logs("performance")]
+    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in asked), asked
 
 
 @pytest.mark.parametrize(
