@@ -69,7 +69,7 @@ def test_the_command_writes_numbers_table_and_figure(tmp_path, capsys):
     told = json.loads((tmp_path / "result.json").read_text())
     assert told["parameters"]["episodes"] == [10, 20, 30]
     assert told["parameters"]["step"] == {"scale": 0.2, "decay": 50.0, "power": 1.0}
-    rows = list(csv.DictReader((tmp_path / "curves.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "curves.csv").read_text().splitlines()))
     assert len(rows) == 2 * 2 * 3
     (row,) = (r for r in rows if (r["estimator"], r["error_of"], r["episodes"]) == ("TD(0)", "mean", "30"))
     assert float(row["median"]) == told["curves"]["TD(0)"]["mean"]["median"][2]

@@ -4,6 +4,7 @@ import ast
 import doctest
 import importlib.util
 import inspect
+import json
 import os
 import re
 import shlex
@@ -13,7 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import browser as chromium
 import pytest
+
+import policyrisk as pr
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -124,7 +128,8 @@ def test_blocks_run(page, tmp_path, monkeypatch, capsys):
         elif block.language == "text" and printed is not None:
             check_printed(block.text, printed, where)
         else:
-            assert block.language in ("sh", "text"), f"{where}: a block must be python, pycon, sh or text"
+            others = ("sh", "text", "math", "bibtex")
+            assert block.language in others, f"{where}: a block must be python, pycon, or one of {others}"
         printed = run_shell(block, capsys) if block.language == "sh" and block.run else None
 
 
@@ -281,31 +286,50 @@ def load_tool(name):
     return module
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site, and what building it said."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return folder, subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+
+
 @pytest.mark.service
-def test_the_site_builds_without_a_warning(tmp_path):
+def test_the_site_builds_without_a_warning(site):
     """Every link leads somewhere, every page is in the navigation, nothing comes from the network."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mkdocs",
-            "build",
-            "--strict",
-            "--quiet",
-            "--site-dir",
-            str(tmp_path / "site"),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )
+    folder, done = site
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {path.name for path in (tmp_path / "site").glob("*.html")} >= {
-        "index.html",
-        "api.html",
-        "theory.html",
-    }
+    assert {path.name for path in folder.glob("*.html")} >= {"index.html", "api.html", "theory.html"}
+    assert (folder / "theory.html").read_text().count("<math") > 100
+
+
+@pytest.mark.service
+def test_every_page_fits_a_screen_and_a_phone(site, tmp_path):
+    """In a browser: nothing sticks out to the side, no error, and nothing is asked of the network."""
+    if lacking := chromium.missing():
+        pytest.skip(f"not installed: {lacking} (Debian: apt-get install chromium chromium-driver)")
+    pages = sorted(page for page in site[0].glob("*.html") if page.name != "404.html")  # a server's
+    assert len(pages) > 10
+    with chromium.Browser(tmp_path) as browser:
+        browser.post("/url", url="about:blank")
+        browser.logs("performance")  # what the browser's own first page asked for
+        for width, height in ((1440, 900), (390, 844)):
+            browser.on_a_phone(width, height)
+            for page in pages:
+                browser.open(page)
+                wide = browser.run("return document.documentElement.scrollWidth - window.innerWidth")
+                assert wide <= 0, f"{page.name} at {width}"
+            browser.open(site[0] / "theory.html")
+            flat = browser.run(
+                "return [...document.querySelectorAll('math')].filter((one) => one.checkVisibility()"
+                " && one.getBoundingClientRect().height < 5).length"
+            )
+            assert flat == 0, "every formula is drawn"
+        assert [entry["message"] for entry in browser.logs("browser") if entry["level"] == "SEVERE"] == []
+        events = [json.loads(entry["message"])["message"] for entry in browser.logs("performance")]
+    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in asked), asked
 
 
 @pytest.mark.parametrize(
@@ -333,6 +357,39 @@ def test_names_break_in_tables_only():
     assert hook.on_page_content(html) == (
         "<code>a.b</code><td><code>a.<wbr>b</code> <code>t.<wbr>py::<wbr>x_<wbr>y</code></td>"
     )
+
+
+def test_formulas_become_mathml():
+    """In a table and at the beginning of a line too, and nothing else does."""
+    hook = load_tool("typeset")
+    block = "```math\n\\begin{align*} a &= b \\end{align*}\n```"
+    page = f"| $`x_t`$ | `$` |\n\n$`\\gamma`$ is 1 $ and `$x$`\n\n{block}\n"
+    html = hook.on_page_markdown(page)
+    assert html.count("<math ") == 3
+    assert html.count('display="block"') == 1
+    assert "<span><math" in html.split("\n\n")[1], "which Markdown takes for a part of the line"
+    assert "<msub><mi>x</mi><mi>t</mi></msub>" in html
+    assert '<mtd style="text-align: right"><mi>a</mi></mtd>' in html
+    assert "is 1 $ and `$x$`" in html
+    assert html.split("\n")[0].count("|") == 3
+
+
+def test_no_formula_of_the_documents_is_left_as_it_was():
+    hook = load_tool("typeset")
+    for page in PAGES:
+        html = hook.on_page_markdown((DOCS / page).read_text())
+        shown = re.sub(r"```.*?```|`[^`]*`", "", html, flags=re.DOTALL)
+        assert not re.search(r"\\\\?[a-zA-Z]{2,}", "".join(re.findall(r"<math.*?</math>", shown))), page
+        assert "$`" not in shown, page
+
+
+def test_what_to_cite_is_this_version():
+    cited = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {pr.__version__}\n" in cited
+    entries = re.search(r"```bibtex\n.*?```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    assert f"version = {{{pr.__version__}}}" in entries
+    assert entries in (DOCS / "index.md").read_text()
+    assert "Policy Evaluation with Variance Related Risk Criteria" in cited
 
 
 def test_contributing_has_a_line_for_every_file():
