@@ -55,6 +55,7 @@ class DistributionFunction:
     transitions: int
     given_up: int  # transitions at the end of cut-off episodes, which led to states that nothing is known of
     passes: int  # over the data, to complete cut-off episodes
+    skipped: tuple[str, ...] = ()  # shards that could not be read
 
     def __post_init__(self) -> None:
         freeze(self)
