@@ -200,7 +200,7 @@ class Spelled:
             },
             {},
         ),
-        ({"features": TABLE}, {"error_bars": False}),
+        ({"features": TABLE, "moments": 4}, {"error_bars": False}),
     ],
 )
 def test_fit_is_the_local_one_with_everything_in_it(settings, options):
@@ -222,6 +222,7 @@ def test_fit_is_the_local_one_with_everything_in_it(settings, options):
     for name in ("mean", "variance", "second_moment", "episodes"):
         truth = getattr(local, name)(x)
         np.testing.assert_allclose(getattr(found, name)(x), truth, rtol=1e-8, atol=1e-9 * np.nanmax(truth))
+    np.testing.assert_allclose(found.moments(x), local.moments(x), rtol=1e-8, atol=1e-6)
     np.testing.assert_allclose(found.returns.variance, local.returns.variance, rtol=1e-12)
     if local.error_bars is None:
         assert found.error_bars is None
@@ -237,6 +238,33 @@ def test_fit_is_the_local_one_with_everything_in_it(settings, options):
     if "bootstrap" in options:
         ours, theirs = found.error_bars.replicates, local.error_bars.replicates
         np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-8 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize(("lam", "max_steps"), [(1.0, None), (1.0, 25), (0.8, None)])
+def test_distributions_are_the_local_ones(lam, max_steps, tmp_path):
+    data, x = walks(4, max_steps=max_steps), np.arange(12)
+    estimator = pr.ReturnDistribution(TABLE, thresholds=20, lam=lam, discount=0.7)
+    local, found = estimator.fit(data), distributed.fit(estimator, data, error_bars=lam == 1.0)
+    counts = ("episodes", "terminated", "transitions", "given_up")
+    assert [getattr(found, name) for name in counts] == [getattr(local, name) for name in counts]
+    np.testing.assert_allclose(found.thresholds, local.thresholds)
+    np.testing.assert_allclose(found.weights, local.weights, rtol=1e-6, atol=1e-7)
+    for of in ("quantile", "cvar"):
+        np.testing.assert_allclose(getattr(found, of)(x, 0.1), getattr(local, of)(x, 0.1), atol=1e-5)
+    if lam < 1:
+        return
+    # Which episodes share a group depends on the shards, and with it how wide an interval is, a little.
+    ours, theirs = (np.diff(each.interval(x, of="mean"), axis=1) for each in (found, local))
+    np.testing.assert_allclose(ours, theirs, rtol=0.5 if found.passes else 0.05)
+    if found.passes:
+        return
+    broken = distributed.Shard("broken", Broken(data[0], tmp_path / "x"))
+    with pytest.warns(errors.SkippedShardsWarning, match="broken"):
+        again = distributed.fit(estimator, [*as_shards(data), broken], on_error="skip", error_bars=False)
+    assert again.skipped == ("broken",)
+    np.testing.assert_allclose(again.weights, found.weights, rtol=1e-6, atol=1e-7)
+    with pytest.raises(errors.InvalidInputError, match="bootstrap must be 0"):
+        distributed.fit(estimator, data, bootstrap=10)
 
 
 def test_what_cut_off_episodes_give_up_goes_across_shards():

@@ -1,5 +1,7 @@
 """Fits that are interrupted again and again end as if they had not been."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ import policyrisk as pr
 from policyrisk._core.records import pack, unpack
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.passes import checkpoint
-from policyrisk.passes.checkpoint import DurableFold, stored_problem
+from policyrisk.passes.checkpoint import Checkpoint, DurableFold, stored_problem
 
 CHAIN = pr.domains.walk(n=8, p=0.7)
 LINE, PARABOLA = (pr.Polynomial(degree, low=[0], high=[7]) for degree in (1, 2))
@@ -76,6 +78,33 @@ def test_a_fit_that_dies_anywhere_goes_on_to_the_same_bits(tmp_path, name, max_s
         except ConnectionAbortedError:
             deaths, resume = deaths + 1, True
     assert deaths > 0
+    for one, other in zip(whole, found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("lam", "max_steps"), [(1.0, None), (1.0, 9), (0.8, None)])
+def test_a_distribution_that_dies_goes_on_to_the_same_bits(tmp_path, lam, max_steps, monkeypatch):
+    calls = count()  # a checkpoint holds what all passes found, here dozens: now and then will do
+    monkeypatch.setattr(
+        Checkpoint, "save_if_due", lambda self, state: None if next(calls) % 11 else self.save(state())
+    )
+    data, path = records(max_steps)[:3], tmp_path / "checkpoint.npz"
+    estimator = pr.ReturnDistribution(TILES, thresholds=10, lam=lam, discount=0.8)
+
+    def fit(source, resume):
+        found = estimator.fit_by(DurableFold(source, path, {"data": "walks"}, resume=resume))
+        return [found.thresholds, found.weights, found.influences]
+
+    whole = fit(data, resume=False)
+    path.unlink()
+    near = estimator.fit(data)
+    assert (near.passes > 0) == (lam < 1 or max_steps is not None)
+    for one, other in zip(whole[:2], (near.thresholds, near.weights), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+    for resume, dies_at in ((False, 4), (True, 3), (True, 30 if near.passes else 2)):
+        with pytest.raises(ConnectionAbortedError):
+            fit(Mortal(data, dies_at), resume)
+    found = fit(data, resume=True)
     for one, other in zip(whole, found, strict=True):
         np.testing.assert_array_equal(one, other)
 

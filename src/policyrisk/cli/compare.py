@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,11 +14,12 @@ from policyrisk.cli.shared import LevelOption, can_draw, finite_number, look_her
 if TYPE_CHECKING:
     from policyrisk._core.arrays import Floats
     from policyrisk.criteria import Criterion
+    from policyrisk.distribution import DistributionFunction
     from policyrisk.evaluation import Evaluation
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 _APART = 5.0  # standard errors between two averages of starts, of many coordinates perhaps
-_EXAMPLES = ("sharpe", "mean-std:1", "mean:variance<=10", "variance:mean>=5")
+_EXAMPLES = ("sharpe", "mean-std:1", "mean:variance<=10", "variance:mean>=5", "quantile:0.05", "cvar:0.05")
 
 
 def compare(
@@ -27,7 +28,8 @@ def compare(
         str,
         typer.Option(
             "--criterion",
-            help="sharpe, mean-std:c, 'mean:variance<=c' or 'variance:mean>=c' (in quotes), c a number.",
+            help="sharpe, mean-std:c, 'mean:variance<=c' or 'variance:mean>=c' (in quotes), c a number; "
+            "quantile:0.05 or cvar:0.05, of evaluations with --quantiles.",
             autocompletion=lambda incomplete: [text for text in _EXAMPLES if text.startswith(incomplete)],
         ),
     ] = "sharpe",
@@ -40,9 +42,11 @@ def compare(
 
     The data must start alike, as those of one task do. Where an evaluation of an older version is among them,
     all are judged by their estimates from the same starts: those of all the evaluations, pooled, up to 10,000
-    of each.
+    of each. So they are by quantile: and cvar:, which need the distributions that `evaluate --quantiles`
+    keeps.
     """
     from policyrisk._core.output import write_figure
+    from policyrisk.criteria import CVaR, Quantile
     from policyrisk.evaluation import Evaluation
     from policyrisk.plotting import plot_mean_std
     from policyrisk.selection import comparison
@@ -55,13 +59,12 @@ def compare(
     look_here()  # for features that are a function
     policies = dict(zip(_titles(evaluations, folders), evaluations, strict=True))
     starts = _pooled_starts(evaluations, folders)
-    own = all(evaluation.risk.completed is not None for evaluation in evaluations)
-    result = comparison.compare(
-        {name: evaluation.risk for name, evaluation in policies.items()},
-        None if own else starts,
-        criterion,
-        level=level,
-    )
+    tails = isinstance(criterion, Quantile | CVaR)
+    own = not tails and all(evaluation.risk.completed is not None for evaluation in evaluations)
+    judged: Any = {name: evaluation.risk for name, evaluation in policies.items()}
+    if tails:
+        judged = _distributions(policies, folders, by)
+    result = comparison.compare(judged, None if own else starts, criterion, level=level)
     if drawn:
         summaries = {ranked.name: ranked.summary for ranked in result.ranking}
         write_figure(plot_mean_std(summaries, criterion=criterion), out)
@@ -69,7 +72,7 @@ def compare(
         name: [advice.title for advice in evaluation.advice if advice.severity in ("serious", "warning")]
         for name, evaluation in policies.items()
     }
-    features = {name: _spelled(evaluation) for name, evaluation in policies.items()}
+    features = {name: _spelled(evaluation, tails) for name, evaluation in policies.items()}
     recorded = sum(evaluation.survey.episodes for evaluation in evaluations)
     apart = _starts_apart(policies) if own else None
     beside = {
@@ -85,7 +88,7 @@ def compare(
         lines += [f"doubt about {name}: {title} (see {folder / 'report.html'})" for title in titles]
     if apart is not None:
         lines.append(f"doubt about the difference: the data do not start alike, {apart}")
-    believed = [r.summary for r in result.ranking if r.summary.completed is None or r.summary.cut_off]
+    believed = tails or any(r.summary.completed is None or r.summary.cut_off for r in result.ranking)
     if believed and len(set(features.values())) > 1:
         each = ", ".join(f"{name} with {spelling}" for name, spelling in features.items())
         lines.append(
@@ -100,12 +103,30 @@ def compare(
     screen.answer(result.to_dict() | beside, "\n".join(lines))
 
 
-def _spelled(evaluation: Evaluation) -> str:
+def _distributions(
+    policies: Mapping[str, Evaluation], folders: Sequence[Path], by: str
+) -> dict[str, DistributionFunction]:
+    """Those that the evaluations keep; an error where one has none."""
+    from policyrisk.errors import NoDistributionError
+
+    found = {}
+    for (name, evaluation), folder in zip(policies.items(), folders, strict=True):
+        if evaluation.distribution is None:
+            raise NoDistributionError(
+                f"--criterion {by} needs the distribution of the return, and the evaluation in {folder} has "
+                "none; evaluate again with --quantiles, or choose a criterion of mean and variance"
+            )
+        found[name] = evaluation.distribution
+    return found
+
+
+def _spelled(evaluation: Evaluation, tails: bool) -> str:
     """The features, spelled alike where they are the same; those of a mixture are told in words."""
     from policyrisk.errors import InvalidInputError
     from policyrisk.evaluation.spelling import Spelling
 
-    told = str(evaluation.notes.get("features"))
+    notes = evaluation.notes["distribution"] if tails else evaluation.notes
+    told = str(notes.get("features"))
     try:
         return str(Spelling.parse(told).normal(evaluation.names))
     except InvalidInputError:
@@ -113,7 +134,7 @@ def _spelled(evaluation: Evaluation) -> str:
 
 
 def _criterion(text: str) -> Criterion:
-    """One of the four criteria, as in ``sharpe`` or ``mean:variance<=10``."""
+    """One of the criteria, as in ``sharpe``, ``mean:variance<=10`` or ``cvar:0.05``."""
     from policyrisk import criteria
     from policyrisk.errors import InvalidInputError
 
@@ -122,6 +143,8 @@ def _criterion(text: str) -> Criterion:
         "mean-std:": criteria.MeanMinusStd,
         "mean:variance<=": criteria.MeanVarianceAtMost,
         "variance:mean>=": criteria.VarianceMeanAtLeast,
+        "quantile:": criteria.Quantile,
+        "cvar:": criteria.CVaR,
     }
     if compact == "sharpe":
         return criteria.Sharpe()
@@ -132,8 +155,8 @@ def _criterion(text: str) -> Criterion:
             except InvalidInputError as error:
                 raise typer.BadParameter(str(error), param_hint="--criterion") from error
     raise typer.BadParameter(
-        f"{text!r} is none of sharpe, mean-std:c, 'mean:variance<=c' and 'variance:mean>=c', c a number; "
-        "write for example mean-std:1",
+        f"{text!r} is none of sharpe, mean-std:c, 'mean:variance<=c', 'variance:mean>=c', quantile:q and "
+        "cvar:q, c and q numbers; write for example mean-std:1",
         param_hint="--criterion",
     )
 

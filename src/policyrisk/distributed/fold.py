@@ -21,13 +21,14 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args, overload
 
 from policyrisk._core.arrays import Seed, check_choice
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import plural
 from policyrisk.distributed import session
 from policyrisk.distributed.shards import Shard, ShardEpisodes, ShardError, as_shards, evenly
+from policyrisk.distribution import DistributionFunction, ReturnDistribution
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError, SkippedShardsWarning
 from policyrisk.lstd import LSTD, LSTDQ
@@ -43,23 +44,46 @@ _ALIKE = 3  # warnings of one kind that are passed on
 OnError = Literal["stop", "skip"]
 
 
+@overload
 def fit(
-    lstd: LSTD | LSTDQ,
+    estimator: LSTD | LSTDQ,
     shards: Any,
     *,
     on_error: OnError = "stop",
     error_bars: bool = True,
     bootstrap: int = 0,
     seed: Seed = None,
-) -> RiskFunction:
-    """``lstd.fit`` of all the shards' episodes; to rounding, what it would give here.
+) -> RiskFunction: ...
+
+
+@overload
+def fit(
+    estimator: ReturnDistribution,
+    shards: Any,
+    *,
+    on_error: OnError = "stop",
+    error_bars: bool = True,
+) -> DistributionFunction: ...
+
+
+def fit(
+    estimator: LSTD | LSTDQ | ReturnDistribution,
+    shards: Any,
+    *,
+    on_error: OnError = "stop",
+    error_bars: bool = True,
+    bootstrap: int = 0,
+    seed: Seed = None,
+) -> RiskFunction | DistributionFunction:
+    """``estimator.fit`` of all the shards' episodes; to rounding, what it would give here.
 
     ``shards`` is a folder of Parquet or CSV files, a list of files, of Trajectories or of streams, what
     :func:`shards` makes of files with other columns, or what :func:`rollout` returned.
 
     A shard that cannot be read is an error that names it, or with ``on_error="skip"`` a
-    :class:`policyrisk.errors.SkippedShardsWarning`; ``risk.provenance.skipped`` has the names. The other
-    options are those of :meth:`policyrisk.LSTD.fit`.
+    :class:`policyrisk.errors.SkippedShardsWarning`; ``risk.provenance.skipped`` has the names, or
+    ``distribution.skipped``. The other options are those of :meth:`policyrisk.LSTD.fit`; of these
+    :class:`policyrisk.ReturnDistribution` has ``error_bars`` alone.
 
     >>> import policyrisk as pr
     >>> chain = pr.domains.walk(n=10, p=0.7)
@@ -70,7 +94,14 @@ def fit(
     """
     with session.cluster():
         fold = ShardFold(as_shards(shards), on_error)
-        risk = lstd.fit_by(fold, error_bars=error_bars, bootstrap=bootstrap, seed=seed)
+        if isinstance(estimator, ReturnDistribution):
+            if bootstrap:
+                raise InvalidInputError(
+                    f"bootstrap must be 0 for a ReturnDistribution, got {bootstrap}; its intervals need none"
+                )
+            found = estimator.fit_by(fold, error_bars=error_bars)
+            return replace(found, skipped=fold.skipped)
+        risk = estimator.fit_by(fold, error_bars=error_bars, bootstrap=bootstrap, seed=seed)
         return replace(risk, provenance=replace(risk.provenance, skipped=fold.skipped))
 
 

@@ -112,7 +112,7 @@ class ReturnDistribution:
             theta = fold(lambda source, part: ReturnSurvey.over(source, part, gamma)).choose(theta)
         grid = Grid(theta, steps=False)
         groups = _group_count(features, theta.size, error_bars)
-        sums = fold(lambda source, _: ThresholdSums.over(source, features, grid, gamma, groups))
+        sums = fold(lambda source, part: ThresholdSums.over(source, part, features, grid, gamma, groups))
         _check(sums, gamma)
         cut, trimmed = Trim(()), fold
         if sums.terminated < sums.episodes:
@@ -124,7 +124,9 @@ class ReturnDistribution:
                     return fold(lambda source, part: work(cut(source), part))
 
                 del sums
-                sums = trimmed(lambda source, _: ThresholdSums.over(source, features, grid, gamma, groups))
+                sums = trimmed(
+                    lambda source, part: ThresholdSums.over(source, part, features, grid, gamma, groups)
+                )
         grid = replace(grid, steps=sums.between == 0)
         solve, gram = _solver(sums)
         own, given, passes = sums.b, np.zeros(1), 0

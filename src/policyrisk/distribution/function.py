@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ class DistributionFunction:
     transitions: int
     given_up: int  # transitions at the end of cut-off episodes, which led to states that nothing is known of
     passes: int  # over the data, to complete cut-off episodes
+    skipped: tuple[str, ...] = ()  # shards that could not be read
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -308,6 +310,15 @@ class StartMixture:
         dof = min(episodes, self.moves.shape[1]) - 1.0
         return Estimate(found, (high - low) / (2 * float(student_quantile(level, dof + 1.0))), low, high, dof)
 
+    def enclosed(self, q: float) -> tuple[float, float]:
+        """The thresholds next to the q-quantile, which lies between them; twice the same where it is one."""
+        grid = self.function.grid
+        j = int((self.curve[0, : grid.theta.size] < q).sum())
+        if grid.steps or not 0 < j < grid.theta.size:
+            j = min(j, grid.theta.size - 1)
+            return float(grid.theta[j]), float(grid.theta[j])
+        return float(grid.theta[j - 1]), float(grid.theta[j])
+
     def summary(
         self, q: Sequence[float], level: float = 0.95, *, below: Sequence[float] = ()
     ) -> DistributionSummary:
@@ -340,6 +351,11 @@ class DistributionSummary(Readable):
     starts: int  # that are averaged over
     unvisited: int  # that were left out
     level: float
+
+    @property
+    def known(self) -> bool:
+        """Whether there are intervals."""
+        return not math.isnan(self.mean.low)
 
     def _blocks(self) -> list[str | TextTable]:
         rows = [("mean", self.mean), ("std", self.std)]

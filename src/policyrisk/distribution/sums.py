@@ -32,6 +32,7 @@ from policyrisk.trajectories import Source, Trajectories, batches, pieces
 
 _PIECE = 1 << 17  # transitions whose features are looked at together
 _ROOM = 1 << 23  # numbers that curves at states may take
+_GOLDEN = 0.6180339887498949  # whose multiples fill the unit interval evenly
 
 
 @record
@@ -51,9 +52,9 @@ class ThresholdSums:
 
     @classmethod
     def over(
-        cls, source: Source, features: Features, grid: Grid, discount: float, groups: int
+        cls, source: Source, part: int, features: Features, grid: Grid, discount: float, groups: int
     ) -> ThresholdSums:
-        """Of one part of the data; episode k is in group k mod groups."""
+        """Of one part of the data; see :func:`groups_of` for the groups."""
         size, m = features.size, grid.theta.size
         b, visits, behind = np.zeros((groups, size, m + 3)), np.zeros(size), np.zeros(size)
         group_episodes = np.zeros(groups)
@@ -62,7 +63,9 @@ class ThresholdSums:
         seen = np.full(size, -1, dtype=np.int64)
         for data in all_pieces(source):
             rows = RowEntries.of(features, data.states[data.visited_rows])
+            own = groups_of(part, episodes, len(data), groups)
             number = np.repeat(np.arange(episodes, episodes + len(data)), data.lengths)
+            group = np.repeat(own, data.lengths)
             B = data.returns_to_go(discount)
             place = np.searchsorted(grid.theta, B - grid.tol)
             on = np.abs(grid.theta[np.minimum(place, m - 1)] - B) <= grid.tol
@@ -70,11 +73,10 @@ class ThresholdSums:
             between += int(np.count_nonzero(ended & ~on))
             extra = np.column_stack([np.maximum(grid.theta[0] - B, 0.0), B, B * B])
             place = np.where(ended, place, -1)
-            given = rows.ptr, rows.idx, rows.val, number, number % groups, place, extra, seen
+            given = rows.ptr, rows.idx, rows.val, number, group, place, extra, seen
             _kernels.sort_in(*given, b, visits, behind)
-            gram = gram + rows.gram(number % groups, groups)
-            numbers = np.arange(episodes, episodes + len(data))
-            group_episodes += np.bincount(numbers % groups, minlength=groups)
+            gram = gram + rows.gram(group, groups)
+            group_episodes += np.bincount(own, minlength=groups)
             episodes, terminated = episodes + len(data), terminated + int(data.terminated.sum())
             transitions += data.transitions
         np.cumsum(b[:, :, :m], axis=2, out=b[:, :, :m])
@@ -109,7 +111,8 @@ class Bootstrap:
         episodes = 0
         for data in all_pieces(source, max(_ROOM // self.weights[:, 0].size, 1)):
             some = np.arange(len(data)) if self.lam < 1.0 else np.flatnonzero(~data.terminated)
-            group, episodes = (episodes + some) % self.groups, episodes + len(data)
+            group = groups_of(part, episodes, len(data), self.groups)[some]
+            episodes += len(data)
             if not some.size:
                 continue
             data = data[some]
@@ -174,6 +177,17 @@ class RowEntries:
         row = np.repeat(group, np.diff(self.ptr))
         spread = sp.csr_array((self.val, row * size + self.idx, self.ptr), shape=(len(group), groups * size))
         return sp.csr_array(spread.T @ self.phi)
+
+
+def groups_of(part: int, first: int, count: int, groups: int) -> Ints:
+    """The groups of episodes first, …, first + count − 1 of a part, (count,): one after the other.
+
+    Parts begin apart, so that many small ones fill all groups.
+
+    >>> groups_of(0, 998, 4, 1000), groups_of(1, 0, 2, 1000)
+    (array([998, 999,   0,   1]), array([618, 619]))
+    """
+    return (int(groups * ((part * _GOLDEN) % 1.0)) + np.arange(first, first + count)) % groups
 
 
 def all_pieces(source: Source, most: int = _PIECE) -> Iterator[Trajectories]:

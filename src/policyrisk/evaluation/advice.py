@@ -4,7 +4,8 @@ Each check looks at one way in which the numbers can mislead. It either finds no
 :class:`Advice`: how serious it is, what was seen in numbers, and what to do (options of the command line
 first, those of the library beside them). What the features and the fit say is in
 :mod:`policyrisk.evaluation.fit_findings`, what the data say in :mod:`policyrisk.evaluation.data_findings`,
-and what a log does not say about another policy in :mod:`policyrisk.evaluation.target_findings`.
+what a log does not say about another policy in :mod:`policyrisk.evaluation.target_findings`, and what
+stands against quantiles in :mod:`policyrisk.evaluation.tail_findings`.
 
 A check that could not be made is not called made.
 """
@@ -16,7 +17,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from policyrisk.errors import PolicyRiskWarning
-from policyrisk.evaluation import data_findings, fit_findings, target_findings
+from policyrisk.evaluation import data_findings, fit_findings, tail_findings, target_findings
 from policyrisk.evaluation.finding import SEVERITIES, Advice
 from policyrisk.risk import FEW_EPISODES
 
@@ -40,7 +41,7 @@ def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
     with warnings.catch_warnings():
         # What they would say is said here, with the remedy.
         warnings.simplefilter("ignore", PolicyRiskWarning)
-        checks = *fit_findings.CHECKS, *data_findings.CHECKS, *target_findings.CHECKS
+        checks = *fit_findings.CHECKS, *data_findings.CHECKS, *target_findings.CHECKS, *tail_findings.CHECKS
         found = [advice for check in checks for advice in check(evaluation)]
     if all(advice.severity == "note" for advice in found):
         found.append(_all_well(evaluation))
@@ -87,6 +88,8 @@ def _all_well(evaluation: Evaluation) -> Advice:
         del made["the agreement with the returns"]
         beside = target_findings.doubly_robust(evaluation) is not None
         made["the agreement with the doubly robust figures"] = beside
+    if "distribution" in evaluation.notes:
+        made["the tails and thresholds of the distribution"] = evaluation.distribution is not None
     *checked, last = (name for name, was in made.items() if was)
     skipped = [name for name, was in made.items() if not was]
     said = f" Not checked: {', '.join(skipped)}." if skipped else ""

@@ -3,8 +3,10 @@
 The folder has two files that belong together, each with a format version and a checksum:
 
     risk.npz      the RiskFunction, as ``RiskFunction.save`` writes it
-    survey.npz    the survey of the data, the names, the level, notes on how it came about, and the digest of
-                  the risk.npz beside it
+    survey.npz    the survey of the data, the names, the level, notes on how it came about, and the digests of
+                  the files beside it
+
+and where quantiles were asked for a third, ``distribution.npz``, by ``DistributionFunction.save``.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from policyrisk._core.imports import is_installed
 from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
+from policyrisk.distribution import DistributionFunction
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation.advice import Advice, advise, trust
 from policyrisk.features import Features
@@ -44,9 +47,7 @@ from policyrisk.trajectories import Source, coordinates_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from policyrisk.distribution import DistributionFunction
-
-RISK, SURVEY = "risk.npz", "survey.npz"
+RISK, SURVEY, DISTRIBUTION = "risk.npz", "survey.npz", "distribution.npz"
 FEW_COORDINATES = 2  # up to which they are mapped in their own order
 _POINTS = 10_000  # of the box, to tell how much of it the data speak of
 _PERMUTED = 1_000  # visited states that influence is measured at
@@ -75,7 +76,7 @@ class Evaluation(Readable):
     names: tuple[str, ...]  # of the state's coordinates
     risk: RiskFunction
     survey: Survey
-    # Where quantiles were asked for; it is not saved.
+    # Where quantiles were asked for.
     distribution: DistributionFunction | None = field(default=None, kw_only=True)
     level: float = 0.95  # of the intervals
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain values: settings, counts, the choice
@@ -364,6 +365,7 @@ class Evaluation(Readable):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``risk.npz`` and ``survey.npz`` into the folder, which is made where it is missing.
 
+        And ``distribution.npz`` where quantiles were asked for; one of an earlier evaluation goes.
         That is what :func:`Evaluation.load`, ``policyrisk query`` and ``policyrisk compare`` read;
         ``policyrisk evaluate`` puts maps, the report and ``summary.json`` beside them.
         """
@@ -373,7 +375,12 @@ class Evaluation(Readable):
         values = {of: getattr(self, of) for of in ("name", "names", "survey", "level", "notes", "check")}
         if self.target is not None and isinstance(self.target.policy, PolicyFunction):
             values["told"] = self.advice  # which it takes the function to find out
+        if self.distribution is not None:
+            self.distribution.save(place / DISTRIBUTION)
+            values["distribution"] = _digest(place / DISTRIBUTION)
         records.save(place / SURVEY, "Survey", {**values, "risk": _digest(place / RISK)})
+        if self.distribution is None:
+            (place / DISTRIBUTION).unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], target: Any = None, module: Any = None) -> Evaluation:
@@ -396,10 +403,15 @@ class Evaluation(Readable):
                 )
         values = records.load(place / SURVEY, "Survey", dict, _from_format_1)
         risk = RiskFunction.load(place / RISK, policy=target, module=module)
-        if values.pop("risk") != _digest(place / RISK):
-            raise MismatchError(
-                f"{RISK} and {SURVEY} in {place} must be of the same evaluation, and are not; evaluate again"
-            )
+        digests = {RISK: values.pop("risk"), DISTRIBUTION: values.pop("distribution", None)}
+        for name, digest in digests.items():
+            if digest is not None and (not (place / name).is_file() or digest != _digest(place / name)):
+                raise MismatchError(
+                    f"{name} and {SURVEY} in {place} must be of the same evaluation, and are not; evaluate "
+                    "again"
+                )
+        if digests[DISTRIBUTION] is not None:
+            values["distribution"] = DistributionFunction.load(place / DISTRIBUTION, module)
         return cls(risk=risk, **values)
 
 

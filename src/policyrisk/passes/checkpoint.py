@@ -158,6 +158,7 @@ class DurableFold:
                     self.checkpoint.save_if_due(lambda: self._state)
         if self._state[2] == 0:
             raise InvalidInputError("data must hold at least one episode, got none; record some")
-        self._state = [*finished, total], None, 0
+        kept = None if self.checkpoint.path is None else total
+        self._state = [*finished, kept], None, 0
         result: Sum = total
         return result

@@ -226,6 +226,14 @@ def _compare_tails(
         for r in ranking
         if r.summary.unvisited
     ]
+    for name, mixture in mixtures.items():
+        low, high = mixture.enclosed(criterion.q)
+        judged = mixture.estimate("quantile", q=criterion.q, level=level)
+        if high - low > judged.high - judged.low:
+            notes.append(
+                f"{name}: the thresholds at the {percent(criterion.q)} quantile are {number(high - low, 3)} "
+                "apart, further than its interval is wide; fit it with more thresholds"
+            )
     if any(mixture.moves is None for mixture in mixtures.values()):
         notes.append(
             "without error bars there are no intervals and no probabilities; error_bars=True gives them"
