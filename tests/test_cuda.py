@@ -25,10 +25,23 @@ def domains():
     yield Pinball("simple"), pinball_policy("simple")
     yield Pinball("medium", actions=5, rewards="original"), UniformPolicy(5)
     yield Portfolio(), UniformPolicy(2)
+    yield Pinball("simple"), soft_pinball()
+    yield Portfolio(), soft_portfolio()
+    yield pr.domains.RewardSoFar(Portfolio()), soft_portfolio()
+
+
+def soft_pinball():
+    shipped = pinball_policy("simple")
+    return pr.SoftmaxPolicy(shipped.features, shipped.actions, 8.0 * shipped.weights)
+
+
+def soft_portfolio():
+    phi = Portfolio().features()
+    return pr.SoftmaxPolicy(phi, 2, np.random.default_rng(0).normal(size=(phi.size, 2)))
 
 
 @needs_gpu
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(6))
 def test_returns_are_those_of_the_cpu(number):
     domain, policy = list(domains())[number]
     starts = domain.sample_starts(3000, seed=1)
@@ -41,7 +54,7 @@ def test_returns_are_those_of_the_cpu(number):
 
 
 @needs_gpu
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(6))
 def test_recorded_episodes_are_those_of_the_cpu(number):
     domain, policy = list(domains())[number]
     starts = domain.sample_starts(500, seed=3)
@@ -70,6 +83,23 @@ def test_monte_carlo_draws_what_it_draws_on_the_cpu():
     np.testing.assert_array_equal(here.episodes, there.episodes)
 
 
+@needs_gpu
+def test_the_actor_critic_learns_on_a_gpu_what_it_learns_on_the_cpu():
+    portfolio = Portfolio()
+    phi = portfolio.features()
+    critic = pr.LSTD(pr.Joint([pr.Polynomial(2, [0], [50], dims=[0]), phi]), variance="direct")
+    search = pr.ActorCritic(
+        pr.SoftmaxPolicy(phi, 2), pr.criteria.MeanMinusVariance(0.2), critic, episodes=300, iterations=4
+    )
+    here, there = (search.fit(portfolio, seed=0, device=device) for device in ("cpu", "cuda"))
+    np.testing.assert_allclose(there.history[0], here.history[0], rtol=0.02)
+    np.testing.assert_allclose(there.policy.weights, here.policy.weights, atol=0.05)
+    with pytest.raises(DeviceError, match="a policy that is not compiled"):
+        pr.ActorCritic(
+            pr.SoftmaxPolicy(pr.Polynomial(1, [0], [50], dims=[0]), 2), search.criterion, critic
+        ).fit(portfolio, device="cuda")
+
+
 def test_what_a_gpu_cannot_run():
     chain = pr.domains.walk(5)
     if GPU:
@@ -87,6 +117,9 @@ def test_without_a_gpu():
         lambda: pinball.rollout(policy, starts, device="cuda"),
         lambda: pinball.returns(policy, starts, device="cuda"),
         lambda: pr.monte_carlo(pinball, policy, starts, episodes=2, device="cuda"),
+        lambda: pr.ActorCritic(
+            soft_portfolio(), pr.criteria.Sharpe(), pr.LSTD(Portfolio().features()), episodes=2, iterations=1
+        ).fit(Portfolio(), device="cuda"),
     ):
         with pytest.raises((DeviceError, MissingPackageError)) as caught:
             ask()

@@ -13,6 +13,8 @@ from policyrisk.control.actor_critic import ActorCriticResult
 from policyrisk.control.before_after import BeforeAfter
 from policyrisk.control.tasks import TimedEnvironment, task
 from policyrisk.criteria import MeanMinusStd, MeanMinusVariance, Sharpe
+from policyrisk.paper import pinball_improved
+from policyrisk.paper.tiles import TileGrid
 
 
 def episodes_of_one_step(returns):
@@ -182,6 +184,41 @@ def test_command_improves_writes_and_goes_on(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "again" / "checkpoint.npz").exists()
 
 
+class Shot(gym.Env):
+    """How far to shoot, in [0, 4]: the return is the distance, less a miss that grows with it."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (1,))
+    action_space = gym.spaces.Box(0.0, 4.0, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        far = float(action[0])
+        assert 0.0 <= far <= 4.0
+        return np.zeros(1, np.float32), far + far * self.np_random.normal(), True, False, {}
+
+
+def test_command_with_continuous_actions(tmp_path, capsys):
+    """mean − c·variance of the shot a is a − c·a², largest at 1/(2c), here 2.5; it begins at 2 ± 2."""
+    gym.register("Shot-v0", Shot, max_episode_steps=1)
+    out = tmp_path / "shot"
+    options = "--criterion mean-variance:0.2 --features tiles:1,dims=time --critic tiles:1,dims=time "
+    options += "--episodes 80 --iterations 30 --step 0.2 --fresh 300 --reward-so-far --seed 0 --json --out "
+    try:
+        assert cli.run(["improve", "Shot-v0", *options.split(), str(out)]) == 0
+    finally:
+        gym.registry.pop("Shot-v0")
+    numbers = json.loads(capsys.readouterr().out)
+    assert numbers["reward_so_far"] is True
+    assert numbers["value"]["difference"]["low"] > 0
+    policy = pr.GaussianPolicy.load(out / "policy.npz")
+    assert 2 + 2 * policy(np.zeros((1, 3))).item() == pytest.approx(2.5, abs=0.6)
+    assert np.exp(policy.log_std.item()) < 0.5  # of half the range: a wild shot risks more
+    assert (out / "after.html").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -192,9 +229,57 @@ def test_command_improves_writes_and_goes_on(tmp_path, capsys, monkeypatch):
         (["pinball", "--criterion", "sharpe", "--features", "poly:1"], 2, "brings its own"),
         (["CartPole-v1", "--criterion", "sharpe", "--features", "auto"], 1, "features must be"),
         (["CartPole-v1", "--criterion", "sharpe", "--critic", "poly"], 1, "poly needs a size"),
+        (["CartPole-v1", "--criterion", "sharpe", "--groups", "poly:1"], 1, "groups must be a TileCoding"),
+        (["CartPole-v1", "--criterion", "sharpe", "--device", "cuda"], 1, 'device must be "cpu" for a Gym'),
+        (["pinball", "--criterion", "sharpe", "--reward-so-far"], 1, "reward_so_far must be False"),
     ],
 )
 def test_wrong_commands_say_what_is_wrong(arguments, code, message, tmp_path, capsys):
     assert cli.run(["improve", *arguments, "--out", str(tmp_path / "out")]) == code
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+# --- pinball with less risk ------------------------------------------------------------------------
+
+
+def test_starts_are_at_rest_in_their_tiles():
+    grid = TileGrid(pr.domains.Maze.named("simple"), 20)
+    tiles = np.repeat(np.arange(len(grid.states)), 7)
+    starts = pinball_improved.starts_in(grid, tiles, np.random.default_rng(0))
+    assert np.array_equal(grid.tile_of(starts), np.flatnonzero(grid.free)[tiles])
+    assert grid.maze.playable(starts[:, :2]).all()
+    assert (starts[:, 2:] == 0).all()
+    assert len(np.unique(starts[:, 0])) == len(starts)
+
+
+def test_reproduce_pinball_improved(tmp_path, capsys):
+    out = tmp_path / "pinball"
+    options = "--tiles 8 --map-episodes 6 --episodes 10 --iterations 2 --fresh 20 --c 0 --json --out"
+    assert cli.run(["reproduce", "pinball-improved", *options.split(), str(out)]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "improved.png",
+        "maps.npz",
+        "policy.npz",
+        "result.json",
+    ]
+    with np.load(out / "maps.npz") as maps:
+        std, mean = (np.sort(maps[f"before_{of}"][np.isfinite(maps["before_std"])]) for of in ("std", "mean"))
+    few = numbers["risky_tiles"]
+    assert few == round(0.1 * len(std))
+    assert numbers["risky_std"] == pytest.approx([std[-few], std[-1]])
+    assert numbers["all_tiles"]["before"]["mean"] == pytest.approx(mean.mean())
+    assert [point["c"] for point in numbers["frontier"]] == [0.0, 1.0]
+    old, new = (numbers["policies"][name]["std"]["value"] for name in ("shipped", "improved"))
+    assert numbers["changes"]["std"]["value"] == pytest.approx(new / old - 1)
+    policy = pr.SoftmaxPolicy.load(out / "policy.npz")
+    assert policy.actions == 4
+
+
+@pytest.mark.slow
+def test_pinball_risks_a_fifth_less_for_no_less_reward():
+    given = pinball_improved.ImprovedParameters(c=(1.0,), map_episodes=200, iterations=16, fresh=300, seed=1)
+    changes = pinball_improved.run(given).changes()
+    assert changes["std"].high < -0.2
+    assert changes["mean"].low > -0.03

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 import policyrisk as pr
 from policyrisk import criteria
 from policyrisk.errors import ImproperPolicyError, InfeasibleConstraintError, InvalidInputError
+from policyrisk.markov.branches import sorted_branches
 
 ALL = [
     criteria.Sharpe(),
@@ -281,6 +282,45 @@ def test_a_process_with_the_reward_so_far_is_the_same_process():
     assert len(set(zip(states.tolist(), sums.tolist(), strict=True))) == seeing.n > 4
     better, blind = (m.improve(criteria.MeanMinusVariance(0.5), s) for m, s in ((seeing, start), (mdp, zeta)))
     assert better.value > blind.value + 5e-4
+
+
+def test_no_policy_that_does_not_see_the_reward_so_far_is_as_good():
+    """Ten bets of 1, won with probability .6; not to bet is free.
+
+    To one that does not see what was earned the rounds are independent, and a round that it bets in with
+    probability p counts .2p − c(p − .04p²), convex in p: the best is always or never to bet,
+    max(0, 10 (.2 − .96c)). Seeing it, one bets until one is ahead.
+    """
+    rounds, c = 10, 0.25
+    parts = []
+    for action in range(2):
+        x = np.arange(rounds)
+        ways = [(1.0, 0.0)] if action == 0 else [(0.6, 1.0), (0.4, -1.0)]
+        columns = [np.tile(x, len(ways)), np.tile(x + 1, len(ways))]
+        columns += [np.repeat([way[i] for way in ways], rounds) for i in range(2)]
+        parts.append(sorted_branches(rounds, *columns))
+    mdp = pr.MDP.from_branches(parts)
+    assert np.allclose(mdp.chain([[0, 1]] * rounds).mean()[0], 2.0)
+    criterion = criteria.MeanMinusVariance(c)
+    blind = mdp.improve(criterion)
+    bound = max(0.0, rounds * (0.2 - 0.96 * c))
+    assert blind.value == pytest.approx(bound, abs=1e-9)
+    seeing, rows, earned = mdp.with_reward_so_far()
+    better = seeing.improve(criterion, restarts=0)
+    assert better.value > bound + 0.25
+    # It is a policy of the bets: simulated from its table it earns what it says.
+    rng = np.random.default_rng(0)
+    table = {(x, round(r)): better.policy[i, 1] for i, (x, r) in enumerate(zip(rows, earned, strict=True))}
+    returns = np.empty(4000)
+    for k in range(len(returns)):
+        total = 0
+        for t in range(rounds):
+            if rng.random() < table[t, total]:
+                total += 1 if rng.random() < 0.6 else -1
+        returns[k] = total
+    assert abs(returns.mean() - better.mean) < 4 * returns.std() / np.sqrt(len(returns))
+    spread = ((returns - returns.mean()) ** 2).std()
+    assert abs(returns.var() - better.variance) < 4 * spread / np.sqrt(len(returns))
 
 
 def test_the_reward_so_far_needs_few_sums_and_no_discount():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from policyrisk.cli.rollout import env_arguments
 from policyrisk.cli.screen import screen
 from policyrisk.cli.shared import can_draw, finite_number, look_here
+
+if TYPE_CHECKING:
+    from policyrisk._core.devices import Device
 
 _RESULT, _CHECKPOINT = "result.json", "checkpoint.npz"
 
@@ -51,11 +54,23 @@ def improve(
             "continuous ones, the standard deviation in units of half their range.",
         ),
     ] = 0.0,
+    reward_so_far: Annotated[
+        bool, typer.Option("--reward-so-far", help="Let the policy see what it has earned, as `earned`.")
+    ] = False,
+    lam: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="The gradient by the critic (0) or by whole returns (1)."),
+    ] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(help="Average the criterion over tiles of the starts, as in tiles:10x10,dims=x+y."),
+    ] = None,
     env_args: Annotated[
         str | None, typer.Option(help="The environment's arguments, as in '{\"gravity\": 9.8}' (JSON).")
     ] = None,
     fresh: Annotated[int, typer.Option(min=2, help="Fresh episodes that both policies are run on.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="The seed of everything random.")] = 0,
+    device: Annotated[str, typer.Option(help="Simulate our domains on cpu, cuda (a GPU), or auto.")] = "cpu",
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the same search where it was killed or stopped.")
     ] = False,
@@ -87,7 +102,7 @@ def improve(
         )
     clock = Clock()
     with clock("prepare"):
-        given = task(env, arguments, max_steps, action_noise)
+        given = task(env, arguments, max_steps, action_noise, reward_so_far)
         if features is not None and given.features is None:
             raise typer.BadParameter(
                 f"the policy of {env} brings its own; leave the option out", param_hint="--features"
@@ -106,6 +121,8 @@ def improve(
             given.episodes if episodes is None else episodes,
             given.iterations if iterations is None else iterations,
             given.step if step is None else step,
+            given.lam if lam is None else lam,
+            None if groups is None else spelled(groups),
         )
     with clock("improve"):
         found = improved(
@@ -116,6 +133,7 @@ def improve(
             max_steps=given.max_steps,
             checkpoint=checkpoint,
             resume=resume,
+            device=cast("Device", device),
         )
     with complete_folder(out, last=_RESULT) as folder:
         found.result.policy.save(folder / "policy.npz")
@@ -142,6 +160,9 @@ def improve(
             "iterations": search.iterations,
             "episodes_of_an_iteration": search.episodes,
             "step": search.step,
+            "lam": search.lam,
+            "groups": groups,
+            "reward_so_far": reward_so_far,
             "features": phi,
             "critic": judged,
             "discount": discount,

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from policyrisk._core.arrays import Floats
+from policyrisk.control.tasks import EARNED
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.coordinates import coordinate_names
 
@@ -16,13 +17,16 @@ from policyrisk.simulation.coordinates import coordinate_names
 class TimedEnv(gym.Wrapper[Floats, Any, Any, Any]):
     """Observations in a row with the step's number behind, noisy actions, and an end after ``steps`` steps.
 
+    With ``reward_so_far`` the sum of the rewards up to there stands behind that.
+
     Discrete actions are 0, …, n − 1; Box actions are in units of half their range, from its middle, and what
     is beyond is clipped.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], steps: int, noise: float) -> None:
+    def __init__(self, env: gym.Env[Any, Any], steps: int, noise: float, reward_so_far: bool = False) -> None:
         super().__init__(env)
         self._steps, self._noise, self._t = steps, noise, 0
+        self._seen, self._earned = reward_so_far, 0.0
         seen, acts = env.observation_space, env.action_space
         if not isinstance(seen, spaces.Box | spaces.Discrete):
             raise InvalidInputError(
@@ -30,16 +34,17 @@ class TimedEnv(gym.Wrapper[Floats, Any, Any, Any]):
                 "gymnasium's FlattenObservation"
             )
         names = coordinate_names(env)
-        if names is not None and "time" not in names:
-            self.state_names = (*names, "time")
+        added = ("time", EARNED) if reward_so_far else ("time",)
+        if names is not None and not set(added) & set(names):
+            self.state_names = (*names, *added)
         low, high = (
             (seen.low.ravel(), seen.high.ravel())
             if isinstance(seen, spaces.Box)
             else ([seen.start], [seen.start + seen.n - 1])
         )
-        self.observation_space = spaces.Box(
-            np.append(low, 0.0).astype(float), np.append(high, steps).astype(float), dtype=np.float64
-        )
+        more = [np.inf] if reward_so_far else []
+        bounds = np.array([[*low, 0.0, *np.negative(more)], [*high, float(steps), *more]])
+        self.observation_space = spaces.Box(*bounds, dtype=np.float64)
         if isinstance(acts, spaces.Discrete):
             if noise > 1:
                 raise InvalidInputError(
@@ -59,7 +64,7 @@ class TimedEnv(gym.Wrapper[Floats, Any, Any, Any]):
     ) -> tuple[Floats, dict[str, Any]]:
         """A new episode, at step 0."""
         seen, told = self.env.reset(seed=seed, options=options)
-        self._t = 0
+        self._t, self._earned = 0, 0.0
         # A stream of its own: the environment's must not depend on how often there was noise.
         if seed is not None:
             self._rng = np.random.default_rng([seed, 1])
@@ -69,10 +74,12 @@ class TimedEnv(gym.Wrapper[Floats, Any, Any, Any]):
         """One step; the last one ends the episode, which is never cut off."""
         seen, reward, ended, cut, told = self.env.step(self._noisy(action))
         self._t += 1
+        self._earned += float(reward)
         return self._row(seen), float(reward), bool(ended or cut or self._t >= self._steps), False, told
 
     def _row(self, seen: Any) -> Floats:
-        return np.append(np.asarray(seen, dtype=np.float64).ravel(), float(self._t))
+        more = [float(self._t), self._earned] if self._seen else [float(self._t)]
+        return np.append(np.asarray(seen, dtype=np.float64).ravel(), more)
 
     def _noisy(self, action: Any) -> Any:
         acts = self.env.action_space

@@ -79,9 +79,9 @@ def frontier(
 
     For an :class:`MDP` the first c is improved (:meth:`MDP.improve`, with the same arguments) from the given
     ``policy``, the others from what was found before; then every c takes the best of all policies found. A
-    simulator needs a ``search``, which is fitted for each c in the same way, from its policy and on; all
-    policies are then compared, and its own beside them, on the same fresh episodes; ``starts`` and ``device``
-    are those of :meth:`ActorCritic.fit`. ``criterion`` may be
+    simulator needs a ``search``, which is fitted in the same way for each c, from its policy and on, up the
+    prices and down again; all policies are then compared, and its own beside them, on the same fresh
+    episodes; ``starts`` and ``device`` are those of :meth:`ActorCritic.fit`. ``criterion`` may be
     :class:`~policyrisk.criteria.MeanMinusVariance` as well.
     :func:`policyrisk.plotting.plot_frontier` draws the record.
 
@@ -134,9 +134,13 @@ def _simulated(
     starts: Starts | None,
     device: Device,
 ) -> Frontier:
-    """Each c from the policy of the one before; all on the same episodes in the end."""
+    """Each c from the policy of the one before, all on the same episodes in the end.
+
+    Up the prices and down again: bold policies are then improved for as long as careful ones.
+    """
     root = np.random.SeedSequence([int(word) for word in keys(seed)])
-    fresh, *seeds = root.spawn(len(prices) + 1)
+    path = [*prices, *prices[-2::-1]]
+    fresh, *seeds = root.spawn(len(path) + 1)
     play = player(simulator, _FRESH * search.episodes, starts, 10_000, device)
 
     def returns_of(policy: Any) -> GroupedReturns:
@@ -146,7 +150,7 @@ def _simulated(
 
     found: list[tuple[Any, GroupedReturns]] = []
     policy: Any = search.policy
-    for price, own in zip(prices, seeds, strict=True):
+    for price, own in zip(path, seeds, strict=True):
         near = replace(search, policy=policy, criterion=criterion(price))
         policy = near.fit(simulator, own, starts=starts, device=device).policy
         found.append((policy, returns_of(policy)))

@@ -19,7 +19,7 @@ from policyrisk.control.actor_critic import Actor, player
 from policyrisk.control.gaussian import GaussianPolicy
 from policyrisk.control.pinball import pinball_policy
 from policyrisk.control.softmax import SoftmaxPolicy
-from policyrisk.domains import Pinball, Portfolio
+from policyrisk.domains import Pinball, Portfolio, RewardSoFar
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Polynomial
 from policyrisk.features.protocol import Features
@@ -31,7 +31,9 @@ _LIMIT = 10_000  # steps of an episode of our domains
 _PILOT = 200  # episodes, for the extent of coordinates without bounds
 _WIDER = 1.5  # than that: a better policy gets farther
 _VAST = 1e6  # no bounds of a coordinate that features could be laid over
-_SHARP = 1.0  # what the shipped pinball policy's action values are multiplied with
+EARNED = "earned"  # the coordinate that holds the reward so far
+_RICH = 72.0  # a reward so far that few portfolios exceed
+_SHARP = 16.0  # what the shipped pinball policy's action values are multiplied with
 
 # cos(πu) is 0 in the middle of a coordinate's range: slopes of the policy are learned apart from its bias, as
 # they would not be on u itself.
@@ -45,7 +47,8 @@ class TimedEnvironment:
     ``max_steps`` is the limit, at most the environment's own. ``action_noise`` disturbs the actions: it is
     the probability that a random one takes the place of a discrete action, or the standard deviation of what
     is added to a continuous one, in units of half its range. Random numbers for it are apart from the
-    environment's.
+    environment's. With ``reward_so_far`` what has been earned is one more coordinate, the last: a policy that
+    sees it can be better than any that does not.
 
     >>> env = TimedEnvironment("CartPole-v1", max_steps=3, action_noise=0.1)()
     >>> _ = env.reset(seed=0)
@@ -59,6 +62,7 @@ class TimedEnvironment:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     max_steps: int | None = None
     action_noise: float = 0.0
+    reward_so_far: bool = False
 
     def __post_init__(self) -> None:
         as_number(self.action_noise, "action_noise", 0.0)
@@ -79,7 +83,7 @@ class TimedEnvironment:
                 f"max_steps must be given for {self.env}, which has no limit of its own, got None; pass "
                 "after how many steps an episode ends"
             )
-        return TimedEnv(made, min(limits), self.action_noise)
+        return TimedEnv(made, min(limits), self.action_noise, self.reward_so_far)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +103,7 @@ class Task:
     start: Callable[[Features | None], Actor]  # the policy to begin with
     pilot: Trajectories  # a few episodes of a first policy
     max_steps: int = _LIMIT
+    lam: float = 0.0  # of the gradient
 
 
 def task(
@@ -106,8 +111,11 @@ def task(
     arguments: Mapping[str, Any] | None = None,
     max_steps: int | None = None,
     action_noise: float = 0.0,
+    reward_so_far: bool = False,
 ) -> Task:
     """The task ``portfolio``, ``pinball``, or a :class:`TimedEnvironment` with this id.
+
+    With ``reward_so_far`` what has been earned is the last coordinate of the state, and the policy sees it.
 
     >>> task("portfolio").names
     ('period', 'rate', 'slot_1', 'slot_2', 'slot_3', 'slot_4')
@@ -118,28 +126,35 @@ def task(
                 f"env_args, max_steps and action_noise must not be given for {name}, got "
                 f"{dict(arguments or {})}, {max_steps} and {action_noise:g}; leave them out"
             )
-        return _portfolio() if name == "portfolio" else _pinball()
-    return _environment(TimedEnvironment(name, dict(arguments or {}), max_steps, action_noise))
+        if name == "pinball" and reward_so_far:
+            raise InvalidInputError(
+                "reward_so_far must be False for pinball, whose policy brings its own features, got True; "
+                "leave it out"
+            )
+        return _portfolio(reward_so_far) if name == "portfolio" else _pinball()
+    return _environment(TimedEnvironment(name, dict(arguments or {}), max_steps, action_noise, reward_so_far))
 
 
-def _portfolio() -> Task:
+def _portfolio(reward_so_far: bool) -> Task:
     portfolio = Portfolio()
+    simulator = RewardSoFar(portfolio) if reward_so_far else portfolio
     slots = tuple(f"slot_{i}" for i in range(1, 5))
-    seen = f"tiles:2,dims={'+'.join(('rate', *slots))}"
-    low, high = np.array([0.0, 1.1, 0.0, 0.0, 0.0, 0.0]), np.array([50.0, 2.0, 1.0, 1.0, 1.0, 1.0])
+    known = "+".join(("rate", *slots))
+    low, high = [0.0, 1.1, 0.0, 0.0, 0.0, 0.0], [50.0, 2.0, 1.0, 1.0, 1.0, 1.0]
     return Task(
         "portfolio",
-        portfolio,
-        ("period", "rate", *slots),
-        low,
-        high,
-        seen,
-        f"poly:2,dims=period/{seen}",
+        simulator,
+        ("period", "rate", *slots, *([EARNED] if reward_so_far else [])),
+        np.array([*low, 0.0] if reward_so_far else low),
+        np.array([*high, _RICH] if reward_so_far else high),
+        f"tiles:10x2x2x2x2x2x24,dims=period+{known}+{EARNED}" if reward_so_far else f"tiles:2,dims={known}",
+        f"poly:2,dims=period/tiles:2,dims={known}",
         1000,
         100,
         0.15,
         lambda phi: SoftmaxPolicy(_given(phi), portfolio.actions),
-        _pilot(portfolio, SoftmaxPolicy(portfolio.features(), portfolio.actions)),
+        _pilot(simulator, SoftmaxPolicy(portfolio.features(), portfolio.actions)),
+        lam=1.0 if reward_so_far else 0.0,
     )
 
 
@@ -153,19 +168,20 @@ def _pinball() -> Task:
         np.array([0.0, 0.0, -1.0, -1.0]),
         np.array([1.0, 1.0, 1.0, 1.0]),
         None,
-        "tiles:16x16,dims=x+y/poly:2,dims=dx+dy",
-        1000,
+        "tiles:24x24,dims=x+y",
+        5000,
         30,
-        0.1,
+        0.2,
         lambda phi: soft,
         _pilot(pinball, soft),
+        lam=1.0,
     )
 
 
 def _environment(make: TimedEnvironment) -> Task:
     env = make()
     space, acts = env.observation_space, env.action_space
-    steps = int(space.high[-1])
+    steps = int(space.high[-2 if make.reward_so_far else -1])
     env.close()
     dim = None if hasattr(acts, "n") else int(acts.shape[0])
 
@@ -177,7 +193,8 @@ def _environment(make: TimedEnvironment) -> Task:
     middle, half = (low + high) / 2, _WIDER * np.maximum((high - low) / 2, 1e-9)
     bounded = (np.abs(space.low) < _VAST) & (np.abs(space.high) < _VAST)
     low, high = np.where(bounded, space.low, middle - half), np.where(bounded, space.high, middle + half)
-    names = coordinate_names(env) or (*(f"state_{i}" for i in range(len(low) - 1)), "time")
+    more = ("time", EARNED) if make.reward_so_far else ("time",)
+    names = coordinate_names(env) or (*(f"state_{i}" for i in range(len(low) - len(more))), *more)
     return Task(make.env, make, names, low, high, FEATURES, CRITIC, 100, 50, 0.3, start, pilot, steps)
 
 

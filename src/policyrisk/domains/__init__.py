@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from policyrisk.domains.pinball import Pinball as Pinball
     from policyrisk.domains.pinball import UniformPolicy as UniformPolicy
     from policyrisk.domains.portfolio import Portfolio as Portfolio
+    from policyrisk.domains.reward_so_far import RewardSoFar as RewardSoFar
 
 _HOMES = {
     "Maze": "policyrisk.domains.pinball",
     "Pinball": "policyrisk.domains.pinball",
     "Portfolio": "policyrisk.domains.portfolio",
+    "RewardSoFar": "policyrisk.domains.reward_so_far",
     "UniformPolicy": "policyrisk.domains.pinball",
     "boyan": "policyrisk.domains.chains",
     "gambler": "policyrisk.domains.chains",

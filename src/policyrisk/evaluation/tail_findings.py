@@ -101,7 +101,7 @@ def _disagreement(evaluation: Evaluation, told: dict[str, Any]) -> Iterator[Advi
             "The distribution disagrees with the returns",
             f"Over the starts its {of} is {number(told[of]['value'], 4)}, that of the returns "
             f"{number(getattr(summary, of), 4)}. Both come from the same episodes: the distribution's "
-            f"features ({told['features']}) are too coarse at the starts, and its quantiles are off there too.",
+            f"features ({told['features']}) are too coarse at the starts, and its quantiles are off too.",
             "Use finer --features (features=), which the distribution then has as well; for the starts alone "
             "the quantiles of the recorded returns will do.",
         )

@@ -86,6 +86,11 @@ def register_domain(table: type, read_kernel: Callable[..., Any], step_kernel: C
     _STEP[table] = step_kernel
 
 
+def domain_kernels(table: type) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The kernels ``read`` and ``step`` of a domain's NamedTuple class."""
+    return _READ[table], _STEP[table]
+
+
 def register_policy(table: type, choose_kernel: Callable[..., Any]) -> None:
     """Give a policy's NamedTuple class its kernel."""
     _check_name(table)
