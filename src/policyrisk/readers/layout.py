@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from policyrisk._core.arrays import as_list
 from policyrisk.errors import InvalidInputError
 
 _OPTIONAL = ("terminated", "truncated", "step")  # a table without a column of that name may have none
@@ -58,7 +59,13 @@ def as_layout(
     propensity: str | None = None,
 ) -> Layout:
     """A layout of a caller's arguments: the state's columns, those in the order of USUAL, the action's."""
-    names = (state,) if isinstance(state, str) else None if state is None else tuple(state)
+    names = (
+        (state,)
+        if isinstance(state, str)
+        else None
+        if state is None
+        else tuple(as_list(state, "state", "names"))
+    )
     if names is not None and (not names or not all(isinstance(name, str) for name in names)):
         raise InvalidInputError(
             f"state must be a column's name or a list of names, got {state!r}; pass for example ['x', 'y']"

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from policyrisk._core.arrays import as_path
 from policyrisk._core.frames import Coordinates
 from policyrisk._core.records import DAMAGE, write_atomically
 from policyrisk.errors import InvalidInputError
@@ -46,7 +47,7 @@ def read_npz(path: str | os.PathLike[str], *, codes: Mapping[str, Sequence[str]]
     Trajectories(1 episodes, 1 terminated, 1 transitions, dim 1)
     >>> folder.cleanup()
     """
-    file = Path(path)
+    file = as_path(path)
     if not file.is_file():
         raise InvalidInputError(f"path must name an npz file, got {file}, which is none")
 
