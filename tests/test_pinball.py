@@ -534,8 +534,8 @@ def test_a_bad_maze_argument_is_named(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"noise": -0.1}, "noise must be in"),
-        ({"rewards": "mine"}, 'rewards must be "paper" or "original"'),
-        ({"actions": 3}, "actions must be 4"),
+        ({"rewards": "mine"}, "rewards must be one of paper, original"),
+        ({"actions": 3}, "actions must be a whole number of at least 4"),
     ],
 )
 def test_bad_settings_are_named(arguments: dict[str, Any], message: str) -> None:

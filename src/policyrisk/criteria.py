@@ -27,7 +27,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from policyrisk._core.arrays import as_number
+from policyrisk._core.arrays import as_number, check_kind
 from policyrisk._core.text import number, percent
 from policyrisk.errors import NoDistributionError
 from policyrisk.risk.estimate import Estimate
@@ -95,7 +95,7 @@ class Sharpe:
 
     def assess(self, summary: Moments) -> Assessment:
         """The ratio; there is no constraint."""
-        return _assessment(summary, summary.sharpe)
+        return _assessment(_checked(summary), summary.sharpe)
 
     def slopes(self, mean: float, variance: float) -> Slopes:
         """m / √v and its derivatives; where v is 0, infinite (0 where m is too) and none."""
@@ -125,7 +125,7 @@ class MeanMinusStd:
 
     def assess(self, summary: Moments) -> Assessment:
         """The penalised mean; there is no constraint."""
-        root = summary.std.value
+        root = _checked(summary).std.value
         value = Estimate(summary.mean_value - self.c * root)
         if root > 0:
             value = summary.delta(value.value, 1.0, -0.5 * self.c / root)
@@ -162,6 +162,7 @@ class MeanMinusVariance:
 
     def assess(self, summary: Moments) -> Assessment:
         """The penalised mean; there is no constraint."""
+        _checked(summary)
         return _assessment(summary, summary.delta(*self.slopes(summary.mean_value, summary.variance_value)))
 
     def slopes(self, mean: float, variance: float) -> Slopes:
@@ -189,7 +190,7 @@ class MeanVarianceAtMost:
 
     def assess(self, summary: Moments) -> Assessment:
         """The mean, and whether the variance is small enough."""
-        slack = summary.delta(*self.slack(summary.mean_value, summary.variance_value))
+        slack = _checked(summary).delta(*self.slack(summary.mean_value, summary.variance_value))
         return _assessment(summary, summary.mean, slack)
 
     def slopes(self, mean: float, variance: float) -> Slopes:
@@ -218,7 +219,7 @@ class VarianceMeanAtLeast:
 
     def assess(self, summary: Moments) -> Assessment:
         """The variance, and whether the mean is large enough."""
-        slack = summary.delta(*self.slack(summary.mean_value, summary.variance_value))
+        slack = _checked(summary).delta(*self.slack(summary.mean_value, summary.variance_value))
         return _assessment(summary, summary.variance, slack, larger_is_better=self.larger_is_better)
 
     def slopes(self, mean: float, variance: float) -> Slopes:
@@ -299,6 +300,11 @@ def tail_of(estimate: Any, criterion: Quantile | CVaR) -> Any:
             "mean and variance alone; fit pr.ReturnDistribution(features) to the data"
         )
     return estimate
+
+
+def _checked(summary: Moments) -> Moments:
+    check_kind(summary, "summary", Moments, "pass risk.summary(starts)")
+    return summary
 
 
 def _as_share(q: Any) -> float:

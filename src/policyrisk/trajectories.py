@@ -29,6 +29,7 @@ from policyrisk._core.arrays import (
     as_array,
     as_count,
     as_floats,
+    as_list,
     as_number,
     name_some,
     readonly,
@@ -72,7 +73,7 @@ class Trajectories:
     def __post_init__(self) -> None:
         rewards = as_floats(self.rewards, "rewards", (None,))
         lengths = _as_lengths(self.lengths)
-        terminated = np.asarray(self.terminated)
+        terminated = as_array(self.terminated, "terminated", f"{lengths.size} booleans, one per episode")
         if terminated.shape != lengths.shape or terminated.dtype != np.bool_:
             raise InvalidInputError(
                 f"terminated must be {lengths.size} booleans, one per episode, got {terminated.dtype} of "
@@ -158,7 +159,7 @@ class Trajectories:
     @classmethod
     def concatenate(cls, parts: Iterable[Trajectories]) -> Trajectories:
         """All episodes of the parts, in order."""
-        records = list(parts)
+        records = as_list(parts, "parts", "Trajectories")
         if not records:
             raise InvalidInputError(
                 "parts must hold at least one Trajectories, got none; pass a list of them"
@@ -204,7 +205,15 @@ class Trajectories:
         if isinstance(index, slice) and index.step in (None, 1):
             first, last, _ = index.indices(len(self))
             return self._span(first, max(first, last))
-        chosen = np.arange(len(self))[index if isinstance(index, slice) else np.asarray(index)]
+        if not isinstance(index, slice):
+            index = as_array(index, "index", "numbers of episodes, or a boolean for each")
+            if index.ndim != 1 or (index.dtype.kind == "f" and index.size):
+                raise InvalidInputError(
+                    f"index must be whole numbers or booleans of shape (n,), got {index.dtype} of shape "
+                    f"{index.shape}; pass for example [0, 3]"
+                )
+            index = index if index.size else index.astype(np.int64)
+        chosen = np.arange(len(self))[index]
         if np.array_equal(chosen, np.arange(len(self))):
             return self
         begin, lengths = self.offsets[chosen], self.lengths[chosen]
@@ -347,17 +356,19 @@ def batches(source: Source) -> Iterator[Trajectories]:
     if isinstance(source, Trajectories):
         yield source
         return
-    if not isinstance(source, Iterable):
+    try:
+        parts = iter(source)
+    except Exception as error:
         raise InvalidInputError(
             f"data must be Trajectories or an iterable of them, got {type(source).__name__}; "
             "build Trajectories(states, rewards, lengths, terminated)"
-        )
+        ) from error
     if is_frame(source):
         raise InvalidInputError(
             f"data must be Trajectories or an iterable of them, got the data frame {type(source).__name__}; "
             "pass Trajectories.from_frame(frame, state=[...])"
         )
-    for batch in source:
+    for batch in parts:
         if not isinstance(batch, Trajectories):
             raise InvalidInputError(
                 f"data must yield Trajectories, got {type(batch).__name__}; "
@@ -510,7 +521,7 @@ def _ranges(first: Ints, lengths: Ints) -> Ints:
 
 
 def _as_lengths(value: object) -> Ints:
-    lengths = np.asarray(value)
+    lengths = as_array(value, "lengths", "whole numbers of shape (episodes,)")
     if lengths.ndim != 1 or not (np.issubdtype(lengths.dtype, np.integer) or lengths.size == 0):
         raise InvalidInputError(
             f"lengths must be whole numbers of shape (episodes,), got {lengths.dtype} of shape "
@@ -526,7 +537,7 @@ def _as_lengths(value: object) -> Ints:
 
 
 def _as_state_rows(value: Sequence[object] | npt.ArrayLike) -> npt.NDArray[Any]:
-    array = np.asarray(value)
+    array = as_array(value, "states", "numbers of shape (n, dim)")
     if array.ndim == 1:
         array = array[:, None]
     if np.issubdtype(array.dtype, np.integer) and array.ndim == 2:
@@ -546,7 +557,7 @@ def _as_actions(value: object, transitions: int) -> npt.NDArray[Any]:
         return as_floats(array, "actions", (None, None))
     if array.dtype.kind == "f":
         whole = array == np.rint(array)  # nan is not, inf is
-        broken = np.flatnonzero(~(whole & (np.abs(array) < 2.0**53)))
+        broken = np.flatnonzero(~(whole & (np.abs(array.astype(np.float64)) < 2.0**53)))
         if broken.size:
             raise InvalidInputError(
                 f"actions of shape ({transitions},) must be whole numbers, got {array[broken[0]]} at index "

@@ -1,9 +1,14 @@
-"""Array aliases, and the checks that turn a caller's value into an array or into one of our errors."""
+"""Array aliases, and the gates for what a caller hands over: arrays, numbers, names, paths, records.
+
+Each gate gives back what it was asked for or raises one of our errors. A caller's object may raise anything
+while it is looked at (PyTorch's tensors do when they need gradients), so gates catch every exception there.
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -31,10 +36,12 @@ def as_array(value: object, name: str, what: str) -> npt.NDArray[Any]:
     try:
         array = np.asarray(value)
         if array.dtype == object:
+            if any(isinstance(entry, str | bytes) for entry in array.flat):
+                raise TypeError("text among the numbers")  # which NumPy would read as numbers where it can
             array = array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
+    except Exception as error:
         raise InvalidInputError(
-            f"{rule}; pass an array or a list of equal-length lists of numbers"
+            f"{rule} ({str(error)[:200]}); pass an array or a list of equal-length lists of numbers"
         ) from error
     if array.dtype.kind not in "biuf":
         raise InvalidInputError(f"{rule} of {array.dtype}; pass an array of real numbers")
@@ -43,7 +50,9 @@ def as_array(value: object, name: str, what: str) -> npt.NDArray[Any]:
 
 def as_floats(value: object, name: str, shape: tuple[int | None, ...]) -> Floats:
     """A finite float64 array of the given shape (None: any length), or an error that names it."""
-    array = as_array(value, name, f"numbers of shape {describe(shape)}").astype(np.float64, copy=False)
+    given = as_array(value, name, f"numbers of shape {describe(shape)}")
+    with np.errstate(over="ignore"):  # of a type with more digits
+        array = given.astype(np.float64, copy=False)
     check_shape(array, name, shape)
     if not np.isfinite(array).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
@@ -51,6 +60,34 @@ def as_floats(value: object, name: str, shape: tuple[int | None, ...]) -> Floats
             f"{name} must be finite, got {array[where]} at index {where}; remove or repair that entry"
         )
     return array
+
+
+def as_whole(value: object, name: str, shape: tuple[int | None, ...]) -> Ints:
+    """An int64 array of the given shape, or an error that names it; booleans and floats are none."""
+    array = as_array(value, name, f"whole numbers of shape {describe(shape)}")
+    if array.dtype.kind not in "iu" and array.size:
+        raise InvalidInputError(f"{name} must be whole numbers, got {array.dtype}; pass an array of ints")
+    check_shape(array, name, shape)
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise InvalidInputError(f"{name} must be below 2**63, got {array.max()}; pass smaller numbers")
+    return array.astype(np.int64)
+
+
+def as_actions(value: object, name: str, n: int, actions: int) -> Ints:
+    """n actions from 0 to actions − 1, one per state."""
+    given = as_array(value, name, f"{n} whole numbers, one per state")
+    if given.shape != (n,) or given.dtype.kind not in "iu":
+        raise InvalidInputError(
+            f"{name} must be {n} whole numbers, one per state, got {given.dtype} of shape {given.shape}; "
+            f"pass an int array of shape ({n},)"
+        )
+    chosen = as_whole(given, name, (n,))
+    wrong = np.flatnonzero((chosen < 0) | (chosen >= actions))
+    if wrong.size:
+        raise InvalidInputError(
+            f"{name} must be in 0, …, {actions - 1}, got {chosen[wrong[0]]} at index {wrong[0]}; correct it"
+        )
+    return chosen
 
 
 def as_distributions(value: object, name: str, shape: tuple[int | None, int | None]) -> Floats:
@@ -84,15 +121,15 @@ def as_states(value: object, name: str = "states") -> Floats:
 
 def as_count(value: Any, name: str, minimum: int = 0, maximum: int = 2**31 - 1) -> int:
     """A whole number from ``minimum`` to ``maximum``."""
-    rule = f"{name} must be a whole number of at least {minimum}, got {value!r}"
+    rule = f"{name} must be a whole number of at least {minimum}, got {shown(value)}"
     try:
         number = operator.index(value)
-    except TypeError as error:
+    except Exception as error:
         raise InvalidInputError(f"{rule}; pass an int") from error
     if isinstance(value, bool) or number < minimum:
         raise InvalidInputError(f"{rule}; pass a larger int")
     if number > maximum:
-        raise InvalidInputError(f"{name} must be at most {maximum}, got {value!r}; pass a smaller int")
+        raise InvalidInputError(f"{name} must be at most {maximum}, got {shown(value)}; pass a smaller int")
     return number
 
 
@@ -107,14 +144,61 @@ def as_number(
 ) -> float:
     """A finite number in [low, high], or in (low, high] with ``open_low``."""
     try:
-        number = np.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError):
+        none = isinstance(value, str | bytes | np.ma.MaskedArray) or np.iscomplexobj(value) or np.ndim(value)
+        number = np.nan if none else float(value)
+    except Exception:
         number = np.nan
     inside = (low < number if open_low else low <= number) and number <= high
     if not (inside and np.isfinite(number)):
         rule = f"{'(' if open_low else '['}{low:g}, {high:g}{']' if np.isfinite(high) else ')'}"
-        raise InvalidInputError(f"{name} must be in {rule}, got {value!r}; {remedy}")
+        raise InvalidInputError(f"{name} must be in {rule}, got {shown(value)}; {remedy}")
     return number
+
+
+def as_flag(value: object, name: str) -> bool:
+    """True or False, or 1 or 0."""
+    if not isinstance(value, bool | int | np.bool_) or value not in (0, 1):
+        raise InvalidInputError(f"{name} must be True or False, got {shown(value)}; pass one of them")
+    return bool(value)
+
+
+def as_list(value: Any, name: str, what: str) -> list[Any]:
+    """The items of an iterable that is no text; ``what`` says what they should be."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError("text")
+        items = iter(value)
+    except Exception as error:
+        raise InvalidInputError(f"{name} must be {what}, got {shown(value)}; pass a list of them") from error
+    return list(items)
+
+
+def as_path(value: object, name: str = "path") -> Path:
+    """A path that the system can look up, whether or not anything is there."""
+    try:
+        path = Path(value)  # type: ignore[arg-type]
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except Exception as error:
+        reason = getattr(error, "strerror", None) or str(error)[:200]
+        raise InvalidInputError(
+            f"{name} must be that of a file or a folder, got {shown(value)} ({reason}); pass a text or a Path"
+        ) from error
+    return path
+
+
+def check_kind(value: object, name: str, kind: Any, remedy: str) -> None:
+    """Raise unless ``value`` is of a class, or of one of several; ``remedy`` says how to come by one."""
+    if not isinstance(value, kind):
+        names = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
+        raise InvalidInputError(f"{name} must be a {names}, got {type(value).__name__}; {remedy}")
+
+
+def check_callable(value: object, name: str, what: str) -> None:
+    """Raise unless ``value`` can be called; ``what`` says what the call should do."""
+    if not callable(value):
+        raise InvalidInputError(f"{name} must be {what}, got {shown(value)}; pass a function")
 
 
 def check_named(value: object, name: str, what: str, example: str) -> None:
@@ -128,8 +212,17 @@ def check_named(value: object, name: str, what: str, example: str) -> None:
 
 def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
     """Raise unless ``value`` is one of the choices."""
-    if value not in choices:
-        raise InvalidInputError(f"{name} must be one of {', '.join(choices)}, got {value!r}; choose one")
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidInputError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}; choose one")
+
+
+def shown(value: object) -> str:
+    """A caller's value in a message: its repr, shortened; its class where it has none."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 120 else f"{text[:119]}…"
 
 
 def is_sparse(value: object) -> TypeGuard[sp.csr_array[Any, tuple[int, int]]]:
@@ -143,12 +236,19 @@ def as_csr(value: Any, name: str) -> sp.csr_array[Any, tuple[int, int]]:
     The arrays are always our own: SciPy sorts and sums in place, and the caller's index arrays would be
     changed under the caller's data.
     """
-    if value.dtype.kind not in "biuf":
+    if value.dtype.kind not in "biuf" or value.ndim != 2:
         raise InvalidInputError(
-            f"{name}'s entries must be real numbers, got {value.dtype}; pass a matrix of real numbers"
+            f"{name}'s entries must be real numbers in two dimensions, got {value.dtype} of shape "
+            f"{value.shape}; pass a matrix of real numbers"
         )
-    # To float64 first, so that the sum of repeated entries cannot overflow a small type.
-    matrix = sp.csr_array(value.astype(np.float64, copy=False), copy=True)
+    try:
+        # To float64 first, so that the sum of repeated entries cannot overflow a small type.
+        matrix = sp.csr_array(value.astype(np.float64, copy=False), copy=True)
+        matrix.check_format(full_check=True)
+    except Exception as error:
+        raise InvalidInputError(
+            f"{name} must be a whole sparse matrix, got one whose parts do not fit ({error}); make it again"
+        ) from error
     matrix.sum_duplicates()
     as_floats(matrix.data, f"{name}'s entries", (None,))
     return matrix

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from policyrisk._core.arrays import Floats, Ints, Seed
+from policyrisk._core.arrays import Floats, Ints, Seed, shown
 from policyrisk.errors import InvalidInputError
 
 # Numba turns a uint64 that meets a signed integer into a float, so every constant is a uint64.
@@ -75,12 +75,12 @@ def _whole(seed: Any) -> int | None:
         return None
     try:
         number = -1 if isinstance(seed, bool) else operator.index(seed)
-    except TypeError:
+    except Exception:
         number = -1
     if number < 0:
         raise InvalidInputError(
             "seed must be None, an int of at least 0, a numpy SeedSequence or a numpy Generator, "
-            f"got {seed!r}; pass for example seed=0, or seed=None for fresh randomness"
+            f"got {shown(seed)}; pass for example seed=0, or seed=None for fresh randomness"
         )
     return number
 

@@ -29,15 +29,14 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import IO, Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import from_triangle, is_sparse, is_symmetric, lower_triangle
-from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk._core.arrays import as_path, from_triangle, is_sparse, is_symmetric, lower_triangle
+from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
 
 FORMAT = 2
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, for anybody or for this user or file
@@ -205,7 +204,7 @@ def _below(at: str, name: object) -> str:
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
     """Call ``write`` on a temporary file beside ``path`` and rename it to ``path`` once it is complete."""
-    target = Path(path)
+    target = as_path(path)
     if target.is_dir():
         raise InvalidInputError(f"path must be a file, got the folder {target}; name a file in it")
     part = target.parent / f".{target.name}.{secrets.token_hex(6)}.part"
@@ -232,7 +231,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], 
 def _read(path: str | os.PathLike[str], kind: str) -> tuple[Header, Arrays]:
     """The header, with its kind and its format, and the arrays of an intact file."""
     try:
-        with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
+        with as_path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             columns = {name: file[name] for name in file.files}
         checksum = columns.pop(_CHECKSUM).tobytes()
         intact = checksum == _digest(columns)
@@ -242,6 +241,8 @@ def _read(path: str | os.PathLike[str], kind: str) -> tuple[Header, Arrays]:
         raise InvalidInputError(
             f"path must name a file, got {path}, which does not exist; check it"
         ) from error
+    except PolicyRiskError:
+        raise
     except DAMAGE as error:
         raise InvalidInputError(
             f"path must be a {kind} file of policyrisk, got {path}, which is none or is damaged "

@@ -44,7 +44,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Ints, Seed, as_count, as_number, freeze
+from policyrisk._core.arrays import Floats, Ints, Seed, as_count, as_flag, as_number, freeze
 from policyrisk._core.devices import Device
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
@@ -187,7 +187,7 @@ class ActorCritic:
         """
         play = player(simulator, self.episodes, starts, as_count(max_steps, "max_steps", 1), device)
         file = Checkpoint(_WORK, checkpoint, self._problem(simulator, max_steps))
-        state = self._begun(file, seed, resume)
+        state = self._begun(file, seed, as_flag(resume, "resume"))
         with ProgressBar("improving", self.iterations) as bar:
             bar.advance(len(state["history"]))
             with file.saved_on_interrupt(lambda: state, lambda: f"{len(state['history'])} iterations"):

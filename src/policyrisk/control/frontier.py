@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Seed, as_floats, readonly
+from policyrisk._core.arrays import Seed, as_floats, check_callable, readonly
 from policyrisk._core.devices import Device
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
@@ -94,6 +94,7 @@ def frontier(
     1                  3       0      3
     given policy  3.3333   1.291
     """
+    check_callable(criterion, "criterion", "a class of criteria such as MeanMinusStd")
     prices = np.unique(as_floats(c, "c", (None,))).tolist()
     if not prices:
         raise InvalidInputError("c must hold at least one number, got none; pass for example [0, 0.5, 1]")

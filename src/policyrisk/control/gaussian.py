@@ -72,15 +72,20 @@ class GaussianPolicy:
 
     def with_parameters(self, parameters: Floats) -> GaussianPolicy:
         """The policy with other weights and log σ, given in one row."""
-        weights, log_std = np.split(parameters, [self.weights.size])
+        size = self.weights.size
+        weights, log_std = np.split(as_floats(parameters, "parameters", (size + self.dim,)), [size])
         return GaussianPolicy(self.features, self.dim, weights.reshape(self.weights.shape), log_std)
 
     def score(self, states: npt.ArrayLike, actions: Floats, factors: Floats) -> Floats:
         """Σ_t factors_t ∇log π(a_t|x_t) over n states and actions, as the parameters are laid out."""
-        phi = self.features(as_states(states))
+        x = as_states(states)
+        phi = self.features(x)
+        actions = as_floats(actions, "actions", (len(x), self.dim))
+        factors = as_floats(factors, "factors", (len(x),))
         z = (actions - phi @ self.weights) / np.exp(self.log_std)
         by_weights = phi.T @ (factors[:, None] * z / np.exp(self.log_std))
-        return np.concatenate([np.ravel(by_weights), factors @ (z**2 - 1.0)])
+        with np.errstate(over="ignore"):
+            return np.concatenate([np.ravel(by_weights), factors @ (z**2 - 1.0)])
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the policy to an npz file: its features, which need a ``spec()``, weights and log σ."""

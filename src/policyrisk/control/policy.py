@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core import records
-from policyrisk._core.arrays import Floats, Ints, as_floats, readonly
+from policyrisk._core.arrays import Floats, Ints, as_floats, check_kind, readonly
 from policyrisk._core.records import Arrays, Header
 from policyrisk.control._greedy_kernels import COORDINATES, GreedyTable
 from policyrisk.errors import InvalidInputError
@@ -46,6 +46,7 @@ class GreedyPolicy:
         self.weights = readonly(np.array(as_floats(weights, "weights", (features.size, None)), order="C"))
         if self.actions == 0:
             raise InvalidInputError("weights must have a column per action, got none; pass at least one")
+        check_kind({} if origin is None else origin, "origin", Mapping, "pass what the policy came from")
         self.origin = dict(origin or {})
 
     def __repr__(self) -> str:

@@ -23,7 +23,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count, as_floats, as_number, readonly
+from policyrisk._core.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    Seed,
+    as_array,
+    as_count,
+    as_floats,
+    as_number,
+    check_callable,
+    readonly,
+)
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import generator, keys
 from policyrisk._core.text import Readable, TextTable, number
@@ -55,7 +66,13 @@ class Falling:
 
     def __call__(self, k: Ints, n: int) -> Floats:
         """The values in the episodes k of n."""
-        values: Floats = self.first * (self.last / self.first) ** (k / n)
+        count = as_count(n, "n", 1)
+        share = as_array(k, "k", "numbers of episodes") / count
+        if not ((share >= 0) & (share <= 1)).all():
+            raise InvalidInputError(
+                f"k must be numbers of episodes from 0 to n={count}, got others; count them"
+            )
+        values: Floats = self.first * (self.last / self.first) ** share
         return values
 
 
@@ -294,6 +311,7 @@ class _Learner:
 def starts_of(domain: Any, starts: Starts | None) -> Starts:
     """The given function of start states, or the domain's own."""
     if starts is not None:
+        check_callable(starts, "starts", "a function from n and a numpy Generator to states (n, dim)")
         return starts
     if not hasattr(domain, "sample_starts"):
         raise InvalidInputError(

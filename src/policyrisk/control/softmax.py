@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.special import softmax
 
 from policyrisk._core import records
-from policyrisk._core.arrays import Floats, Ints, as_count, as_floats, as_states, readonly
+from policyrisk._core.arrays import Floats, Ints, as_actions, as_count, as_floats, as_states, readonly
 from policyrisk.control._greedy_kernels import COORDINATES
 from policyrisk.control._softmax_kernels import SoftmaxGrid, SoftmaxTiles
 from policyrisk.control.policy import MOST, grid_table
@@ -70,11 +70,14 @@ class SoftmaxPolicy:
 
     def with_parameters(self, parameters: Floats) -> SoftmaxPolicy:
         """The policy with other weights, given in one row."""
-        return SoftmaxPolicy(self.features, self.actions, parameters.reshape(self.weights.shape))
+        given = as_floats(parameters, "parameters", (self.weights.size,))
+        return SoftmaxPolicy(self.features, self.actions, given.reshape(self.weights.shape))
 
     def score(self, states: npt.ArrayLike, actions: Ints, factors: Floats) -> Floats:
         """Σ_t factors_t ∇log π(a_t|x_t) over n states and actions, as the parameters are laid out."""
         rows = as_states(states)
+        actions = as_actions(actions, "actions", len(rows), self.actions)
+        factors = as_floats(factors, "factors", (len(rows),))
         total = np.zeros(self.weights.shape)
         for first in range(0, len(rows), _ROWS):
             part = slice(first, first + _ROWS)

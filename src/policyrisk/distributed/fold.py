@@ -230,7 +230,7 @@ def _take_part(work: Any, shards: dict[int, Shard], number: int, may_skip: bool)
 
 def _tree(parts: Sequence[tuple[Any, ...]], done: Callable[[int, PartReport], None]) -> Any:
     """A reference to the sum of ``_take_part(*part)`` over the parts; ``done`` hears of each."""
-    ray, leaf, add = session.load(), session.task(_take_part, returns=2), session.task(operator.add)
+    leaf, add = session.task(_take_part, returns=2), session.task(operator.add)
     sizes = [len(parts)]  # of the levels
     while sizes[-1] > 1:
         sizes.append((sizes[-1] + 1) // 2)
@@ -243,7 +243,7 @@ def _tree(parts: Sequence[tuple[Any, ...]], done: Callable[[int, PartReport], No
             number, part = waiting.popleft()
             found, report = leaf.remote(*part)
             running[report] = (0, number, found)
-        (over, *_), _ = ray.wait(list(running), num_returns=1, fetch_local=False)
+        over = session.first_done(running, fetch_local=False)
         level, place, found = running.pop(over)
         if level == 0:
             done(place, session.get(over, f"part {place} of the shards"))

@@ -7,7 +7,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +20,10 @@ from policyrisk._core.threads import single_threaded
 from policyrisk.errors import InvalidInputError, PolicyRiskError, WorkerError
 
 _PATIENCE = 10.0  # seconds for a cluster to answer
+# Of a cluster that does not answer any more before it is given up. Ray would end this process after 60, with
+# nothing saved and no error raised.
+LOST_AFTER = 30.0
+_LOOK = 2.0  # seconds between two looks at whether it answers
 RETRIES = 5  # times that a task is begun again after its worker or machine died
 
 
@@ -131,11 +136,48 @@ def put(thing: object, what: str) -> Any:
         ) from error
 
 
+def first_done(references: Iterable[Any], *, fetch_local: bool = True) -> Any:
+    """The reference of a task that is over."""
+    waited_for, silence = list(references), Silence()
+    while True:
+        over, _ = load().wait(waited_for, num_returns=1, timeout=_LOOK, fetch_local=fetch_local)
+        if over:
+            return over[0]
+        silence.check()
+
+
+class Silence:
+    """For how long a cluster has not answered."""
+
+    def __init__(self) -> None:
+        self.address = load().get_runtime_context().gcs_address
+        self.heard = time.monotonic()
+
+    def check(self) -> None:
+        """Raise where it has been silent for LOST_AFTER seconds."""
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_LOOK).close()
+        except OSError as error:
+            if time.monotonic() - self.heard < LOST_AFTER:
+                return
+            raise WorkerError(
+                f"the cluster must answer, and {self.address} did not for {LOST_AFTER:g} seconds ({error}): its "
+                "head, or the way there, is gone; start it again, and begin anew, or with resume=True where "
+                "there is a checkpoint"
+            ) from None
+        self.heard = time.monotonic()
+
+
 def get(reference: Any, doing: str) -> Any:
     """What a task returned; what it raised is raised as it was."""
-    errors = load().exceptions
+    errors, silence = load().exceptions, Silence()
     try:
-        return load().get(reference)
+        while True:
+            try:
+                return load().get(reference, timeout=_LOOK)
+            except errors.GetTimeoutError:
+                silence.check()
     except errors.RayTaskError as error:
         cause = error.cause
         if isinstance(cause, errors.RayError):  # of a task that this one waited for

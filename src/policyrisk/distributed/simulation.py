@@ -138,7 +138,7 @@ def rollout(
         )
     if not session.running():
         session.start()
-    ray, sent, run = session.load(), session.put(simulation, "env, policy and project"), uuid.uuid4().hex
+    sent, run = session.put(simulation, "env, policy and project"), uuid.uuid4().hex
     task = session.task(_run_episodes, returns=2)
     waiting = deque(evenly(count, max(SHARDS, 2 * session.workers())))
     shards: list[Shard] = []
@@ -150,7 +150,7 @@ def rollout(
                 data, done = task.remote([sent], run, range(first, end))
                 shards.append(Shard(f"episodes {first} to {end - 1}", data))
                 running[done] = end - first
-            (over, *_), _ = ray.wait(list(running), num_returns=1)
+            over = session.first_done(running)
             bar.advance(running.pop(over))
             session.get(over, "the rollout of some episodes")
     return RemoteEpisodes(tuple(shards), count)

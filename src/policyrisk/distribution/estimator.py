@@ -25,7 +25,16 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, as_count, as_floats, as_number, is_sparse
+from policyrisk._core.arrays import (
+    Floats,
+    as_array,
+    as_count,
+    as_flag,
+    as_floats,
+    as_number,
+    check_callable,
+    is_sparse,
+)
 from policyrisk._core.text import percent, plural
 from policyrisk.distribution.curves import Grid
 from policyrisk.distribution.function import DistributionFunction
@@ -103,6 +112,7 @@ class ReturnDistribution:
 
     def fit_by(self, fold: Fold, *, error_bars: bool = True) -> DistributionFunction:
         """As ``fit``, for data that a fold goes over (see :mod:`policyrisk.passes.fold`)."""
+        check_callable(fold, "fold", "a pass over data, such as here(data)")
         features, gamma = self.features, self.discount
         theta = self.thresholds
         if not hasattr(features, "size"):  # a function, which tells it at its first call
@@ -166,7 +176,7 @@ def _first_states(source: Source) -> list[Floats]:
 
 
 def _as_thresholds(value: Any) -> Floats | int:
-    if np.ndim(value) == 0:
+    if as_array(value, "thresholds", "a whole number, or numbers that rise").ndim == 0:
         return as_count(value, "thresholds", 10)
     theta = as_floats(value, "thresholds", (None,))
     if theta.size < 2 or not (np.diff(theta) > 0).all():
@@ -179,7 +189,7 @@ def _as_thresholds(value: Any) -> Floats | int:
 
 def _group_count(features: Features, thresholds: int, error_bars: bool) -> int:
     """How many groups of episodes there are, as many as fit; 1 where there are no error bars."""
-    if not error_bars:
+    if not as_flag(error_bars, "error_bars"):
         return 1
     numbers = features.size * (thresholds + 3)
     if _FEWEST_GROUPS * numbers > 2 * _ROOM:

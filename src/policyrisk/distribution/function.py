@@ -17,6 +17,7 @@ from policyrisk._core.arrays import (
     Floats,
     Ints,
     Matrix,
+    as_list,
     as_number,
     as_states,
     check_choice,
@@ -308,7 +309,10 @@ class StartMixture:
         behind = np.full(1, float(episodes))
         low, high = self.function._intervals(self.curve, self.moves, behind, of, q, z, level)[0]
         dof = min(episodes, self.moves.shape[1]) - 1.0
-        return Estimate(found, (high - low) / (2 * float(student_quantile(level, dof + 1.0))), low, high, dof)
+        t = max(
+            float(student_quantile(level, dof + 1.0)), np.finfo(np.float64).tiny
+        )  # 0 at a level of 1e-300
+        return Estimate(found, (high - low) / (2 * t), low, high, dof)
 
     def enclosed(self, q: float) -> tuple[float, float]:
         """The thresholds next to the q-quantile, which lies between them; twice the same where it is one."""
@@ -323,7 +327,8 @@ class StartMixture:
         self, q: Sequence[float], level: float = 0.95, *, below: Sequence[float] = ()
     ) -> DistributionSummary:
         """See :meth:`DistributionFunction.summary`."""
-        levels, lines = [_as_share(each) for each in q], [as_number(each, "below") for each in below]
+        levels = [_as_share(each) for each in as_list(q, "q", "shares such as [0.05]")]
+        lines = [as_number(each, "below") for each in as_list(below, "below", "returns")]
         just_below = self.function._just_below
         return DistributionSummary(
             mean=self.estimate("mean", level=level),

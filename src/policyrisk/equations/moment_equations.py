@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Matrix, as_number, is_sparse
+from policyrisk._core.arrays import Floats, Matrix, as_floats, as_number, check_callable, is_sparse
 from policyrisk._core.records import record
 from policyrisk.equations.systems import DenseSystem, SparseSystem
 from policyrisk.equations.table_system import TableSystem
 from policyrisk.errors import ALL_CUT_OFF, ImproperPolicyError, InvalidInputError, MismatchError
-from policyrisk.features import Features
+from policyrisk.features import Features, as_features
 
 DENSE_MOST = 8000  # features up to which the sums are dense: 0.5 GB a matrix
 _SETTINGS = ("lam", "discount", "features", "second_features")
@@ -84,7 +84,10 @@ class MomentEquations:
         >>> MomentEquations.empty(Tabular(3)).A.shape
         (3, 3)
         """
-        second = features if second_features is None else second_features
+        features = as_features(features)
+        second = features if second_features is None else as_features(second_features)
+        lam = as_number(lam, "lam", 0.0, 1.0)
+        discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
         l_J, l_M = features.size, second.size
         shared = second == features
         zeros: Any = sp.csr_array if too_many_for_dense(features, second) else np.zeros
@@ -189,12 +192,13 @@ class MomentEquations:
         self, ridge: float, name: str = "A (the mean's equations)", make: Callable[..., Any] | None = None
     ) -> Any:
         """A alone, to be solved with any right-hand side."""
-        system: Any = make or (SparseSystem if self.sparse else DenseSystem)
+        system: Any = (SparseSystem if self.sparse else DenseSystem) if make is None else make
+        check_callable(system, "system", "a class of systems such as DenseSystem")
         return system(self.A, self.mean_gram, self.visits, ridge * self.episodes, name, self.single)
 
     def second_rhs(self, w_mean: Floats) -> Floats:
         """d = e + D w_J, of shape (l_M,)."""
-        return self.e + self.D @ w_mean
+        return self.e + self.D @ as_floats(w_mean, "w_mean", (len(self.b),))
 
     def __repr__(self) -> str:
         return (

@@ -250,10 +250,11 @@ class SparseSystem:
         u, residual = np.zeros(kept.size), 1.0
         for _ in range(CYCLES):
             before = residual
-            u, _ = ssl.gmres(
-                operator, b, u, rtol=GOAL, restart=restart, maxiter=1, callback=count.append,
-                callback_type="pr_norm",
-            )  # fmt: skip
+            with np.errstate(over="ignore", invalid="ignore"):  # the residual tells
+                u, _ = ssl.gmres(
+                    operator, b, u, rtol=GOAL, restart=restart, maxiter=1, callback=count.append,
+                    callback_type="pr_norm",
+                )  # fmt: skip
             residual = float(np.linalg.norm(b - product(u))) / size
             if residual <= GOAL or residual > (SLOW if residual <= ACCEPTED else STUCK) * before:
                 break

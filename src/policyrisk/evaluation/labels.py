@@ -97,7 +97,7 @@ def stated_labels(given: Sequence[str], names: Sequence[str], data: Any) -> Mapp
     >>> stated_labels(["shop"], ["x", "shop"], data=None)
     {1: ()}
     """
-    wrong = [given] if isinstance(given, str) else [name for name in given if name not in names]
+    wrong = [name for name in given if not isinstance(name, str) or name not in names]
     if wrong:
         raise InvalidInputError(
             f"labels must be a list of coordinates of the state, {', '.join(names)}, got {wrong[0]!r}; "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, as_number
+from policyrisk._core.arrays import Floats, as_list, as_number
 from policyrisk._core.imports import check_installed
 from policyrisk._core.text import percent, table
 from policyrisk.distribution import DistributionFunction, ReturnDistribution
@@ -46,7 +46,10 @@ class TailsAsked:
         """Checked, None where nothing was asked for."""
         if loss_below is not None:
             loss_below = as_number(loss_below, "loss_below")
-        found = [as_number(q, "quantiles", 0.0, 1.0, open_low=True) for q in quantiles]
+        found = [
+            as_number(q, "quantiles", 0.0, 1.0, open_low=True)
+            for q in as_list(quantiles, "quantiles", "shares")
+        ]
         if not found and loss_below is None:
             return None
         if target is not None:

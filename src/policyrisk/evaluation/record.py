@@ -28,7 +28,7 @@ from scipy.spatial import KDTree
 
 import policyrisk
 from policyrisk._core import records
-from policyrisk._core.arrays import Bools, Floats
+from policyrisk._core.arrays import Bools, Floats, as_list, check_kind, check_shape
 from policyrisk._core.imports import is_installed
 from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
@@ -85,10 +85,10 @@ class Evaluation(Readable):
     told: tuple[Advice, ...] | None = None  # the advice that a file tells, of a target that is a function
 
     def __post_init__(self) -> None:
-        if len(self.names) != self.survey.dim:
+        if len(self.names) != self.survey.dim or not all(isinstance(name, str) for name in self.names):
             raise MismatchError(
                 f"names must be {self.survey.dim}, one per coordinate of the state, got "
-                f"{len(self.names)}: {', '.join(self.names)}; name each once"
+                f"{len(self.names)}: {', '.join(map(str, self.names))}; name each once"
             )
 
     def __repr__(self) -> str:
@@ -162,11 +162,13 @@ class Evaluation(Readable):
         >>> evaluation.survey.episodes
         500
         """
+        check_kind(risk, "risk", RiskFunction, "fit an estimator, such as LSTD(features), to data")
         survey = Survey.of(data, seed=0, discount=risk.provenance.discount)
-        called = [f"state_{i}" for i in range(survey.dim)] if names is None else names
+        called = [f"state_{i}" for i in range(survey.dim)]
+        called = called if names is None else as_list(names, "names", "the coordinates' names")
         notes: dict[str, Any] = {}
         if (known := coordinates_of(data)) is not None and names is None:
-            called = known.names
+            called = list(known.names)
             notes["labels"] = {name: list(texts) for name, texts in known.labels.items()}
         return cls(name, tuple(called), risk, survey, notes=notes)
 
@@ -257,6 +259,7 @@ class Evaluation(Readable):
         dense features and trees have an estimate there all the same, and claim all episodes for it.
         """
         states, survey = self.risk._states(x), self.survey
+        check_shape(states, "x", (None, survey.dim))
         span = survey.high - survey.low
         beyond = (states < survey.low - _MARGIN * span) | (
             states > np.maximum(survey.high, survey.reached) + _MARGIN * span

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, as_floats
+from policyrisk._core.arrays import Floats, as_array, as_floats, as_whole
 from policyrisk._core.text import plural
 from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning
 from policyrisk.evaluation.feature_choice import candidates
@@ -67,8 +67,8 @@ def as_target(given: Any, sample: Trajectories, survey: Survey, named: Sequence[
     actions: int | None = None
     if callable(given):
         actions = as_floats(given(survey.visited[:1]), "target(states)", (1, None)).shape[1]
-    elif np.ndim(given) == 1:
-        actions = max(logged, int(np.max(given, initial=0)) + 1)
+    elif (table := as_array(given, "target", "probabilities, actions or a function")).ndim == 1:
+        actions = max(logged, int(as_whole(table, "target", (None,)).max(initial=0)) + 1)
     target = Target.of(given, actions, 0, 0)
     if target.actions < logged:
         each = f": {', '.join(named)}" if named else ""

@@ -19,7 +19,16 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from policyrisk import distributed
-from policyrisk._core.arrays import Floats, Seed, as_floats, as_number, check_choice
+from policyrisk._core.arrays import (
+    Floats,
+    Seed,
+    as_flag,
+    as_floats,
+    as_list,
+    as_number,
+    as_path,
+    check_choice,
+)
 from policyrisk._core.frames import Coordinates
 from policyrisk._core.output import Clock
 from policyrisk._core.random import generator
@@ -157,6 +166,8 @@ def evaluate(
         spelling = _spelled(features)
         bounds = _bounds(box)
         _check_checkpoint(checkpoint, resume, on_cluster)
+        labels = as_list(labels, "labels", "names of coordinates")
+        nonnegative = as_flag(nonnegative, "nonnegative")
     if variance is not None:
         check_choice(variance, "variance", get_args(VarianceMethod))
     number = _seed(seed, checkpoint, resume)
@@ -168,7 +179,7 @@ def evaluate(
         **shared,
         "direct": variance == "direct",
         "nonnegative": nonnegative,
-        "labels": list(labels),
+        "labels": labels,
         "level": level,
         "seed": number,
         **({} if time_limit is None else {"time_limit": time_limit}),
@@ -387,12 +398,14 @@ def _spelled(features: object) -> Spelling | None:
 
 
 def _check_checkpoint(checkpoint: object, resume: bool, on_cluster: bool) -> None:
-    if on_cluster and (resume or checkpoint is not None):
+    if checkpoint is not None:
+        as_path(checkpoint, "checkpoint")
+    if as_flag(on_cluster, "on_cluster") and (as_flag(resume, "resume") or checkpoint is not None):
         raise InvalidInputError(
             "resume and checkpoint must be left out on a cluster, got one of them; there is no checkpoint of "
             "a run on Ray to go on with"
         )
-    if resume and checkpoint is None:
+    if as_flag(resume, "resume") and checkpoint is None:
         raise InvalidInputError("resume must have a checkpoint to go on with, got none; pass checkpoint=")
 
 
@@ -507,7 +520,8 @@ def _coordinates(
     (('x', 'y'), ('obs_0', 'obs_1'), ('state',))
     """
     if given is not None:
-        if isinstance(given, str) or len(given) != dim or len(set(given)) < dim:
+        given = as_list(given, "names", "the coordinates' names")
+        if not all(isinstance(name, str) for name in given) or len(given) != dim or len(set(given)) < dim:
             raise InvalidInputError(
                 f"names must be different ones, one for each of the state's {plural(dim, 'coordinate')}, got "
                 f"{given!r}; name each once"

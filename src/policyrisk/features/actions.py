@@ -24,7 +24,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_count, is_sparse
+from policyrisk._core.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    Matrix,
+    as_array,
+    as_count,
+    as_states,
+    check_shape,
+    is_sparse,
+)
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.function import as_features
@@ -101,6 +111,12 @@ class ActionFeatures:
 
     def rows(self, states: npt.NDArray[Any], candidates: ActionArray) -> PairRows:
         """The features of the candidates (m,), or (n, m, k), at some states."""
+        states, candidates = (
+            as_states(states),
+            as_array(candidates, "candidates", "actions (m,) or (n, m, k)"),
+        )
+        if candidates.ndim != 1:
+            check_shape(candidates, "candidates", (len(states), None, None))
         n, m = len(states), candidates.shape[0 if candidates.ndim == 1 else 1]
         repeated = np.repeat(states, m, axis=0)
         chosen = np.tile(candidates, n) if candidates.ndim == 1 else candidates.reshape(n * m, -1)
@@ -115,7 +131,10 @@ ActionMap: TypeAlias = ActionBlocks | ActionFeatures
 
 
 def _joined(states: npt.NDArray[Any], actions: ActionArray) -> Floats:
-    return np.column_stack([states, actions]).astype(np.float64, copy=False)
+    x = as_states(states)
+    a = as_states(actions, "actions")
+    check_shape(a, "actions", (len(x), None))
+    return np.column_stack([x, a])
 
 
 def as_action_map(value: Any, actions: int | None) -> ActionMap:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Ints, as_count, as_floats, as_states, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, as_array, as_count, as_floats, as_states, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
 from policyrisk.features.protocol import Described
@@ -56,7 +56,7 @@ def as_dims(dims: object, count: int | None) -> tuple[int, ...] | None:
     """Checked ``dims``: distinct non-negative ints, ``count`` of them where that is known."""
     if dims is None:
         return None
-    array = np.atleast_1d(np.asarray(dims))
+    array = np.atleast_1d(as_array(dims, "dims", "a list of coordinate indices"))
     if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
         raise InvalidInputError(f"dims must be a list of coordinate indices, got {dims!r}; pass ints")
     if (array < 0).any() or len(set(array.tolist())) != array.size:
@@ -73,7 +73,8 @@ def as_dims(dims: object, count: int | None) -> tuple[int, ...] | None:
 
 def as_counts(value: Any, name: str, count: int) -> tuple[int, ...]:
     """``count`` whole numbers of at least 1, from as many or from one for all."""
-    given = [value] * count if np.ndim(value) == 0 else list(value)
+    array = as_array(value, name, f"one whole number or {count} of them")
+    given = [value] * count if array.ndim == 0 else list(value)
     if len(given) != count:
         raise InvalidInputError(
             f"{name} must be one whole number or {count} of them, one per coordinate, got {len(given)}; "
@@ -96,8 +97,9 @@ class Box:
     @classmethod
     def of(cls, low: object, high: object, dims: object) -> Box:
         """A box from a caller's values, checked."""
-        low_array = as_floats(np.atleast_1d(np.asarray(low)), "low", (None,))
-        high_array = as_floats(np.atleast_1d(np.asarray(high)), "high", (low_array.size,))
+        ends = (np.atleast_1d(as_array(x, name, "numbers")) for x, name in ((low, "low"), (high, "high")))
+        low_array = as_floats(next(ends), "low", (None,))
+        high_array = as_floats(next(ends), "high", (low_array.size,))
         if low_array.size == 0 or not (low_array < high_array).all():
             raise InvalidInputError(
                 f"low must be below high in every coordinate, got low={low_array.tolist()} and "

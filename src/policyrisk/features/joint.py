@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Ints, Matrix, as_states
+from policyrisk._core.arrays import Bools, Ints, Matrix, as_list, as_states
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.function import as_features
 from policyrisk.features.protocol import Described, Features, active_of, is_binary, matrix_of, outside
@@ -41,13 +41,14 @@ class Joint(Described):
 
     def __new__(cls, maps: Sequence[Any] = ()) -> Joint:
         """A map with ``active`` where all of them have it: that is how a binary one is known."""
-        binary = cls is Joint and len(maps) > 0 and all(is_binary(each) for each in maps)
+        given = as_list(maps, "maps", "feature maps")
+        binary = cls is Joint and len(given) > 0 and all(is_binary(each) for each in given)
         return super().__new__(BinaryJoint if binary else cls)
 
     def __init__(self, maps: Sequence[Any]) -> None:
-        if not maps:
+        self.maps: tuple[Features, ...] = tuple(map(as_features, as_list(maps, "maps", "feature maps")))
+        if not self.maps:
             raise InvalidInputError("maps must be at least one feature map, got none; pass a list of them")
-        self.maps: tuple[Features, ...] = tuple(map(as_features, maps))
         self.size = sum(each.size for each in self.maps)  # raises where a function's is not known
 
     @cached_property

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, as_floats, as_number, as_states, readonly
+from policyrisk._core.arrays import Bools, Floats, as_array, as_floats, as_number, as_states, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.box import as_dims, columns
 from policyrisk.features.protocol import Described
@@ -35,7 +35,9 @@ class Labels(Described):
 
     def __init__(self, values: npt.ArrayLike, dims: npt.ArrayLike | None = None, scale: float = 1.0) -> None:
         # A copy, made read-only: the caller's own array stays as it is.
-        self.values: Floats = readonly(np.array(as_floats(np.atleast_1d(values), "values", (None,))))
+        self.values: Floats = readonly(
+            np.array(as_floats(np.atleast_1d(as_array(values, "values", "numbers")), "values", (None,)))
+        )
         if self.values.size == 0 or (np.diff(self.values) <= 0).any():
             raise InvalidInputError(
                 f"values must be at least one number, in increasing order, got {self.values.tolist()[:10]}; "

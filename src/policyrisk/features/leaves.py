@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Ints, as_count, as_floats, as_states, readonly
+from policyrisk._core.arrays import Ints, as_array, as_count, as_floats, as_list, as_states, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
 from policyrisk.features.box import as_dims, columns, unchecked_states
@@ -50,6 +50,8 @@ class Leaves(Described):
     ) -> None:
         self.dim = as_count(dim, "dim", 1)
         self.dims = as_dims(dims, self.dim)
+        feature = as_list(feature, "feature", "a sequence for each tree")
+        threshold = as_list(threshold, "threshold", "a sequence for each tree")
         if len(feature) != len(threshold) or len(feature) == 0:
             raise InvalidInputError(
                 f"feature and threshold must hold a sequence for each of at least one tree, got "
@@ -133,7 +135,7 @@ class Leaves(Described):
 
 
 def _as_nodes(value: npt.ArrayLike, tree: int, dim: int) -> Ints:
-    nodes = np.asarray(value)
+    nodes = as_array(value, f"feature of tree {tree}", "whole numbers, one per node")
     if nodes.ndim != 1 or nodes.size == 0 or not np.issubdtype(nodes.dtype, np.integer):
         raise InvalidInputError(
             f"feature of tree {tree} must be whole numbers, one per node, got {nodes.dtype} of shape "

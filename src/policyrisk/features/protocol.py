@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Ints, Matrix, is_sparse, readonly
+from policyrisk._core.arrays import Bools, Ints, Matrix, as_array, as_whole, is_sparse, readonly
 from policyrisk.errors import InvalidInputError
 
 
@@ -93,12 +93,7 @@ def is_binary(features: Features) -> TypeGuard[BinaryFeatures]:
 
 def active_of(features: BinaryFeatures, states: npt.NDArray[Any]) -> Ints:
     """The indices of the features that are 1, of shape (n, ones), in C order."""
-    active = np.ascontiguousarray(features.active(states), dtype=np.int64)
-    if active.ndim != 2 or len(active) != len(states):
-        raise InvalidInputError(
-            f"features.active must return indices of shape ({len(states)}, ones) for {len(states)} states, "
-            f"got shape {active.shape}; return one row of indices per state"
-        )
+    active = np.ascontiguousarray(as_whole(features.active(states), "features.active", (len(states), None)))
     _check_columns(active, features.size)
     return active
 
@@ -106,7 +101,7 @@ def active_of(features: BinaryFeatures, states: npt.NDArray[Any]) -> Ints:
 def matrix_of(features: Features, states: npt.NDArray[Any]) -> Matrix:
     """φ(states), of shape (n, size): dense, in C order, or CSR in canonical format; of float64."""
     given = features(states)
-    phi: Any = given if sp.issparse(given) else np.asarray(given)
+    phi: Any = given if sp.issparse(given) else as_array(given, "features(states)", "numbers")
     if phi.shape != (len(states), features.size):
         raise InvalidInputError(
             f"features must return an array of shape {(len(states), features.size)} for "

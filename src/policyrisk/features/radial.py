@@ -22,7 +22,18 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, Matrix, as_floats, as_number, as_states, name_some, readonly
+from policyrisk._core.arrays import (
+    Floats,
+    Ints,
+    Matrix,
+    as_array,
+    as_flag,
+    as_floats,
+    as_number,
+    as_states,
+    name_some,
+    readonly,
+)
 from policyrisk._core.devices import cupy, kernel
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _radial_kernels as kernels
@@ -96,14 +107,15 @@ class RadialBasis(OnBox):
                 f"centres must have {self.box.dim} coordinates, as many as low and high, got {dim}; "
                 "pass the coordinates that dims names"
             )
-        widths = np.array(as_floats(np.full(dim, width) if np.ndim(width) == 0 else width, "width", (dim,)))
+        given = as_array(width, "width", f"numbers of shape () or ({dim},)")
+        widths = np.array(as_floats(np.full(dim, given) if given.ndim == 0 else given, "width", (dim,)))
         if not (widths >= _NARROWEST).all():
             raise InvalidInputError(
                 f"width must be positive, at least {_NARROWEST:g}, got {widths.tolist()}; "
                 "it is a part of the box's length, such as 0.1"
             )
         self.width: Floats = readonly(widths)
-        self.normalised = bool(normalised)
+        self.normalised = as_flag(normalised, "normalised")
         self.truncate = None if truncate is None else as_number(truncate, "truncate", 0.0, open_low=True)
 
     @staticmethod

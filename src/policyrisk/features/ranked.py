@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_floats, as_states, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_floats, as_list, as_states, readonly
 from policyrisk.errors import InvalidInputError
+from policyrisk.features.box import as_dims
 from policyrisk.features.protocol import BinaryFeatures, Described, Features
 
 KNOTS = 64  # quantiles of a coordinate, less one
@@ -35,7 +36,10 @@ class Ranked(Described):
 
     def __init__(self, inner: Features, knots: Sequence[npt.ArrayLike]) -> None:
         self.inner = inner
-        self.knots = tuple(readonly(as_floats(each, "knots", (None,)).copy()) for each in knots)
+        self.knots = tuple(
+            readonly(as_floats(each, "knots", (None,)).copy())
+            for each in as_list(knots, "knots", "rising numbers for each coordinate")
+        )
         if not self.knots or any(each.size == 0 or (np.diff(each) <= 0).any() for each in self.knots):
             raise InvalidInputError(
                 "knots must be increasing numbers for each coordinate, got some that are not; pass a "
@@ -49,9 +53,11 @@ class Ranked(Described):
         ``dims`` are the coordinates that the inner map looks at; all others have the rank 0 everywhere.
         """
         array = as_states(states)
+        if not array.size:
+            raise InvalidInputError(f"states must be at least one, got shape {array.shape}; pass some")
         shares = np.linspace(0.0, 1.0, KNOTS + 1)
         quantiles = np.quantile(array, shares, axis=0, method="inverted_cdf")
-        used = range(array.shape[1]) if dims is None else dims
+        used = as_dims(dims, None) or range(array.shape[1])
         return cls(inner, [np.unique(q) if d in used else q[:1] for d, q in enumerate(quantiles.T)])
 
     @classmethod

@@ -131,7 +131,7 @@ class Target:
             index = np.asarray(states)[:, 0]
             wrong = (index != np.floor(index)) | (index < 0) | (index >= len(self.policy))
             if np.shape(states)[1] != 1 or wrong.any():
-                some = index[wrong] if wrong.any() else states[0]
+                some = index[wrong] if wrong.any() else index
                 raise InvalidInputError(
                     f"states must be whole numbers from 0 to {len(self.policy) - 1} for a policy that is "
                     f"a table, got {name_some(some, 3)}; pass a function of states (n, dim) instead"

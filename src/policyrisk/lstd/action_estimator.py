@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Seed
+from policyrisk._core.arrays import Bools, Floats, Seed, as_count, as_flag, check_callable
 from policyrisk._core.text import percent, plural
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
 from policyrisk.equations.table_system import TableSystem
@@ -171,7 +171,9 @@ class LSTDQ:
         self, fold: Fold, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
     ) -> RiskFunction:
         """As ``fit``, for data that a fold goes over (see :mod:`policyrisk.passes.fold`)."""
-        if bootstrap and not error_bars:
+        check_callable(fold, "fold", "a pass over data, such as here(data)")
+        error_bars = as_flag(error_bars, "error_bars")
+        if as_count(bootstrap, "bootstrap") and not error_bars:
             raise InvalidInputError(
                 f"bootstrap={bootstrap} draws need the error bars' pass, got error_bars=False; leave one out"
             )

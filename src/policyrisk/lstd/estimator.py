@@ -18,7 +18,16 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Seed, as_count, as_number, as_states, check_choice
+from policyrisk._core.arrays import (
+    Floats,
+    Seed,
+    as_count,
+    as_flag,
+    as_number,
+    as_states,
+    check_callable,
+    check_choice,
+)
 from policyrisk._core.devices import Device
 from policyrisk._core.text import plural
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
@@ -193,7 +202,9 @@ class LSTD:
         >>> bool(lstd.fit_by(here(data)).mean([0]) == lstd.fit(data).mean([0]))
         True
         """
-        if bootstrap and not error_bars:
+        check_callable(fold, "fold", "a pass over data, such as here(data)")
+        error_bars = as_flag(error_bars, "error_bars")
+        if as_count(bootstrap, "bootstrap") and not error_bars:
             raise InvalidInputError(
                 f"bootstrap={bootstrap} draws need the error bars' pass, got error_bars=False; leave one out"
             )

@@ -267,6 +267,7 @@ class MarkovChain:
         ε = (I − λγP)⁻¹ E[δ] is by how much the λ-return misses J.
         """
         branches = self.branches
+        J, lam = as_floats(J, "J", (self.n,)), as_number(lam, "lam", 0.0, 1.0)
         after = np.append(J, 0.0)[branches.successor]
         with np.errstate(over="ignore", invalid="ignore"):
             delta = branches.reward + self.discount * after - J[branches.row]

@@ -51,12 +51,12 @@ def _as_sequence(P: object) -> Sequence[Any]:
             f"P must be (actions, n, n) or a sequence of matrices, one per action, got {type(P).__name__}; "
             "use MarkovChain(P, r) for a chain without actions"
         )
-    if len(P) == 0 or (isinstance(P, np.ndarray) and P.ndim != 3):
+    if (isinstance(P, np.ndarray) and P.ndim != 3) or len(P) == 0:
         raise InvalidInputError(
             f"P must be (actions, n, n) with at least one action, got {np.shape(P)}; "
             "use MarkovChain(P, r) for a chain without actions"
         )
-    shapes = _dense_shapes(P)
+    shapes = _dense_shapes(list(P))
     if len(shapes) == 1 and len(shape := shapes.pop()) == 2 and shape[0] != shape[1] == len(P):
         n, actions = len(P), shape[0]
         raise InvalidInputError(

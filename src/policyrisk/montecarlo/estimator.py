@@ -22,12 +22,21 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, Seed, as_count, as_number, as_states, name_some
+from policyrisk._core.arrays import (
+    Floats,
+    Seed,
+    as_count,
+    as_flag,
+    as_number,
+    as_path,
+    as_states,
+    check_callable,
+    name_some,
+)
 from policyrisk._core.central_sums import COUNT
 from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.progress import ProgressBar
@@ -142,7 +151,10 @@ def monte_carlo(
     count = as_count(episodes, "episodes", 1)
     most = as_count(max_steps, "max_steps", 1)
     gamma = as_number(discount, "discount", 0.0, 1.0, open_low=True)
-    if resume and checkpoint is None:
+    check_callable(run, "run", "what runs blocks, such as policyrisk.montecarlo.run_here")
+    if progress is not None:
+        check_callable(progress, "progress", "a function of the episodes done and of all")
+    if as_flag(resume, "resume") and checkpoint is None:
         raise InvalidInputError(
             "checkpoint must be given with resume=True, got None; pass the path of the run to go on with"
         )
@@ -182,7 +194,7 @@ def _begun(checkpoint: str | os.PathLike[str] | None, resume: bool) -> dict[str,
 
     Without ``resume`` one begins, but not over the only trace of an unfinished one or over another file.
     """
-    if checkpoint is None or not Path(checkpoint).exists():
+    if checkpoint is None or not as_path(checkpoint, "checkpoint").exists():
         return None
     try:
         problem, table = stored_checkpoint(checkpoint, _WORK)

@@ -41,7 +41,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from policyrisk._core.arrays import Bools, Floats, Seed, as_count, as_number
+from policyrisk._core.arrays import (
+    Bools,
+    Floats,
+    Seed,
+    as_count,
+    as_floats,
+    as_number,
+    check_callable,
+    check_kind,
+)
 from policyrisk._core.random import keys
 from policyrisk.errors import ALL_CUT_OFF, ImproperPolicyError, InvalidInputError
 from policyrisk.features import Leaves
@@ -179,7 +188,10 @@ class ReturnForest:
         """Both stages, on episodes in memory."""
         kept: Grown = {} if grown is None else grown
         draws = as_count(bootstrap, "bootstrap")
+        check_kind(kept, "grown", dict, "pass one and the same dictionary from call to call")
         self._check(data, tail)
+        if given is not None:
+            given = as_floats(given, "mean", (data.transitions,))
         ends = Ends.of(data, () if tail is None else (tail,), self.discount, draws)
         mean = self._stage(ends, ends.mean, data.returns_to_go(self.discount), 1, key, draws, kept)
         residuals = (mean.y - (mean.out_of_bag if given is None else given)) ** 2
@@ -191,6 +203,11 @@ class ReturnForest:
         return OutOfBag(risk, mean.out_of_bag, second.out_of_bag)
 
     def _check(self, data: Trajectories, tail: RiskFunction | None) -> None:
+        check_kind(data, "data", Trajectories, "load a stream first")
+        if tail is not None:
+            check_kind(
+                tail, "tail", RiskFunction, "fit one to the same data, such as LSTD(features).fit(data)"
+            )
         if len(data) < _FEWEST:
             raise InvalidInputError(
                 f"data must hold at least {_FEWEST} episodes for a forest, got {len(data)}; gather more"
@@ -337,6 +354,9 @@ class ReturnForest:
         kept: Grown | None = None,
     ) -> RiskFunction:
         """The trees of the sample, with values and replicates of all the data, in four passes."""
+        check_callable(fold, "fold", "a pass over data, such as here(data)")
+        if around is not None:
+            check_kind(around, "around", RiskFunction, "fit one to the same data")
         grown = self._fit_here(sample, tail, bootstrap, key, given, kept).risk
         counts = fold(lambda source, _: DataCounts.of(source, self.discount))
         if counts.episodes == len(sample) and counts.transitions == sample.transitions:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from policyrisk._core import records
+from policyrisk._core.arrays import as_path
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.passes.fold import Sum
 from policyrisk.trajectories import Source, batches
@@ -37,7 +38,7 @@ class Checkpoint:
     """
 
     def __init__(self, work: str, path: str | os.PathLike[str] | None, problem: Mapping[str, Any]) -> None:
-        self.work, self.path = work, None if path is None else Path(path)
+        self.work, self.path = work, None if path is None else as_path(path, "checkpoint")
         self.problem = dict(problem)
         self._due = time.monotonic() + _EVERY
 

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from policyrisk._core.arrays import check_kind
 from policyrisk._core.imports import check_installed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+def axes_or_new(axes: Axes | None, width: float, height: float) -> Axes:
+    """The caller's axes, or those of a new figure."""
+    if axes is None:
+        return new_axes(width, height)
+    check_installed("matplotlib", "a picture")
+    from matplotlib.axes import Axes
+
+    check_kind(axes, "axes", Axes, "leave it out, or pass plt.gca()")
+    return axes
 
 
 def new_axes(width: float, height: float) -> Axes:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, check_named
+from policyrisk._core.arrays import Floats, check_kind, check_named
 from policyrisk._core.imports import check_installed
 from policyrisk._core.text import number, plural
 from policyrisk.criteria import Criterion
-from policyrisk.plotting.axes import literal, new_axes
-from policyrisk.risk.summary import PolicySummary
+from policyrisk.errors import InvalidInputError
+from policyrisk.plotting.axes import axes_or_new, literal
+from policyrisk.risk.summary import Moments, PolicySummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +46,9 @@ def plot_mean_std(
     ['p = 0.6', 'p = 0.8']
     """
     check_named(summaries, "summaries", "summary", "risk.summary(starts)")
-    axes = new_axes(6, 4.4) if axes is None else axes
+    for summary in summaries.values():
+        check_kind(summary, "summaries", Moments, "pass risk.summary(starts) of each")
+    axes = axes_or_new(axes, 6, 4.4)
     left_out = [name for name, summary in summaries.items() if np.isnan(summary.std)]
     markers = "osD^vP*X"
     colors = {}
@@ -92,7 +95,7 @@ def plot_frontier(frontier: Frontier, *, axes: Axes | None = None) -> Axes:
     >>> [text.get_text() for text in axes.get_legend().get_texts()]
     ['best policies', 'given policy']
     """
-    axes = new_axes(6, 4.4) if axes is None else axes
+    axes = axes_or_new(axes, 6, 4.4)
     place = [(point.std, point.mean) for point in frontier.points]
     axes.plot(*zip(*place, strict=True), "o-", markersize=5, linewidth=1.2, label="best policies")
     for at in dict.fromkeys(place):
@@ -160,11 +163,15 @@ def plot_pit(score: DistributionScore, *, axes: Axes | None = None) -> Axes:
     >>> axes.get_xlabel()
     'F(return)'
     """
+    if not hasattr(score, "pit"):
+        raise InvalidInputError(
+            f"score must be of distributions, got {type(score).__name__}; pass dist.score(…)"
+        )
     parts = len(score.pit)
     edges = np.arange(parts + 1) / parts
     # As a density, so that 1 is right whatever the number of parts.
     shares = parts * np.array([[each.value, each.low, each.high] for each in score.pit])
-    axes = new_axes(6, 4) if axes is None else axes
+    axes = axes_or_new(axes, 6, 4)
     axes.bar(
         edges[:-1], shares[:, 0], 1 / parts, align="edge", color="tab:blue", alpha=0.35, edgecolor="white"
     )

@@ -8,9 +8,22 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, as_count, as_floats, as_states, check_choice
+from policyrisk._core.arrays import (
+    Bools,
+    Floats,
+    as_array,
+    as_count,
+    as_flag,
+    as_floats,
+    as_list,
+    as_states,
+    as_whole,
+    check_choice,
+    check_kind,
+)
+from policyrisk.distribution import DistributionFunction
 from policyrisk.errors import InvalidInputError, NoDistributionError
-from policyrisk.plotting.axes import literal, new_axes
+from policyrisk.plotting.axes import axes_or_new, literal
 from policyrisk.risk import Quantity, RiskFunction
 from policyrisk.risk.check import FeatureCheck
 
@@ -56,9 +69,9 @@ def plot_line(
     'standard deviation √V(x)'
     """
     states = as_states(x, "x")
-    _check_axis(axis, states)
+    axis = as_count(axis, "axis", 0, states.shape[1] - 1)
     _check_known(risk, of)
-    axes = new_axes(6, 4) if axes is None else axes
+    axes = axes_or_new(axes, 6, 4)
     at = states[:, axis]
     estimate = getattr(risk, of)(states)
     (line,) = axes.plot(at, estimate, color="tab:blue", label=f"{risk.provenance.estimator} estimate")
@@ -96,13 +109,14 @@ def plot_fan(
     >>> pr.plotting.plot_fan(dist, range(5)).get_ylabel()
     'return'
     """
+    check_kind(dist, "dist", DistributionFunction, "fit pr.ReturnDistribution(features) to data")
     states = as_states(x, "x")
-    _check_axis(axis, states)
+    axis = as_count(axis, "axis", 0, states.shape[1] - 1)
     levels = as_floats(q, "q", (None,))
     if levels.size < 2 or not (np.diff(levels) > 0).all():
         raise InvalidInputError(f"q must be at least two numbers that rise, got {levels.tolist()}; sort them")
     values = [dist.quantile(states, each) for each in levels.tolist()]
-    axes = new_axes(6, 4) if axes is None else axes
+    axes = axes_or_new(axes, 6, 4)
     at, bands = states[:, axis], levels.size // 2
     for k in range(bands):
         axes.fill_between(
@@ -168,6 +182,7 @@ def plot_map(
     >>> axes.get_xlabel(), axes.images[0].get_array().shape
     ('x', (2, 3))
     """
+    error = as_flag(error, "error")
     box_low = as_floats(low, "low", (None,))
     box_high = as_floats(high, "high", (box_low.size,))
     _check_map(of, error, dims, names, box_low.size)
@@ -178,6 +193,10 @@ def plot_map(
             f"low must be below high in the coordinates {across} and {up}, got {box_low.tolist()} and "
             f"{box_high.tolist()}; widen the box"
         )
+    across_up = [as_count(n, "shape", 1) for n in as_list(shape, "shape", "two numbers of cells")]
+    if len(across_up) != 2:
+        raise InvalidInputError(f"shape must be two numbers of cells, got {across_up}; pass (across, up)")
+    shape = across_up[0], across_up[1]
     states = _cells(box_low, box_high, dims, at, shape)
     if of == "episodes":
         behind = risk.episodes(states)
@@ -187,11 +206,11 @@ def plot_map(
             risk.standard_error(states, of=of) if error and of != "covered" else getattr(risk, of)(states)
         )
     values = values.reshape(shape[1], shape[0])
-    axes = new_axes(6, 4.8) if axes is None else axes
+    axes = axes_or_new(axes, 6, 4.8)
     extent = (box_low[across], box_high[across], box_low[up], box_high[up])
     axes.set_facecolor(BLANK)
     if background is not None:
-        axes.imshow(np.asarray(background), extent=extent, aspect="auto", zorder=0)
+        axes.imshow(_image(background), extent=extent, aspect="auto", zorder=0)
     # A few outliers, where hardly any data are, would leave one colour for all the rest.
     known = values[np.isfinite(values)]
     least, most = np.quantile(known, [0.01, 0.99]) if known.size and of != "covered" else (0.0, 1.0)
@@ -208,7 +227,7 @@ def plot_map(
         cmap="cividis" if error or of in _COUNTED else "viridis",
         zorder=1,
     )
-    for k, vertices in enumerate(obstacles):
+    for k, vertices in enumerate(as_list(obstacles, "obstacles", "polygons of shape (k, 2)")):
         x, y = as_floats(vertices, f"obstacles[{k}]", (None, 2)).T
         axes.fill(x, y, facecolor="0.35", edgecolor="0.35", linewidth=0.5, zorder=2)
     if level is not None:
@@ -244,14 +263,14 @@ def plot_check(
     'place'
     """
     check_choice(of, "of", ("mean", "variance"))
+    check_kind(check, "check", FeatureCheck, "pass risk.check(data)")
     if check.regions is None:
         raise InvalidInputError(
             "check must have regions to be drawn, got one of other test features; leave features= out"
         )
     regions = check.regions
     dim = len(regions.least) - 1
-    if names is not None and len(names) != dim:
-        raise InvalidInputError(f"names must hold {dim} names, one a coordinate, got {list(names)}; name all")
+    _check_names(names, dim)
     labels = [*(names or [f"coordinate {i}" for i in range(dim)]), "step"]
     with np.errstate(divide="ignore", invalid="ignore"):
         off = check.bias / check.std if of == "mean" else np.log2(check.variance_ratio)
@@ -273,7 +292,7 @@ def plot_check(
     steps = (inside * share).sum(axis=-1)
     values = np.where(steps > 0, (inside * np.where(known, share * off, 0.0)).sum(axis=-1), np.nan)
     values = values / np.where(steps > 0, steps, 1.0)
-    axes = new_axes(6, 4.8) if axes is None else axes
+    axes = axes_or_new(axes, 6, 4.8)
     axes.set_xlabel(literal(labels[chosen[0]]))
     label = "(return − estimated mean) / std" if of == "mean" else "log2 (variance seen / estimated)"
     if len(chosen) == 1:
@@ -308,6 +327,10 @@ def _hatch(axes: Axes, marked: Bools, extent: tuple[float, ...], label: str) -> 
 
 def _check_known(risk: RiskFunction, of: str) -> None:
     """Means of the worst returns are known to those alone that have a distribution."""
+    check_kind(
+        risk, "risk", (RiskFunction, DistributionFunction), "fit an estimator, such as pr.LSTD, to data"
+    )
+    check_choice(of, "of", tuple(LABELS))
     if of == "cvar" and not hasattr(risk, of):
         raise NoDistributionError(
             f"of='cvar' needs the distribution of the return, got {type(risk).__name__}; fit "
@@ -315,33 +338,42 @@ def _check_known(risk: RiskFunction, of: str) -> None:
         )
 
 
-def _check_axis(axis: int, states: npt.NDArray[Any]) -> None:
-    if not 0 <= axis < states.shape[1]:
-        raise InvalidInputError(f"axis must be a coordinate from 0 to {states.shape[1] - 1}, got {axis}")
+def _image(value: npt.ArrayLike) -> npt.NDArray[Any]:
+    """An image (rows, columns), or (rows, columns, 3 or 4) colours."""
+    image = as_array(value, "background", "an image (rows, columns) or (rows, columns, 3 or 4)")
+    if 0 in image.shape or image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (3, 4)):
+        raise InvalidInputError(
+            f"background must be (rows, columns) or (rows, columns, 3 or 4), got {image.shape}; pass an image"
+        )
+    return image
+
+
+def _check_names(names: Sequence[str] | None, dim: int) -> None:
+    given = [""] * dim if names is None else as_list(names, "names", "the coordinates' names")
+    if len(given) != dim or not all(isinstance(name, str) for name in given):
+        raise InvalidInputError(f"names must hold {dim} names, one a coordinate, got {given}; name all")
 
 
 def _check_map(of: str, error: bool, dims: Sequence[int], names: Sequence[str] | None, dim: int) -> None:
     check_choice(of, "of", tuple(LABELS))
+    dims = as_whole(dims, "dims", (2,)).tolist()
     if error and of in _COUNTED:
         raise InvalidInputError(
             f"of={of!r} is counted and has no standard error, got error=True; leave it out"
         )
-    if len(dims) != 2 or len({*dims}) != 2 or not all(0 <= i < dim for i in dims):
+    if len({*dims}) != 2 or not all(0 <= i < dim for i in dims):
         raise InvalidInputError(
             f"dims must be two different coordinates from 0 to {dim - 1}, got {dims}; for states of "
             "dimension 1 use plot_line"
         )
-    if names is not None and len(names) != dim:
-        raise InvalidInputError(f"names must hold {dim} names, one a coordinate, got {list(names)}; name all")
+    _check_names(names, dim)
 
 
 def _cells(
     low: Floats, high: Floats, dims: tuple[int, int], at: npt.ArrayLike | None, shape: tuple[int, int]
 ) -> Floats:
     """The states at the cells' centres, row by row upwards, of shape (shape[1] · shape[0], dim)."""
-    if len(shape) != 2:
-        raise InvalidInputError(f"shape must be two numbers of cells, got {shape}; pass (across, up)")
-    centres = [np.arange(as_count(n, "shape", 1)) + 0.5 for n in shape]
+    centres = [np.arange(n) + 0.5 for n in shape]
     middle = (low + high) / 2 if at is None else as_floats(at, "at", (low.size,))
     states = np.tile(middle, (shape[0] * shape[1], 1))
     for i, n, cell in zip(dims, shape, np.meshgrid(*centres), strict=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from policyrisk._core.arrays import as_path
 from policyrisk._core.frames import is_frame
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.csv import read_csv
@@ -70,10 +70,10 @@ def _reader(path: Any) -> tuple[Callable[..., Stream], Any]:
         return read_frame, path
     if isinstance(path, str) and path.startswith(_MINARI):
         return read_minari, path.removeprefix(_MINARI)
-    if not isinstance(path, str | os.PathLike):
+    if not isinstance(path, str | bytes | os.PathLike):
         kinds = {file.suffix.lower() for file in find_files(path, "")} - {".npz"}  # read one at a time
         return _by_suffix(kinds, path), path
-    place = Path(path)
+    place = as_path(path)
     if place.is_dir():
         if minari_folder(place) is not None:
             return read_minari, place

@@ -7,13 +7,13 @@ its record batches. Everything else, from the columns to the episodes, is shared
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 
-from policyrisk._core.arrays import as_count, check_choice, name_some
+from policyrisk._core.arrays import as_count, as_list, as_path, check_choice, name_some
 from policyrisk._core.frames import is_text
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError, PolicyRiskError
@@ -34,13 +34,12 @@ def find_files(path: PathOrPaths, suffix: str) -> list[Path]:
     A folder is searched to any depth and sorted by name. What begins with ``.`` or ``_`` is passed over: by
     custom those are files that are being written, and notes of the tools that write them.
     """
-    if not isinstance(path, str | os.PathLike):
-        if not isinstance(path, Iterable) or not path:
-            raise InvalidInputError(
-                f"path must be a file, a folder or a list of files, got {path!r}; pass one of these"
-            )
-        return [file for each in path for file in find_files(each, suffix)]
-    place = Path(path)
+    if not isinstance(path, str | bytes | os.PathLike):
+        each = [as_path(one) for one in as_list(path, "path", "a file, a folder or a list of files")]
+        if not each:
+            raise InvalidInputError("path must be a file, a folder or a list of files, got none; pass some")
+        return [file for one in each for file in find_files(one, suffix)]
+    place = as_path(path)
     if place.is_dir():
         found = sorted(file for file in place.rglob(f"*{suffix}") if _is_data(file, place))
         if not found:
@@ -60,7 +59,7 @@ def _is_data(file: Path, folder: Path) -> bool:
 
 def check_target(path: str | os.PathLike[str], example: str) -> None:
     """Raise where a file is to be written and a folder is in its place."""
-    if Path(path).is_dir():
+    if as_path(path).is_dir():
         raise InvalidInputError(
             f"path must be a file's, got the folder {path}; pass for example {Path(path) / example}"
         )

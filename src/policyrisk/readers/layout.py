@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from policyrisk._core.arrays import as_list
 from policyrisk.errors import InvalidInputError
 
+_LISTED = 200  # columns that a message names
 _OPTIONAL = ("terminated", "truncated", "step")  # a table without a column of that name may have none
 USUAL = ("episode", "reward", *_OPTIONAL)
 # Found on their own, where nothing else is read from them; of actions also action_0, action_1, …
@@ -58,7 +61,8 @@ def as_layout(
     propensity: str | None = None,
 ) -> Layout:
     """A layout of a caller's arguments: the state's columns, those in the order of USUAL, the action's."""
-    names = (state,) if isinstance(state, str) else None if state is None else tuple(state)
+    given = [state] if isinstance(state, str) else state
+    names = None if given is None else tuple(as_list(given, "state", "names of columns"))
     if names is not None and (not names or not all(isinstance(name, str) for name in names)):
         raise InvalidInputError(
             f"state must be a column's name or a list of names, got {state!r}; pass for example ['x', 'y']"
@@ -82,32 +86,34 @@ def as_layout(
 
 def match(layout: Layout, names: Sequence[str], file: str) -> Layout:
     """The layout with only the columns that a table has; a missing one is an error that lists them all."""
-    there = f"got the columns {', '.join(names) or '(none)'} in {file}"
+    listed = ", ".join(names[:_LISTED]) + (f", … ({len(names)} in all)" if len(names) > _LISTED else "")
+    there = f"got the columns {listed or '(none)'} in {file}"
+    counts = Counter(names)  # tables of a hundred thousand columns exist
 
     def has(name: str, argument: str) -> str:
-        if name not in names:
+        if name not in counts:
             raise InvalidInputError(
                 f"{argument} must name a column, got {name!r}, but {there}; "
                 f"pass {argument}=... with the column that you mean"
             )
-        if list(names).count(name) > 1:
+        if counts[name] > 1:
             raise InvalidInputError(
                 f"{argument} must name one column, {there}, {name} more than once; rename one of them"
             )
         return name
 
-    state = tuple(has(name, "state") for name in layout.state or _usual_state(names, there))
+    state = tuple(has(name, "state") for name in layout.state or _usual_state(counts, there))
     found: dict[str, Any] = {}
     for argument in USUAL:
         name = getattr(layout, argument)
-        lacking = name is None or (name == argument and name not in names)
+        lacking = name is None or (name == argument and name not in counts)
         found[argument] = None if lacking and argument in _OPTIONAL else has(name, argument)
     if found["terminated"] is None and found["truncated"] is None:
         raise InvalidInputError(
             f"terminated or truncated must name a column of booleans, {there}; add one that says in each "
             "episode's last row whether it ended there or was cut off"
         )
-    free = [name for name in names if name not in {*state, *found.values()}]
+    free = counts.keys() - {*state, *found.values()}
     action, propensity = layout.action, layout.propensity
     if action == ACTIONS[0]:
         action = _first(ACTIONS, free) or _numbered(action, free) or None
@@ -126,11 +132,11 @@ def match(layout: Layout, names: Sequence[str], file: str) -> Layout:
     return Layout(state, **found, action=action, propensity=propensity, text=layout.text)
 
 
-def _first(usual: Sequence[str], names: Sequence[str]) -> str | None:
+def _first(usual: Sequence[str], names: Container[str]) -> str | None:
     return next((name for name in usual if name in names), None)
 
 
-def _numbered(stem: str, names: Sequence[str]) -> tuple[str, ...]:
+def _numbered(stem: str, names: Container[str]) -> tuple[str, ...]:
     """stem_0, stem_1, … as far as there are columns of these names."""
     numbered: list[str] = []
     while f"{stem}_{len(numbered)}" in names:
@@ -138,7 +144,7 @@ def _numbered(stem: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(numbered)
 
 
-def _usual_state(names: Sequence[str], there: str) -> tuple[str, ...]:
+def _usual_state(names: Container[str], there: str) -> tuple[str, ...]:
     if "state" in names:
         return ("state",)
     numbered = _numbered("state", names)

@@ -9,17 +9,19 @@ more where the coordinates have names: ``coordinates``, a text in JSON with thes
 from __future__ import annotations
 
 import json
+import math
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from policyrisk._core.arrays import as_path
 from policyrisk._core.frames import Coordinates
 from policyrisk._core.records import DAMAGE, write_atomically
 from policyrisk.errors import InvalidInputError
@@ -46,7 +48,7 @@ def read_npz(path: str | os.PathLike[str], *, codes: Mapping[str, Sequence[str]]
     Trajectories(1 episodes, 1 terminated, 1 transitions, dim 1)
     >>> folder.cleanup()
     """
-    file = Path(path)
+    file = as_path(path)
     if not file.is_file():
         raise InvalidInputError(f"path must name an npz file, got {file}, which is none")
 
@@ -77,9 +79,7 @@ def _has_text(file: Path, name: str) -> bool:
     """Whether an array of a file is text, by its header; not where there is none."""
     try:
         with zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as array:
-            first = np.lib.format.read_magic(array) == (1, 0)
-            header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-            return header(array)[2].kind in "US"
+            return _header(array)[2].kind in "US"
     except (KeyError, *DAMAGE):
         return False  # whoever reads it says what is wrong
 
@@ -124,13 +124,15 @@ def _numbered(texts: npt.NDArray[Any], column: str, names: Sequence[str] | None)
 
 def _arrays(file: Path) -> dict[str, npt.NDArray[Any]]:
     try:
-        # Opened as a zip first: NumPy would take a plain array, or a pickle, for what they are.
-        with zipfile.ZipFile(file):
-            pass
-        with np.load(file, allow_pickle=False) as archive:
-            there = archive.files
+        # By hand: NumPy would take a plain array, or a pickle, for what they are, the last of two members of
+        # one name for both, and a header's word for how much memory it takes.
+        with zipfile.ZipFile(file) as archive:
+            there = [name.removesuffix(".npy") for name in archive.namelist()]
             wanted = (*COLUMNS, *ACTION_COLUMNS, _NAMES)
-            arrays = {name: archive[name] for name in wanted if name in there}
+            twice = [name for name in wanted if there.count(name) > 1]
+            if twice:
+                raise ValueError(f"{twice[0]} is there twice, and which of the two is meant is not said")
+            arrays = {name: _array(archive, name) for name in wanted if name in there}
     except DAMAGE as error:
         raise InvalidInputError(
             f"path must be an npz file of plain arrays, got {file}, which is none or is damaged ({error}); "
@@ -143,6 +145,24 @@ def _arrays(file: Path) -> dict[str, npt.NDArray[Any]]:
             f"add {', '.join(lacking)}"
         )
     return arrays
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    """An array of a file, once its header has been compared with the bytes that follow it."""
+    with archive.open(f"{name}.npy") as member:
+        shape, _, kind = _header(member)
+        size = math.prod(shape) * kind.itemsize
+        left = archive.getinfo(f"{name}.npy").file_size - member.tell()
+        if size != left and not kind.hasobject:
+            raise ValueError(f"the header of {name} tells of {size} bytes, and {left} follow")
+    with archive.open(f"{name}.npy") as member:
+        array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+        return array
+
+
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    first = np.lib.format.read_magic(member) == (1, 0)
+    return (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(member)
 
 
 def _load(file: Path, labels: LabelNames) -> Trajectories:

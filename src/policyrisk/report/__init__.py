@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from policyrisk._core.imports import check_installed
 from policyrisk._core.output import plain
 from policyrisk._core.records import write_atomically
-from policyrisk.errors import PolicyRiskWarning
+from policyrisk.errors import InvalidInputError, PolicyRiskWarning
 from policyrisk.report.grid import MapGrid
 from policyrisk.report.numbers import DIGITS, Maps, Sampled, histogram, line
 from policyrisk.report.page import build
@@ -41,6 +41,10 @@ def write_report(evaluation: Evaluation, path: str | os.PathLike[str], command: 
     ...     "<title>walk" in (pathlib.Path(folder) / "report.html").read_text()
     True
     """
+    if not hasattr(evaluation, "survey"):
+        raise InvalidInputError(
+            f"evaluation must be an Evaluation, got {type(evaluation).__name__}; make one with pr.evaluate"
+        )
     plotly = _plotly()
     with warnings.catch_warnings():
         # Negative variances and few episodes are part of the advice.

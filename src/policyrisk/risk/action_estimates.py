@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Matrix
+from policyrisk._core.arrays import Bools, Floats, Matrix, as_array
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features.actions import ActionRows, candidates_of
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, renormalised, spread_about
@@ -142,7 +142,7 @@ def _maps(risk: RiskFunction) -> tuple[tuple[PolicyFeatures, ...], tuple[Support
 
 def _as_actions(action: npt.ArrayLike, n: int, count: int) -> npt.NDArray[Any]:
     """One action for each state, (n,) or (n, k)."""
-    array = np.asarray(action)
+    array = as_array(action, "a", f"an action, or one for each of {n} states")
     if count:
         if array.dtype.kind not in "iu" or array.ndim > 1 or array.size not in (1, n):
             raise InvalidInputError(

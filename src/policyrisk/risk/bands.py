@@ -41,6 +41,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 from policyrisk._core.arrays import Bools, Floats, Seed
 from policyrisk._core.random import generator
 from policyrisk.risk.error_bars import ErrorBars
+from policyrisk.risk.estimate import as_level
 from policyrisk.risk.state_estimates import Quantity, StateEstimates
 
 # A value of J and V, each (n,): f (n,), and its derivatives by both.
@@ -82,6 +83,7 @@ class JudgedStates:
 
         ``paired`` where both are of the same episodes, with the same multipliers in every replicate.
         """
+        level = as_level(level)
         d, B = self.value - other.value, min(self.deviations.shape[1], other.deviations.shape[1])
         # Replicates of one number may have the same multipliers: they are put beside other ones.
         D = self.deviations[:, :B] - np.roll(other.deviations, 0 if paired else 1, axis=1)[:, :B]

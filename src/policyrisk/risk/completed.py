@@ -293,6 +293,8 @@ class CompletedReturns:
         )
         # Where the weights' part cancels some of the own part it does so in every moment.
         error = max(standard_error, math.sqrt(max(second, 0.0) / K))
+        if not error**4 > 0:  # too small to be raised to a power
+            return 0.0, K - 1.0
         skewness = third / (K**2 * error**3)
         spread = fourth - second**2
         dof = 2 * K**3 * error**4 / spread if spread > 0 else math.inf

@@ -29,7 +29,16 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core import records
-from policyrisk._core.arrays import Bools, Floats, Seed, as_number, as_states, check_choice, check_shape
+from policyrisk._core.arrays import (
+    Bools,
+    Floats,
+    Seed,
+    as_number,
+    as_states,
+    check_choice,
+    check_kind,
+    check_shape,
+)
 from policyrisk._core.frames import Coordinates, frame_like, is_frame
 from policyrisk._core.records import record
 from policyrisk._core.text import plural
@@ -415,6 +424,7 @@ class RiskFunction:
         :meth:`policyrisk.risk.completed.CompletedReturns.over` is the same of any source. Those of a target
         policy are the estimates at the starts: the returns are another policy's.
         """
+        check_kind(data, "data", Trajectories, "use CompletedReturns.over for a stream")
         sizes = self.w_mean.size, self.w_second.size
         if isinstance(self.features, PolicyFeatures):
             return CompletedReturns.of_starts(data.starts(), self._parts, *sizes)

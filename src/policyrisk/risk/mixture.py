@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, Ints, Matrix, as_floats
+from policyrisk._core.arrays import Floats, Ints, Matrix, as_floats, as_list
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Features, Joint
@@ -85,8 +85,12 @@ def mixed_fields(
     variance_shares: Sequence[float] | None,
 ) -> dict[str, Any]:
     """The fields of the mixture; see :meth:`RiskFunction.mixture`."""
+    members = as_list(members, "members", "fitted RiskFunctions")
     if not members:
         raise InvalidInputError("members must be at least one RiskFunction, got none; pass some")
+    for member in members:
+        if not hasattr(member, "variance_method"):
+            raise InvalidInputError(f"members must be RiskFunctions, got {type(member).__name__}; fit some")
     if any(isinstance(member.features, PolicyFeatures) for member in members):
         raise InvalidInputError("members must be of the recorded policy, got one of LSTDQ; pass LSTD's")
     methods = {member.variance_method for member in members}

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix
+from policyrisk.features.protocol import matrix_of
 from policyrisk.features.target import PolicyFeatures
 from policyrisk.risk import mixture
 from policyrisk.risk.action_estimates import policy_estimates
@@ -37,8 +38,8 @@ def estimates_in_parts(risk: RiskFunction, states: Floats, width: int = 0) -> It
             yield policy_estimates(risk, part)
             first += rows
             continue
-        phi_J = risk.features(part)
-        phi_M = phi_J if risk.second_features is risk.features else risk.second_features(part)
+        phi_J = matrix_of(risk.features, part)
+        phi_M = phi_J if risk.second_features is risk.features else matrix_of(risk.second_features, part)
         yield estimates(risk, phi_J, phi_M)
         first += rows
         if sp.issparse(phi_J) and sp.issparse(phi_M):

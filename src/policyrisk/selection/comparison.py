@@ -210,6 +210,8 @@ def _compare_tails(
 ) -> Comparison:
     check_named(policies, "policies", "DistributionFunction", "ReturnDistribution(...).fit(data)")
     for policy in policies.values():
+        if not hasattr(policy, "over"):
+            tail_of(None, criterion)
         tail_of(policy, criterion)
     _check_discounts({name: dist.discount for name, dist in policies.items()})
     if starts is None or at is not None:

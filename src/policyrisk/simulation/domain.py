@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count, as_number
+from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_actions, as_count, as_number
 from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.random import keys
 from policyrisk.errors import InvalidInputError, MismatchError
@@ -150,16 +150,4 @@ class CompiledDomain(ABC):
 
     def as_actions(self, value: Any, n: int, name: str) -> Ints:
         """Checked actions (n,)."""
-        actions = np.asarray(value)
-        if actions.shape != (n,) or actions.dtype.kind not in "iu":
-            raise InvalidInputError(
-                f"{name} must be {n} whole numbers, one per state, got {actions.dtype} of shape "
-                f"{actions.shape}; pass an int array of shape ({n},)"
-            )
-        wrong = np.flatnonzero((actions < 0) | (actions >= self.actions))
-        if wrong.size:
-            raise InvalidInputError(
-                f"{name} must be in 0, …, {self.actions - 1}, got {actions[wrong[0]]} at index "
-                f"{wrong[0]}; correct it"
-            )
-        return actions.astype(np.int64)
+        return as_actions(value, name, as_count(n, "n"), self.actions)

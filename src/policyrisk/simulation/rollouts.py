@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from policyrisk._core.arrays import Seed, as_count
+from policyrisk._core.arrays import Seed, as_count, check_kind
 from policyrisk._core.imports import check_installed
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys, stream
@@ -122,6 +122,7 @@ def rollout(
             inner, choose = without_normalisation(parts, choose)
             return _run_vector(GymnasiumForm(inner), choose, count, key, picked, limit, bar.advance)
         choose = as_trained(policy, choose)
+        check_kind({} if env_kwargs is None else env_kwargs, "env_kwargs", Mapping, "pass gymnasium.make's")
         envs, ours = make_environments(env, count, num_envs, dict(env_kwargs or {}))
         try:
             return run_episodes(envs, choose, range(count), key, picked, limit, bar.advance)

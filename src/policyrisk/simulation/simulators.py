@@ -21,18 +21,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Ints, as_states
+from policyrisk._core.arrays import Floats, Ints, as_array, as_states
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.markov import MarkovChain
 from policyrisk.simulation.compiled import CompiledPolicy, Returns
 from policyrisk.simulation.lanes import VectorLanes, run_lanes
 from policyrisk.simulation.recorder import ReturnRecorder
 from policyrisk.simulation.spaces import as_policy, ask, check_single
+from policyrisk.trajectories import Trajectories
 
 # A block's episodes are lost with it: even if all are cut off it should last a few seconds at most, and fit
 # into memory where steps are recorded.
 _SUMMED, _RECORDED = 1 << 25, 1 << 22  # steps in a block, at most
 _MANY, _FEW = 8192, 8  # episodes in a block, at most: compiled, and in a Python loop
+_LARGEST = 1e75  # a return: its fourth power is a number still
 _TRIED = 8  # states that are tried before an environment is believed to honour options["state"]
 
 
@@ -67,11 +69,11 @@ class Runner:
                     f"simulator must give {shape[0] * shape[1]} {name}, one per episode, got shape "
                     f"{column.shape}; correct its returns() or rollout()"
                 )
-        wrong = np.flatnonzero(~np.isfinite(found.returns))
+        wrong = np.flatnonzero(~(np.abs(found.returns) < _LARGEST))
         if wrong.size:
             raise InvalidInputError(
                 f"simulator must give finite rewards, got a return of {found.returns[wrong[0]]} from state "
-                f"number {rows.start + wrong[0] // episodes}; correct its rewards"
+                f"number {rows.start + wrong[0] // episodes}; correct its rewards, or rescale them"
             )
         return Returns(*(column.reshape(shape) for column in found))
 
@@ -142,7 +144,8 @@ def as_runner(simulator: object, policy: object, states: object, discount: float
     if hasattr(simulator, "as_starts"):
         simulator.as_starts(rows, "states")
     records = hasattr(simulator, "rollout")
-    if hasattr(simulator, "returns") and (isinstance(policy, CompiledPolicy) or not records):
+    sums = hasattr(simulator, "returns") and not isinstance(simulator, Trajectories)
+    if sums and (isinstance(policy, CompiledPolicy) or not records):
         return Runner(simulator, policy, rows, discount, max_steps, _summed, summed, together=True)
     if records:
         return Runner(simulator, policy, rows, discount, max_steps, _recorded, recorded, together=True)
@@ -157,7 +160,7 @@ def as_runner(simulator: object, policy: object, states: object, discount: float
             f"{type(policy).__name__}; pass for example lambda observation: 0"
         )
     policy = as_policy(policy)
-    given = np.asarray(states)
+    given = as_array(states, "states", "numbers of shape (n, dim)")
     _check_honoured(simulator, given)
     kind, most = (
         (_stepped_together, int(simulator.num_envs)) if hasattr(simulator, "num_envs") else (_stepped, _FEW)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, as_number
+from policyrisk._core.arrays import Floats, as_array, as_number
+from policyrisk.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,10 @@ class StepSize:
 
     def __call__(self, k: npt.ArrayLike) -> Floats:
         """ξ_k, of the shape of k."""
-        falling: Floats = (1.0 + np.asarray(k, dtype=np.float64) / self.decay) ** self.power
+        updates = as_array(k, "k", "numbers of updates").astype(np.float64)
+        if not (updates >= 0).all():
+            raise InvalidInputError("k must be numbers of updates from 0 on, got others; count them")
+        falling: Floats = (1.0 + updates / self.decay) ** self.power
         return self.scale / falling
 
     @property

@@ -23,13 +23,12 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import resources
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
-from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, as_number, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, as_list, as_number, as_path, readonly
 from policyrisk.domains.pinball._geometry import edge_rows, grid_points, inside_any, nearest_distance
 from policyrisk.errors import InvalidInputError, PolicyRiskWarning
 
@@ -59,6 +58,19 @@ class Maze:
     duplicates: tuple[tuple[int, int], ...] = field(init=False)  # pairs of equal obstacles
 
     def __post_init__(self) -> None:
+        obstacles = as_list(self.obstacles, "obstacles", "a list of polygons")
+        if not obstacles:
+            raise InvalidInputError("obstacles must be a list of polygons, got none; add the four walls")
+        polygons = (_figures(vertices, f"obstacles[{i}]", (None, 2)) for i, vertices in enumerate(obstacles))
+        checked = {
+            "ball_radius": as_number(self.ball_radius, "ball_radius", 0.0, 0.5, open_low=True),
+            "target": _figures(self.target, "target.center", (2,)),
+            "target_radius": as_number(self.target_radius, "target.radius", 0.0, 1.0, open_low=True),
+            "starts": _figures(self.starts, "starts", (None, 2)),
+            "obstacles": tuple(polygons),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
         for obstacle, vertices in enumerate(self.obstacles):
             _check_polygon(vertices, f"obstacles[{obstacle}]")
         pairs = [
@@ -73,7 +85,7 @@ class Maze:
     @classmethod
     def named(cls, name: str) -> Maze:
         """One of the five mazes that ship with the package."""
-        if name not in MAZES:
+        if not isinstance(name, str) or name not in MAZES:
             raise InvalidInputError(
                 f"maze must be one of {', '.join(MAZES)}, a path to a JSON file or a Maze, "
                 f"got {name!r}; correct the name, or pass the file's path (with its .json ending)"
@@ -83,7 +95,7 @@ class Maze:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Maze:
         """A maze from a JSON file; duplicated obstacles are reported by a warning."""
-        file = Path(path)
+        file = as_path(path, "maze")
         try:
             figures = json.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
@@ -111,21 +123,8 @@ class Maze:
         """A maze from the contents of a JSON file."""
         _check_keys(figures, "the maze", _KEYS)
         _check_keys(figures["target"], "target", {"center", "radius"})
-        obstacles = figures["obstacles"]
-        if not isinstance(obstacles, list | tuple) or not obstacles:
-            raise InvalidInputError(
-                f"obstacles must be a list of polygons, got {obstacles!r}; add at least the four walls"
-            )
-        target = figures["target"]
-        polygons = (_figures(vertices, f"obstacles[{i}]", (None, 2)) for i, vertices in enumerate(obstacles))
-        return cls(
-            name=name,
-            ball_radius=as_number(figures["ball_radius"], "ball_radius", 0.0, 0.5, open_low=True),
-            target=_figures(target["center"], "target.center", (2,)),
-            target_radius=as_number(target["radius"], "target.radius", 0.0, 1.0, open_low=True),
-            starts=_figures(figures["starts"], "starts", (None, 2)),
-            obstacles=tuple(polygons),
-        )
+        center, radius = figures["target"]["center"], figures["target"]["radius"]
+        return cls(name, figures["ball_radius"], center, radius, figures["starts"], figures["obstacles"])
 
     @cached_property
     def edges(self) -> tuple[Floats, Ints]:
@@ -147,9 +146,9 @@ class Maze:
         belongs to a pocket; what this leaves out is narrower than a cell, 1/500.
         """
         points = as_floats(positions, "positions", (None, 2))
-        cells = np.floor(points * _CELLS).astype(np.int64)
         within = ((points >= 0.0) & (points <= 1.0)).all(axis=1)
-        column, row = np.clip(cells, 0, _CELLS - 1).T
+        cells = np.floor(points.clip(0.0, 1.0) * _CELLS).astype(np.int64)
+        column, row = np.minimum(cells, _CELLS - 1).T
         reached: Bools = self.free(points) & self._near_reachable[column, row] & within
         return reached
 
@@ -217,7 +216,7 @@ def _figures(value: object, name: str, shape: tuple[int | None, ...]) -> Floats:
 
 def _check_keys(figures: object, name: str, keys: set[str]) -> None:
     if not isinstance(figures, Mapping) or set(figures) != keys:
-        got = sorted(figures) if isinstance(figures, Mapping) else type(figures).__name__
+        got = sorted(map(str, figures)) if isinstance(figures, Mapping) else type(figures).__name__
         raise InvalidInputError(
             f"{name} must have exactly the keys {', '.join(sorted(keys))}, got {got}; "
             "compare the file with the example in policyrisk.domains.pinball.maze"

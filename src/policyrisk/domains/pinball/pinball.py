@@ -19,7 +19,17 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count, as_floats, as_number, name_some
+from policyrisk._core.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    Seed,
+    as_count,
+    as_floats,
+    as_number,
+    check_choice,
+    name_some,
+)
 from policyrisk._core.random import generator
 from policyrisk.domains.pinball import _kernels
 from policyrisk.domains.pinball._geometry import grid_points, inside_any, near_lists, nearest_distance
@@ -61,16 +71,9 @@ class Pinball(CompiledDomain):
     ) -> None:
         self.maze = _as_maze(maze)
         self.noise = as_number(noise, "noise", 0.0, remedy="pass a standard deviation, or 0 for none")
-        if rewards not in _REWARDS:
-            raise InvalidInputError(
-                f'rewards must be "paper" or "original", got {rewards!r}; pass one of the two'
-            )
-        if actions not in (4, 5):
-            raise InvalidInputError(
-                f"actions must be 4 (thrusts) or 5 (thrusts and none), got {actions!r}; pass one of the two"
-            )
+        check_choice(rewards, "rewards", tuple(_REWARDS))
         self.rewards = rewards
-        self.actions = int(actions)
+        self.actions = as_count(actions, "actions", 4, 5)  # thrusts, or thrusts and none
         register_if_loaded()  # a user of the domain may want its environment
 
     def __repr__(self) -> str:

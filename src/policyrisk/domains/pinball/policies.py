@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from policyrisk._core.arrays import Floats, as_count
+from policyrisk._core.arrays import Floats, as_count, as_states
 from policyrisk._core.random import below
 from policyrisk.simulation.compiled import register_policy
 
@@ -45,7 +45,7 @@ class UniformPolicy:
 
     def probabilities(self, states: npt.ArrayLike) -> Floats:
         """π(a|x) = 1/actions, of shape (n, actions)."""
-        return np.full((len(np.asarray(states)), self.actions), 1.0 / self.actions)
+        return np.full((len(as_states(states)), self.actions), 1.0 / self.actions)
 
     def compiled(self) -> UniformTable:
         """The table that compiled code follows."""

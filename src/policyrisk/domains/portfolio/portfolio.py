@@ -19,7 +19,17 @@ from functools import cached_property
 
 import numpy as np
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count, as_floats, name_some, readonly
+from policyrisk._core.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    Seed,
+    as_count,
+    as_flag,
+    as_floats,
+    name_some,
+    readonly,
+)
 from policyrisk.domains.portfolio import _kernels
 from policyrisk.domains.portfolio._kernels import DEFAULT, HIGH, LOW, PERIODS, SHARE, SLOTS, SWITCH
 from policyrisk.errors import InvalidInputError
@@ -104,7 +114,7 @@ class Portfolio(CompiledDomain):
         (1600, 32)
         """
         low, high, bins = [LOW] + [0.0] * SLOTS, [HIGH] + [1.0] * SLOTS, [2] * (1 + SLOTS)
-        if period:
+        if as_flag(period, "period"):
             return TileCoding([0.0, *low], [PERIODS, *high], bins=[PERIODS, *bins])
         return TileCoding(low, high, bins=bins, dims=range(1, 2 + SLOTS))
 

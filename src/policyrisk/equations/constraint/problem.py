@@ -44,6 +44,7 @@ class Problem:
     rows: Ints  # (k,) which of the given rows these are
     given_rows: int
 
+    @np.errstate(over="ignore")  # of numbers near the end of float64
     def residual(self, u: Floats, mu: Floats) -> float:
         """How far u and μ ≥ 0 are from optimal: the largest of two kinds of relative (backward) error.
 
