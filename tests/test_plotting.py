@@ -149,7 +149,7 @@ def walkers():
         (pr.criteria.MeanMinusVariance(0.3), lambda mean, std: mean - 0.3 * std**2),
         (pr.criteria.VarianceMeanAtLeast(-12), lambda mean, std: std),
     ],
-    ids=str,
+    ids=["sharpe", "std", "variance", "mean at least"],
 )
 def test_through_each_policy_goes_a_line_of_its_equals(criterion, value, walkers):
     axes = pr.plotting.plot_mean_std(walkers, criterion=criterion)

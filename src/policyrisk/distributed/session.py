@@ -162,7 +162,7 @@ class Silence:
             if time.monotonic() - self.heard < LOST_AFTER:
                 return
             raise WorkerError(
-                f"the cluster must answer, and {self.address} did not for {LOST_AFTER:g} seconds ({error}): its "
+                f"the cluster must answer, and {self.address} did not for {LOST_AFTER:g} s ({error}): its "
                 "head, or the way there, is gone; start it again, and begin anew, or with resume=True where "
                 "there is a checkpoint"
             ) from None
