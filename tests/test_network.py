@@ -426,5 +426,5 @@ def test_models_are_spelled_with_their_paths():
 def test_without_pytorch():
     for ask in (lambda: pr.TorchFeatures(None), lambda: from_sb3("model.zip"),
                 lambda: pr.evaluate(chain_data(), features="sb3:model.zip")):  # fmt: skip
-        with pytest.raises(MissingPackageError, match=r"policyrisk\[torch\]"):
+        with pytest.raises(MissingPackageError, match=r"\[torch\]"):
             ask()

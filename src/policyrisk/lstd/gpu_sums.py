@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _NUMBERS = 1 << 24, 1 << 25  # of a chunk's features, about: from the CPU, and found on the GPU
 _FEWEST, _MOST = 1 << 12, 1 << 17  # transitions of a chunk
 _THREADS = 128
-_SWEEPERS = 1 << 18  # threads that go through episodes
+_SWEEPERS, _BLOCKS = 1 << 18, 1 << 14  # threads that go through episodes, and blocks of them, at most
 _PARTIAL = 1 << 24  # numbers of a product's slabs, about
 _SLABS = 32  # at most
 _AHEAD = 3  # chunks that are copied before the GPU is waited for
@@ -155,7 +155,9 @@ class _Gpu:
         self._maps: list[Any] = [each.features for each in plan.maps]
         sizes = [each.size for each in self._maps]
         self.slabs = min(max(_PARTIAL // (3 * max(sizes) ** 2), 1), _SLABS)
-        self._met = [xp.zeros((4, max(_SWEEPERS // size, 1), size)) for size in sizes]
+        self._copies, self._work = xp.cuda.Stream(non_blocking=True), xp.cuda.Stream(non_blocking=True)
+        with self._work:  # zeros must be there before the work that adds to them
+            self._met = [xp.zeros((4, min(max(_SWEEPERS // size, 1), _BLOCKS), size)) for size in sizes]
         self._products = []
         known: set[int] = set()
         for left, right, channels in plan.products:
@@ -163,9 +165,9 @@ class _Gpu:
             own, gram = left == right, left == right and sigma not in known
             known |= {sigma} if gram else set()
             blocks = int(gram), int(own), channels - int(own)
-            total = xp.zeros((self.slabs, sizes[rho], sum(blocks) * sizes[sigma]))
+            with self._work:
+                total = xp.zeros((self.slabs, sizes[rho], sum(blocks) * sizes[sigma]))
             self._products.append((left, rho, sigma, blocks, total))
-        self._copies, self._work = xp.cuda.Stream(non_blocking=True), xp.cuda.Stream(non_blocking=True)
         self._under_way: deque[tuple[Any, Any]] = deque()
 
     def add(self, chunk: Chunk, outside: int, rows: list[Any]) -> None:
