@@ -212,6 +212,7 @@ def test_saving_keeps_the_hash_and_loading_asks_for_the_module(tmp_path):
     other = nn.Sequential(net[0], nn.ReLU(), net[2])  # the same weights
     with pytest.raises(MismatchError, match="activations"):
         pr.RiskFunction.load(tmp_path / "r.npz", module=other)
+    assert pr.TorchFeatures(other) != pr.TorchFeatures(net)
     assert from_spec(json.loads(json.dumps(phi.spec()))) == phi
     assert pickle.loads(pickle.dumps(phi)) == phi
 
@@ -249,6 +250,24 @@ def test_a_linear_system_is_recovered_through_a_network():
     assert (np.abs(risk.variance(at) - V) < 4 * risk.standard_error(at)).all()
     assert (risk.standard_error(at) < 0.1 * V).all()
     assert (risk.standard_error(at, "mean") < 0.02 * J).all()
+
+
+@pytest.mark.skipif(not TORCH or not torch.cuda.is_available(), reason="no GPU, or no PyTorch for one")
+def test_a_network_on_a_gpu(tmp_path):
+    """The same features as on the CPU, and an estimate that is loaded onto either."""
+    net, data = mlp(4, 8, 1), chain_data()
+    here, there = (pr.TorchFeatures(net, device=device).whitened(data.states) for device in ("cpu", "cuda"))
+    np.testing.assert_allclose(there(X), here(X), atol=1e-9)
+    plain = [pr.TorchFeatures(net, device=device) for device in ("cpu", "cuda", "auto")]
+    assert plain[0] == plain[1]
+    assert [each.device for each in plain] == ["cpu", "cuda", "cuda"]
+    np.testing.assert_allclose(plain[1](X), plain[0](X), atol=1e-12)
+    risk = pr.LSTD(there, lam=0.5).fit(data)
+    risk.save(tmp_path / "r.npz")
+    for module, device in ((net, "cpu"), (plain[1], "cuda")):
+        again = pr.RiskFunction.load(tmp_path / "r.npz", module=module)
+        assert again.features.device == device
+        np.testing.assert_allclose(again.variance(X), risk.variance(X), rtol=1e-6)
 
 
 # Stable-Baselines3
