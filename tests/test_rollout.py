@@ -613,6 +613,9 @@ def test_a_model_brings_its_vec_normalize():
     model.get_vec_normalize_env = lambda: VecScale(VecSteps(1))
     expected = pr.rollout(NoisySteps, lambda x: (x[:, 0] > 3).astype(int), episodes=5, seed=1)
     assert_same(pr.rollout(NoisySteps, model, episodes=5, seed=1), expected)
+    seen = pr.rollout(VecScale(VecSteps(3)), model, episodes=5, seed=1)  # not twice
+    assert_same(seen, pr.rollout(VecSteps(3), model, episodes=5, seed=1))
+    assert_same(seen, pr.rollout(VecSteps(3), lambda x: (x[:, 0] > 3).astype(int), episodes=5, seed=1))
 
 
 # --- what the coordinates are called ------------------------------------------------------------------
