@@ -322,7 +322,9 @@ def test_images_are_refused():
         def observe(self):
             return np.full((32, 32, 3), self.at, np.uint8)
 
-    message = r"coordinates of a state, got an image of shape \(32, 32, 3\), .* 3072 columns; .* project="
+    message = (
+        r"coordinates of a state, got an image of shape \(32, 32, 3\), .* 3072 columns; .* by a project that"
+    )
     with pytest.raises(InvalidInputError, match=message):
         pr.rollout(Picture, zeros, episodes=2)
     flat = pr.rollout(Picture, zeros, episodes=2, project=lambda batch: batch.reshape(len(batch), -1))
