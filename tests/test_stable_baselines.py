@@ -196,7 +196,7 @@ def test_what_a_network_sees_in_an_image():
     network = torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(768, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)
     )
-    with pytest.raises(InvalidInputError, match="with phi = policyrisk.TorchFeatures"):
+    with pytest.raises(InvalidInputError, match=r"with phi = policyrisk\.TorchFeatures"):
         pr.rollout(Picture, lambda x: np.zeros(len(x), int), episodes=2)
     phi = pr.TorchFeatures(network, shape=(16, 16, 3))
     data = pr.rollout(
