@@ -30,6 +30,7 @@ NOT_RUN = (
     "git clone ",
     "cd ",
     "policyrisk improve ",
+    "policyrisk rollout CartPole-v1 --policy sb3:",
     "policyrisk reproduce ",
     "policyrisk train ",
 )

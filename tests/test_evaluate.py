@@ -506,6 +506,10 @@ def test_an_interrupt_is_one_line_and_130(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"slow_policy.py", "ready"}
 
 
+def zeros(observations):
+    return np.zeros(len(observations), int)
+
+
 def test_rollout_evaluate_and_query_in_one_go(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "balance_policy.py").write_text(
@@ -522,8 +526,10 @@ def test_rollout_evaluate_and_query_in_one_go(tmp_path, capsys, monkeypatch):
     call(capsys, *common, "--policy", "balance_policy:Lean", "--out", "b.npz", "--num-envs", "3")
     a, b = pr.readers.read("a.parquet").load(), pr.readers.read("b.npz").load()
     np.testing.assert_array_equal(a.states, b.states)
+    assert a.coordinates.names == b.coordinates.names == pr.rollout("CartPole-v1", zeros, 1).coordinates.names
     assert numbers["transitions"] == a.transitions
     random = ["--policy", "random", "--max-steps", "9", "--project", "balance_policy:angle"]
+    random += ["--state", "angle,spin"]
     for name in ("c.npz", "d.npz"):
         assert (
             call(capsys, *common, *random, "--env-args", '{"sutton_barto_reward": true}', "--out", name)[0]
@@ -544,8 +550,6 @@ def test_rollout_evaluate_and_query_in_one_go(tmp_path, capsys, monkeypatch):
         "0.9",
         "--out",
         "r",
-        "--state",
-        "angle,spin",
     )
     assert code == 0, err
     code, out, _ = call(capsys, "query", "r", "--at", "0.01,-0.02")

@@ -152,6 +152,7 @@ def test_projections():
     assert_same(pr.read_minari(pair, project=lambda batch: batch[0]).load(), expected(1))
     everything = pr.read_minari(nested).load()
     assert np.array_equal(everything.states[:, -2:], expected(1.0, -1.0).states)
+    assert everything.coordinates.names[-2:] == ("here_at_0", "here_at_1")
     with pytest.raises(
         InvalidInputError,
         match="episode 0 of Minari dataset walk/tuple-v0: observations must be an array, "

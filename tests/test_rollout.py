@@ -322,7 +322,9 @@ def test_images_are_refused():
         def observe(self):
             return np.full((32, 32, 3), self.at, np.uint8)
 
-    message = r"coordinates of a state, got an image of shape \(32, 32, 3\), .* 3072 columns; .* project="
+    message = (
+        r"coordinates of a state, got an image of shape \(32, 32, 3\), .* 3072 columns; .* by a project that"
+    )
     with pytest.raises(InvalidInputError, match=message):
         pr.rollout(Picture, zeros, episodes=2)
     flat = pr.rollout(Picture, zeros, episodes=2, project=lambda batch: batch.reshape(len(batch), -1))
@@ -613,6 +615,9 @@ def test_a_model_brings_its_vec_normalize():
     model.get_vec_normalize_env = lambda: VecScale(VecSteps(1))
     expected = pr.rollout(NoisySteps, lambda x: (x[:, 0] > 3).astype(int), episodes=5, seed=1)
     assert_same(pr.rollout(NoisySteps, model, episodes=5, seed=1), expected)
+    seen = pr.rollout(VecScale(VecSteps(3)), model, episodes=5, seed=1)  # not twice
+    assert_same(seen, pr.rollout(VecSteps(3), model, episodes=5, seed=1))
+    assert_same(seen, pr.rollout(VecSteps(3), lambda x: (x[:, 0] > 3).astype(int), episodes=5, seed=1))
 
 
 # --- what the coordinates are called ------------------------------------------------------------------

@@ -174,6 +174,43 @@ def test_vec_normalize(saved, tmp_path):
         pr.sb3_policy(path, normalisation={"mean": [0.0], "var": [1.0]})
 
 
+class Picture(gym.Env):
+    """An image that gets brighter."""
+
+    observation_space = gym.spaces.Box(0, 255, (16, 16, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.at = 0
+        return np.full((16, 16, 3), 0, np.uint8), {}
+
+    def step(self, action):
+        self.at += 1
+        return np.full((16, 16, 3), 50 * self.at, np.uint8), 1.0, self.at == 3, False, {}
+
+
+def test_what_a_network_sees_in_an_image():
+    """The way out that the error names."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(768, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)
+    )
+    with pytest.raises(InvalidInputError, match=r"with phi = policyrisk\.TorchFeatures"):
+        pr.rollout(Picture, lambda x: np.zeros(len(x), int), episodes=2)
+    phi = pr.TorchFeatures(network, shape=(16, 16, 3))
+    data = pr.rollout(
+        Picture,
+        lambda x: np.zeros(len(x), int),
+        episodes=2,
+        project=lambda batch: phi(batch.reshape(len(batch), -1)),
+    )
+    assert data.states.shape == (8, 4)
+    with torch.no_grad():
+        seen = network[:3](torch.full((1, 16, 16, 3), 100.0)).numpy()
+    np.testing.assert_allclose(data.states[2, 1:], seen[0], rtol=1e-4, atol=1e-5)
+
+
 def test_models_that_a_file_does_not_tell_enough_of(saved, tmp_path):
     _, path = saved["ppo"]
     with pytest.raises(InvalidInputError, match=r"policy must see what .* trained on, .*\(4,\), got \(3,\)"):

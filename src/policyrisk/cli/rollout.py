@@ -58,7 +58,11 @@ def rollout(
         str | None, typer.Option(help="The environment's arguments, as in '{\"gravity\": 9.8}' (JSON).")
     ] = None,
     state: Annotated[
-        str | None, typer.Option(help="Names for the state's columns, as in x,y; state_0, … otherwise.")
+        str | None,
+        typer.Option(
+            help="Names for the state's coordinates, as in x,y; otherwise those that the environment has, or "
+            "state_0, …"
+        ),
     ] = None,
     ray: Ray = False,
     ray_address: RayAddress = None,
@@ -73,11 +77,6 @@ def rollout(
         raise typer.BadParameter(f"{str(out)!r} must end in {' or '.join(_SUFFIXES)}", param_hint="--out")
     if out.is_dir():
         raise typer.BadParameter(f"{str(out)!r} is a folder; name a file in it", param_hint="--out")
-    if state is not None and out.suffix != ".parquet":
-        raise typer.BadParameter(
-            f"{str(out)!r} has no columns to name; write .parquet, or name them in `evaluate --state`",
-            param_hint="--state",
-        )
     from policyrisk._core.imports import check_installed
     from policyrisk._core.output import check_folder, make_folder
 
@@ -109,9 +108,11 @@ def rollout(
             data = distributed.rollout(env, acting, **options).load()
         else:
             data = play(env, acting, **options)
+    if state is not None:
+        data = _renamed(data, state)
     make_folder(out.parent)
     if out.suffix == ".parquet":
-        readers.write_parquet(data, out, state=None if state is None else state.split(","))
+        readers.write_parquet(data, out)
     else:
         readers.write_npz(data, out)
     returns, terminated = data.returns(), int(data.terminated.sum())
@@ -134,6 +135,18 @@ def rollout(
         f"{returns_of} {numbers['mean_return']:.5g} on average, std {numbers['std_return']:.5g}\n"
         f"written: {out}",
     )
+
+
+def _renamed(data: Any, names: str) -> Any:
+    """Episodes whose coordinates are called by these names, with commas between."""
+    from dataclasses import replace
+
+    from policyrisk.errors import InvalidInputError
+
+    try:
+        return replace(data, coordinates=names.split(","))
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error), param_hint="--state") from error
 
 
 def env_arguments(text: str | None) -> dict[str, Any]:

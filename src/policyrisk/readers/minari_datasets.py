@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from policyrisk._core.arrays import as_count
+from policyrisk._core.frames import Coordinates
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.stream import BATCH_ROWS, Piece, Stream
+from policyrisk.simulation.coordinates import part_names
 from policyrisk.simulation.spaces import Project, action_rows, as_project, as_rows
 from policyrisk.trajectories import Trajectories
 
@@ -31,7 +33,8 @@ def read_minari(
     Minari records every observation of an episode, the last one included, so that nothing is given up. An
     episode terminated if the last of its ``terminations`` is true, else it was cut off; a flag before the
     last step is an error. ``project`` is a function of a batch of observations, (T + 1, …) for each episode,
-    that returns the states' coordinates, of shape (T + 1, dim): needed for Dict and Tuple observations.
+    that returns the states' coordinates, of shape (T + 1, dim): needed for Tuple observations and
+    images. The parts of Dict ones stand side by side, and give the coordinates their names.
     Discrete actions are recorded as whole numbers (T,), those of other arrays as coordinates (T, k); those
     of Dict and Tuple spaces are left out.
 
@@ -52,10 +55,12 @@ def read_minari(
     check_installed("minari", "reading a Minari dataset")
     picked, rows = as_project(project), as_count(batch_rows, "batch_rows", 1)
     found = _as_dataset(dataset)
+    names = part_names(found.observation_space) if picked is None else None
+    called = None if names is None else Coordinates(names)
 
     def parts() -> Iterator[Piece]:
         for episode in found.iterate_episodes():
-            yield _as_part(episode, found.id, picked)
+            yield _as_part(episode, found.id, picked, called)
 
     return Stream(f"Minari dataset {found.id}", parts, rows)
 
@@ -87,7 +92,9 @@ def minari_folder(path: Path) -> Path | None:
     return None
 
 
-def _as_part(episode: minari.EpisodeData, dataset: str, project: Project) -> Piece:
+def _as_part(
+    episode: minari.EpisodeData, dataset: str, project: Project, called: Coordinates | None
+) -> Piece:
     where = f"episode {episode.id} of Minari dataset {dataset}"
     rewards = np.asarray(episode.rewards, dtype=np.float64)
     ends = np.asarray(episode.terminations, dtype=np.bool_)
@@ -104,6 +111,7 @@ def _as_part(episode: minari.EpisodeData, dataset: str, project: Project) -> Pie
         if T == 0:
             return Piece(Trajectories(states[:0], rewards, np.empty(0, np.int64), ends), where, vanished=1)
         actions = action_rows(episode.actions)
-        return Piece(Trajectories(states, rewards, np.array([T]), ends[-1:], actions), where)
+        columns = (states, rewards, np.array([T]), ends[-1:], actions)
+        return Piece(Trajectories(*columns, coordinates=called), where)
     except InvalidInputError as error:
         raise InvalidInputError(f"{where}: {error}") from error

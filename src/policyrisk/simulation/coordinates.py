@@ -56,9 +56,9 @@ def coordinate_names(env: gym.Env[Any, Any]) -> tuple[str, ...] | None:
         if not isinstance(env, gym.Wrapper):
             break
         if isinstance(env, gym.ObservationWrapper) or env.observation_space != env.env.observation_space:
-            return _parts(env.observation_space)
+            return part_names(env.observation_space)
         env = env.env
-    names = _parts(env.observation_space) or _joints(env) or _documented(env)
+    names = part_names(env.observation_space) or _joints(env) or _documented(env)
     return names if names is not None and len(names) == size else None
 
 
@@ -69,7 +69,7 @@ def names_of_parts(env: Any) -> tuple[str, ...] | None:
     parts, space = getattr(env, "envs", None), env.single_observation_space
     if isinstance(parts, Sequence) and isinstance(parts[0], gym.Env) and parts[0].observation_space == space:
         return coordinate_names(parts[0])
-    return _parts(space)
+    return part_names(space)
 
 
 def _size(space: Any) -> int:
@@ -90,15 +90,15 @@ def _checked(given: Any, size: int, env: object) -> tuple[str, ...]:
     return names
 
 
-def _parts(space: Any) -> tuple[str, ...] | None:
-    """Those of a Dict; None of another space."""
+def part_names(space: Any) -> tuple[str, ...] | None:
+    """Those of a Dict's parts, numbered where a part has several numbers; None of another space."""
     from gymnasium import spaces
 
     if not isinstance(space, spaces.Dict):
         return None
     found: list[str] = []
     for name, part in space.items():
-        inner = _parts(part)
+        inner = part_names(part)
         found += [f"{name}_{each}" for each in inner] if inner else _numbered(str(name), _size(part))
     names = tuple(re.sub(r"\W+", "_", name) for name in found)
     return names if len(set(names)) == len(names) else None

@@ -119,7 +119,7 @@ def rollout(
         if is_vec_env(env):
             parts: Any = env
             _check_given(parts, parts.num_envs, num_envs, env_kwargs)
-            inner, choose = without_normalisation(parts, choose)
+            inner, choose = without_normalisation(parts, policy, choose)
             return _run_vector(GymnasiumForm(inner), choose, count, key, picked, limit, bar.advance)
         choose = as_trained(policy, choose)
         check_kind({} if env_kwargs is None else env_kwargs, "env_kwargs", Mapping, "pass gymnasium.make's")

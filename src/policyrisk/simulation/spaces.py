@@ -91,9 +91,9 @@ def as_rows(observations: Any, project: Project, count: int) -> npt.NDArray[Any]
     if project is None and array.ndim > 2 and rows.shape[1] > _LARGEST:
         raise InvalidInputError(
             f"observations must be coordinates of a state, got an image of shape {array.shape[1:]}, which "
-            f"would be {rows.shape[1]} columns; record what a network sees in it, with phi = "
-            "policyrisk.TorchFeatures(network, shape=...) and project=lambda batch: "
-            "phi(batch.reshape(len(batch), -1)), or flatten it all the same, without phi"
+            f"would be {rows.shape[1]} columns; record what a network sees in it, by a project that gives "
+            "phi(batch.reshape(len(batch), -1)) with phi = policyrisk.TorchFeatures(network, shape=...), or "
+            "flatten it all the same, by one without phi"
         )
     return rows.astype(np.float64 if array.dtype.kind == "f" else np.int64)
 

@@ -23,8 +23,11 @@ def is_vec_env(env: object) -> bool:
     return all(hasattr(env, name) for name in names)
 
 
-def without_normalisation(env: Any, choose: Choose) -> tuple[Any, Choose]:
-    """The environment inside of VecNormalize, and a policy of what that makes of its observations."""
+def without_normalisation(env: Any, model: Any, choose: Choose) -> tuple[Any, Choose]:
+    """The environment inside of VecNormalize, and a policy of what that makes of its observations.
+
+    ``choose`` is that of the ``model``, which may know a VecNormalize of its own where there is none.
+    """
     if not _normalises(env):
         inner = env
         while (inner := getattr(inner, "venv", None)) is not None:
@@ -33,7 +36,7 @@ def without_normalisation(env: Any, choose: Choose) -> tuple[Any, Choose]:
                     f"env must have VecNormalize outermost, got it inside of {type(env).__name__}; pass "
                     f"what {type(env).__name__} is around, env.venv"
                 )
-        return env, choose
+        return env, as_trained(model, choose)
     return env.venv, _normalising(env, choose)
 
 
