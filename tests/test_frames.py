@@ -171,13 +171,15 @@ def test_without_names_a_frame_is_refused():
         pr.read(pd.DataFrame({"x": [1]}), stat="x")
 
 
-def test_estimators_keep_the_names_of_their_data():
+def test_estimators_keep_the_names_of_their_data(tmp_path):
     plain = pr.domains.walk(n=5, p=0.7).sample(0, episodes=100, seed=1)
     parts = plain.states, plain.rewards, plain.lengths, plain.terminated
     data = pr.Trajectories(*parts, coordinates=["place"])
     frame = pd.DataFrame({"other": [7, 8], "place": [3, 1]})
     table = pr.Tabular(5)
+    pr.write_parquet(data, tmp_path / "log.parquet")
     fits = [
+        pr.LSTD(table).fit(pr.read(tmp_path / "log.parquet")),
         pr.LSTD(table).fit(data),
         pr.LSTD(table).fit([data[:50], data[50:]]),
         pr.TD(table).fit(data),
