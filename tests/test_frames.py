@@ -157,7 +157,9 @@ def test_other_columns_are_refused(risk, change, message):
 def test_without_names_a_frame_is_refused():
     data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=50, seed=1)
     risk = pr.LSTD(pr.Tabular(5)).fit(data)
-    with pytest.raises(InvalidInputError, match="does not know the names of the state's columns"):
+    with pytest.raises(
+        InvalidInputError, match=r"the names of the state.s columns are not known"
+    ):
         risk.mean(pd.DataFrame({"state": [0.0]}))
     with pytest.raises(InvalidInputError, match="got the data frame DataFrame; pass Trajectories"):
         pr.LSTD(pr.Tabular(5)).fit(pd.DataFrame({"state": [0.0]}))
@@ -169,17 +171,20 @@ def test_without_names_a_frame_is_refused():
         pr.read(pd.DataFrame({"x": [1]}), stat="x")
 
 
-def test_estimators_keep_the_names_of_their_data():
+def test_estimators_keep_the_names_of_their_data(tmp_path):
     plain = pr.domains.walk(n=5, p=0.7).sample(0, episodes=100, seed=1)
     parts = plain.states, plain.rewards, plain.lengths, plain.terminated
     data = pr.Trajectories(*parts, coordinates=["place"])
     frame = pd.DataFrame({"other": [7, 8], "place": [3, 1]})
     table = pr.Tabular(5)
+    pr.write_parquet(data, tmp_path / "log.parquet")
     fits = [
+        pr.LSTD(table).fit(pr.read(tmp_path / "log.parquet")),
         pr.LSTD(table).fit(data),
         pr.LSTD(table).fit([data[:50], data[50:]]),
         pr.TD(table).fit(data),
         pr.ReturnForest().fit(data, seed=0),
+        pr.ReturnDistribution(table).fit(data),
         pr.RiskFunction.mixture([pr.LSTD(table).fit(data, bootstrap=50, seed=0)] * 2, [0.5, 0.5]),
     ]
     for risk in fits:

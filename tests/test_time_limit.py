@@ -10,6 +10,7 @@ import pytest
 
 import policyrisk as pr
 from policyrisk.cli import run
+from policyrisk.distributed.shards import shards
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, UnrecordedEndWarning
 
 LIMIT = 6
@@ -116,6 +117,8 @@ def test_streams_and_logs_without_the_last_states(batch_rows, limit, tmp_path):
             found.states[found.visited_rows], expected.states[expected.visited_rows]
         )
         assert stream.given_up == 0
+    pieces = shards(tmp_path, time_limit=limit)
+    assert all(piece.source.keywords["time_limit"] == LIMIT for piece in pieces)  # one for all workers
     # Short of the limit a last state that was not recorded takes its transition with it.
     short = pr.read(frames[1], state="place", time_limit=LIMIT + 1)
     with pytest.warns(UnrecordedEndWarning, match="60 last transitions given up"):

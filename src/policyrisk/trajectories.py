@@ -31,10 +31,11 @@ from policyrisk._core.arrays import (
     as_floats,
     as_list,
     as_number,
+    is_frame,
     name_some,
     readonly,
 )
-from policyrisk._core.frames import Coordinates, is_frame
+from policyrisk._core.frames import Coordinates
 from policyrisk.errors import InvalidInputError, MismatchError
 
 COLUMNS = ("states", "rewards", "lengths", "terminated")

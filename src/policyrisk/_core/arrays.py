@@ -113,8 +113,28 @@ def check_shape(array: npt.NDArray[Any], name: str, shape: tuple[int | None, ...
         )
 
 
+def is_frame(value: object) -> bool:
+    """Whether a value is a data frame: a table that knows the names of its columns.
+
+    >>> is_frame([[0.5]]), is_frame(np.ones((2, 2)))
+    (False, False)
+    """
+    kind = type(value)
+    tells = any(hasattr(kind, name) for name in ("__arrow_c_stream__", "__dataframe__", "collect_schema"))
+    return tells and any(hasattr(kind, name) for name in ("columns", "schema"))
+
+
 def as_states(value: object, name: str = "states") -> Floats:
-    """States as a finite array of shape (n, dim); a 1-D array means n states of dimension 1."""
+    """States as a finite array of shape (n, dim); a 1-D array means n states of dimension 1.
+
+    A data frame is refused: its columns have names, which may be in another order than the coordinates.
+    """
+    if is_frame(value):
+        raise InvalidInputError(
+            f"{name} must be an array where the names of the state's columns are not known, got a "
+            f"{type(value).__name__}; pass its columns in the order of the data's, as in "
+            "frame[['a', 'b']].to_numpy(), or fit to data that have names (Trajectories.from_frame)"
+        )
     array = as_array(value, name, "numbers of shape (n, dim)")
     return as_floats(array[:, None] if array.ndim == 1 else array, name, (None, None))
 

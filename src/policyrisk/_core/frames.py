@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Ints, name_some
+from policyrisk._core.arrays import Bools, Floats, Ints, as_states, is_frame, name_some
 from policyrisk._core.imports import check_installed
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError, MismatchError, MissingPackageError
@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SECONDS = 86_400  # of a day
-
-
-def is_frame(value: object) -> bool:
-    """Whether a value is a data frame: a table that knows the names of its columns.
-
-    >>> is_frame([[0.5]]), is_frame(np.ones((2, 2)))
-    (False, False)
-    """
-    kind = type(value)
-    tells = any(hasattr(kind, name) for name in ("__arrow_c_stream__", "__dataframe__", "collect_schema"))
-    return tells and any(hasattr(kind, name) for name in ("columns", "schema"))
 
 
 def as_table(frame: Any, name: str) -> pa.Table:
@@ -246,6 +235,13 @@ class Coordinates:
             whole = np.isin(at, np.arange(len(texts)))
             found[name] = known[np.where(whole, at, -1).astype(np.int64)]
         return found
+
+
+def states_of(x: Any, coordinates: Coordinates | None, name: str = "x") -> Floats:
+    """States (n, dim): an array as it is, and of a data frame the columns that the coordinates name."""
+    if coordinates is None or not is_frame(x):
+        return as_states(x, name)
+    return coordinates.states(x, name)
 
 
 def frame_like(given: Any, states: Mapping[str, Any], estimates: Mapping[str, Any]) -> Any:

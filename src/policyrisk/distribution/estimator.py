@@ -54,7 +54,7 @@ from policyrisk.features.protocol import is_binary
 from policyrisk.lstd.cutoffs import Trim, trim
 from policyrisk.passes.fold import Fold, Sum, here
 from policyrisk.risk.support import LOST_MOST, Support
-from policyrisk.trajectories import Source, batches, check_reiterable
+from policyrisk.trajectories import Source, batches, check_reiterable, coordinates_of
 
 _GROUPS, _FEWEST_GROUPS = 1000, 20  # of episodes, for the error bars
 _MERGED = 20  # groups where targets bootstrap
@@ -108,7 +108,7 @@ class ReturnDistribution:
         pass for the thresholds and one for the estimate.
         """
         check_reiterable(data)
-        return self.fit_by(here(data), error_bars=error_bars)
+        return replace(self.fit_by(here(data), error_bars=error_bars), coordinates=coordinates_of(data))
 
     def fit_by(self, fold: Fold, *, error_bars: bool = True) -> DistributionFunction:
         """As ``fit``, for data that a fold goes over (see :mod:`policyrisk.passes.fold`)."""

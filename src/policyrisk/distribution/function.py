@@ -19,11 +19,11 @@ from policyrisk._core.arrays import (
     Matrix,
     as_list,
     as_number,
-    as_states,
     check_choice,
     freeze,
     is_sparse,
 )
+from policyrisk._core.frames import Coordinates, states_of
 from policyrisk._core.records import record
 from policyrisk._core.text import Readable, TextTable, percent, plural
 from policyrisk.distribution.curves import Grid
@@ -58,6 +58,7 @@ class DistributionFunction:
     given_up: int  # transitions at the end of cut-off episodes, which led to states that nothing is known of
     passes: int  # over the data, to complete cut-off episodes
     skipped: tuple[str, ...] = ()  # shards that could not be read
+    coordinates: Coordinates | None = None  # the names of the state's, where the data had names
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -221,7 +222,7 @@ class DistributionFunction:
         )
 
     def _phi(self, x: npt.ArrayLike) -> Matrix:
-        return matrix_of(self.features, as_states(x, "x"))
+        return matrix_of(self.features, states_of(x, self.coordinates))
 
     def _read(self, x: npt.ArrayLike, what: Callable[[Floats], Floats]) -> Floats:
         phi = self._phi(x)

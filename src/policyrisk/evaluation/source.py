@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from policyrisk import distributed
-from policyrisk._core.frames import is_frame
+from policyrisk._core.arrays import is_frame
 from policyrisk._core.progress import ProgressBar
 from policyrisk.distributed.shards import as_shards
 from policyrisk.errors import InvalidInputError

@@ -361,7 +361,9 @@ def evaluate(
     if name is None:
         name = Path(source).stem if isinstance(source, str | os.PathLike) else "policy"
     texts = {columns_of[d]: texts for d, texts in stated.items() if texts}
-    risk = replace(risk, coordinates=Coordinates(columns_of, texts))
+    at = Coordinates(columns_of, texts)
+    risk = replace(risk, coordinates=at)
+    distribution = None if distribution is None else replace(distribution, coordinates=at)
     result = Evaluation(
         name, names, risk, survey, level, notes, clock.seconds, check, distribution=distribution
     )

@@ -7,8 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from policyrisk._core.arrays import as_path
-from policyrisk._core.frames import is_frame
+from policyrisk._core.arrays import as_path, is_frame
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.csv import read_csv
 from policyrisk.readers.files import PathOrPaths, find_files

@@ -34,12 +34,11 @@ from policyrisk._core.arrays import (
     Floats,
     Seed,
     as_number,
-    as_states,
     check_choice,
     check_kind,
     check_shape,
 )
-from policyrisk._core.frames import Coordinates, frame_like, is_frame
+from policyrisk._core.frames import Coordinates, frame_like, states_of
 from policyrisk._core.records import record
 from policyrisk._core.text import plural
 from policyrisk.errors import (
@@ -178,7 +177,7 @@ class RiskFunction:
         >>> bool(np.allclose(risk.moments(range(30)), chain.moments(4)))
         True
         """
-        states = as_states(x, "x")
+        states = self._states(x)
         J, V = self.mean_and_variance(states)
         rows = [np.where(np.isnan(J), np.nan, value) for value in (1.0, 0.0)]
         higher = np.empty((0, len(J))) if self.higher is None else self.higher.at(states)
@@ -582,15 +581,7 @@ class RiskFunction:
 
     def _states(self, x: Any, name: str = "x") -> Floats:
         """States (n, dim); those of a data frame by the names of its columns."""
-        if not is_frame(x):
-            return as_states(x, name)
-        if self.coordinates is None:
-            raise InvalidInputError(
-                f"{name} must be an array where the estimate does not know the names of the state's columns, "
-                f"got a {type(x).__name__}; pass its columns in the order of the data's, as in "
-                "x[['a', 'b']].to_numpy(), or fit to data that have names (Trajectories.from_frame)"
-            )
-        return self.coordinates.states(x, name)
+        return states_of(x, self.coordinates, name)
 
     def _standardised(self, x: npt.ArrayLike, order: int) -> Floats:
         if self.higher is None or self.higher.order < order:
