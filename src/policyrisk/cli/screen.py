@@ -186,7 +186,9 @@ _PHRASES = tuple(
     for pattern, text in (
         (r"--resume or resume=True", "--resume"),
         (r"(--[\w-]+(?: [^\s()]+)?) \(\w+=[^()]*\)", r"\1"),  # --direct (variance='direct')
+        (r"\(\w+=[^(),]*, (--[^(),]+)(, or data\.\w+\(\))?\)", r"(\1)"),  # (discount=0.9, --discount 0.9)
         (r"(--[\w-]+)(,| or) \w+=", r"\1"),
+        (r"Fit pr\.ReturnDistribution with thresholds= that reach further, record", "Record"),
         (r"; \w+= in Python", ""),
         (r" \(risk\.\w+\)|see risk\.covered\(x\), ", ""),
         (r",? or pass Trajectories\([^)]*\)", ""),
