@@ -35,7 +35,7 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
     """
 
     def __init__(self, name: str, total: int | None) -> None:
-        self._console = Console(stderr=True)
+        self._name, self._console = name, Console(stderr=True)
         self._progress = Progress(console=self._console, transient=True)
         self._task = self._progress.add_task(name, total=total)
         self._began = self._said = time.monotonic()
@@ -58,8 +58,9 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
 
     def _line(self, seconds: float) -> str:
         task = self._progress.tasks[0]
+        name = self._name if task.description == self._name else f"{self._name}, {task.description}"
         if task.total is None:
-            return f"{task.description}: {task.completed:,.0f} after {seconds:.0f} s"
+            return f"{name}: {task.completed:,.0f} after {seconds:.0f} s"
         share = min(task.completed / task.total, 1.0) if task.total else 1.0
         left = f", about {seconds * (1 - share) / share:.0f} s left" if 0 < share < 1 else ""
-        return f"{task.description}: {share:.0%} after {seconds:.0f} s{left}"
+        return f"{name}: {share:.0%} after {seconds:.0f} s{left}"

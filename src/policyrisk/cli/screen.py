@@ -186,7 +186,9 @@ _PHRASES = tuple(
     for pattern, text in (
         (r"--resume or resume=True", "--resume"),
         (r"(--[\w-]+(?: [^\s()]+)?) \(\w+=[^()]*\)", r"\1"),  # --direct (variance='direct')
+        (r"\(\w+=[^(),]*, (--[^(),]+)(, or data\.\w+\(\))?\)", r"(\1)"),  # (discount=0.9, --discount 0.9)
         (r"(--[\w-]+)(,| or) \w+=", r"\1"),
+        (r"Fit pr\.ReturnDistribution with thresholds= that reach further, record", "Record"),
         (r"; \w+= in Python", ""),
         (r" \(risk\.\w+\)|see risk\.covered\(x\), ", ""),
         (r",? or pass Trajectories\([^)]*\)", ""),
@@ -194,6 +196,10 @@ _PHRASES = tuple(
         (r",? or give them in codes=", ""),
         (r""",? or pass on_error=["']skip["'] to go on without""", ""),
         (r" pass tail=, or", " or"),
+        (r"; fit with bootstrap=\S+ or more, or pass a lower level", "; choose a lower one"),
+        (r" pass error_bars=False to say that this is meant, or", ""),
+        (r""",? raise tol, or try solver=["']projection["']""", ""),
+        (r" or pass actions=\S+ with a policy", " or name a policy"),
         (r" with `save`", ""),
         (r",? or call the reader that you mean", ""),
         (r"\benv_kwargs\b", "--env-args"),

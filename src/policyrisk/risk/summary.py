@@ -250,8 +250,9 @@ class PolicySummary(Moments, Readable):
                 f"{plural(completed.unknown, 'episode')} of states that the data say nothing about: left out"
             )
         if self.apart:
+            differ = "differ" if len(self.apart) > 1 else "differs"
             yield (
-                f"the {' and the '.join(self.apart)} by {self.estimator} differ from these by more than "
+                f"the {' and the '.join(self.apart)} by {self.estimator} {differ} from these by more than "
                 "randomness explains, so that its features are biased: believe the completed returns"
             )
         if self.known:
