@@ -164,7 +164,9 @@ def test_from_spec_needs_the_arguments():
 
 def test_functions_without_a_name_have_no_spec():
     for function in (lambda states: states, Mine(3).__call__):
-        with pytest.raises(InvalidInputError, match=r"module, .* or write a class with size, a call and spec"):
+        with pytest.raises(
+            InvalidInputError, match=r"module, .* or write a class with size, a call and spec"
+        ):
             FunctionFeatures(function).spec()
 
 
@@ -203,7 +205,9 @@ def test_a_function_is_saved_by_its_name(tmp_path, monkeypatch):
             from_spec(spec)(x)
 
 
-@pytest.mark.parametrize("name", ["os:system", "subprocess:call", "__main__:f", "numpy", "a b:c", "os.path:join"])
+@pytest.mark.parametrize(
+    "name", ["os:system", "subprocess:call", "__main__:f", "numpy", "a b:c", "os.path:join"]
+)
 def test_a_file_names_no_function_of_python_itself(name):
     with pytest.raises(InvalidInputError, match="must name a function of a module of yours"):
         from_spec({"kind": "FunctionFeatures", "name": name, "size": 2, "probe": None})
