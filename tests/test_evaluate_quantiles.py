@@ -7,7 +7,8 @@ import pytest
 
 import policyrisk as pr
 from policyrisk.cli import run
-from policyrisk.errors import InvalidInputError
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.evaluation import quantiles
 from policyrisk.readers import write_npz
 
 
@@ -81,10 +82,121 @@ def test_the_command_line_shows_and_writes_them(data, tmp_path, capsys):
     assert (tmp_path / "out" / "distribution.png").stat().st_size > 5000
     numbers = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert set(numbers["distribution"]["quantiles"]) == {"0.05", "0.5"}
-    # The folder has no distribution, and its report says what was found all the same.
+    # The folder keeps the distribution, and its report has the pictures again.
     again = pr.Evaluation.load(tmp_path / "out")
+    assert again.distribution.thresholds.size > 10
     again.report(tmp_path / "again.html")
     page = (tmp_path / "again.html").read_text()
     assert "mean of the worst 5.0%" in page
+    assert page.count("<img alt=") == 2
     assert run([*call, "--quantiles", "0.05,x"]) == 2
     assert "--quantiles" in capsys.readouterr().err
+
+
+def walks(folder, p, name="walk", **asked):
+    """An evaluation of a walk in a folder of its own."""
+    data = pr.domains.walk(6, p=p).sample(0, 400, seed=1)
+    pr.evaluate(data, features="tabular", seed=0, name=name, **asked).save(folder / name)
+    return folder / name
+
+
+def test_folders_are_compared_by_their_distributions(tmp_path, capsys):
+    slow, fast = (walks(tmp_path, p, f"p{p}", quantiles=[0.05]) for p in (0.6, 0.8))
+    fits = {
+        folder.name: pr.ReturnDistribution(pr.Tabular(6)).fit(pr.domains.walk(6, p=p).sample(0, 400, seed=1))
+        for folder, p in ((slow, 0.6), (fast, 0.8))
+    }
+    words = ["compare", str(slow), str(fast), "--out", str(tmp_path / "comparison.png")]
+    for by, criterion in {
+        "quantile:0.05": pr.criteria.Quantile(0.05),
+        "cvar:0.1": pr.criteria.CVaR(0.1),
+    }.items():
+        assert run([*words, "--criterion", by, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        own = pr.compare(fits, [0], criterion)
+        assert told["ranking"][0]["name"] == own.best == fast.name
+        difference = told["significance"]["difference"]
+        assert difference["value"] == pytest.approx(own.significance.difference.value)
+        assert difference["low"] == pytest.approx(own.significance.difference.low, rel=1e-4)
+        assert difference["low"] > 0
+        assert (told["pooled"], told["starts"]) == (True, 800)
+    plain = walks(tmp_path, 0.7, "plain")
+    assert run([*words[:2], str(plain), "--criterion", "cvar:0.05"]) != 0
+    said = capsys.readouterr().err
+    assert str(plain) in said
+    assert "--quantiles" in said
+    assert run([*words, "--criterion", "cvar:2"]) == 2
+    assert "--criterion" in capsys.readouterr().err
+
+
+def test_files_of_two_evaluations_are_not_mixed_up(tmp_path):
+    folder, other = (walks(tmp_path, p, f"p{p}", quantiles=[0.05]) for p in (0.6, 0.8))
+    kept = folder / "distribution.npz"
+    kept.write_bytes((other / "distribution.npz").read_bytes())
+    with pytest.raises(MismatchError, match=r"distribution\.npz and survey\.npz"):
+        pr.Evaluation.load(folder)
+    kept.unlink()
+    with pytest.raises(MismatchError, match=r"distribution\.npz and survey\.npz"):
+        pr.Evaluation.load(folder)
+    # Saved without quantiles, the folder has none.
+    walks(tmp_path, 0.8, other.name)
+    assert not (other / "distribution.npz").exists()
+    assert pr.Evaluation.load(other).distribution is None
+
+
+def told_of(data, words, features="tabular", **asked):
+    """The finding whose title holds the words, or None."""
+    result = pr.evaluate(data, features=features, seed=0, **asked)
+    return next((one for one in result.advice if words in one.title), None)
+
+
+@pytest.mark.parametrize(("episodes", "severity"), [(1000, None), (300, "note"), (120, "warning")])
+def test_few_episodes_behind_the_tail_are_said(episodes, severity):
+    data = pr.domains.walk(6).sample(0, episodes, seed=1)
+    for q, side in ((0.05, "worst"), (0.95, "best")):
+        advice = told_of(data, "Few episodes stand behind the", quantiles=[0.5, q])
+        assert (advice and advice.severity) == severity
+        if advice:
+            assert f"{side} 5.0% are {episodes * 0.05:g}" in advice.seen
+            assert "Record 400 episodes" in advice.remedy
+
+
+def losses(episodes):
+    """One step with the reward −Exp(1)."""
+    rewards = -np.random.default_rng(0).exponential(size=episodes)
+    states = np.tile([[0], [1]], (episodes, 1))
+    return pr.Trajectories(states, rewards, np.ones(episodes, dtype=int), np.ones(episodes, dtype=bool))
+
+
+def test_coarse_thresholds_and_their_ends_are_said(monkeypatch):
+    data, fits = losses(20_000), quantiles.ReturnDistribution
+    assert told_of(data, "thresholds", quantiles=[0.005, 0.05, 0.5, 0.95]) is None
+    theta = [-4.0, -3.5, -2.0, -1.0, -0.5, -0.1]  # as one who saw other returns might choose them
+    monkeypatch.setattr(
+        quantiles, "ReturnDistribution", lambda phi, **how: fits(phi, thresholds=theta, **how)
+    )
+    advice = told_of(data, "thresholds are coarse", quantiles=[0.05, 0.5])
+    assert "50.0% quantile changes so much that it may be off by 0.037" in advice.seen
+    assert "thresholds=30" in advice.remedy
+    advice = told_of(data, "at the end of the thresholds", quantiles=[0.01, 0.5, 0.99])
+    assert "1.0%, 99.0% quantile" in advice.seen
+    coarse = fits(pr.Tabular(1), thresholds=theta).fit(data)
+    fine = fits(pr.Tabular(1)).fit(data)
+    notes = pr.compare({"coarse": coarse, "fine": fine}, [0], pr.criteria.Quantile(0.05)).notes
+    assert [note.split(":")[0] for note in notes if "thresholds" in note] == ["coarse"]
+
+
+def test_features_that_miss_the_starts_are_said():
+    data = pr.domains.walk(12).sample(0, 2000, seed=1)
+    assert told_of(data, "disagrees with the returns", quantiles=[0.05]) is None
+    advice = told_of(data, "The distribution disagrees", features="tiles:2", quantiles=[0.05])
+    assert advice.severity == "serious"
+    assert "tiles:2" in advice.seen
+
+
+def test_how_much_was_made_monotone_is_said():
+    data = pr.domains.walk(12).sample(0, 500, seed=1)
+    assert told_of(data, "made monotone", quantiles=[0.1]) is None
+    advice = told_of(data, "made monotone", features="poly:3", quantiles=[0.1])
+    assert advice.severity == "note"
+    assert "poly:3" in advice.seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -315,14 +315,23 @@ class StartMixture:
         )  # 0 at a level of 1e-300
         return Estimate(found, (high - low) / (2 * t), low, high, dof)
 
-    def enclosed(self, q: float) -> tuple[float, float]:
-        """The thresholds next to the q-quantile, which lies between them; twice the same where it is one."""
+    def coarseness(self, q: float) -> float:
+        """By how much the q-quantile may be off, since F is drawn straight between thresholds.
+
+        A third of what it changes by with every other threshold, as the error goes with their squared
+        distance; inf where the quantile is at the end of the thresholds, 0 where all returns are thresholds.
+        """
         grid = self.function.grid
-        j = int((self.curve[0, : grid.theta.size] < q).sum())
-        if grid.steps or not 0 < j < grid.theta.size:
-            j = min(j, grid.theta.size - 1)
-            return float(grid.theta[j]), float(grid.theta[j])
-        return float(grid.theta[j - 1]), float(grid.theta[j])
+        m = grid.theta.size
+        F = self.curve[:, :m]
+        if grid.steps:
+            return 0.0
+        if not F[0, 0] < q < F[0, -1]:
+            return math.inf
+        found = grid.quantile(F, q)
+        sparser = (np.unique(np.r_[0, np.arange(first, m, 2), m - 1]) for first in (0, 1))
+        coarse = [replace(grid, theta=grid.theta[some]).quantile(F[:, some], q) for some in sparser]
+        return float(np.abs(np.array(coarse) - found).max()) / 3.0
 
     def summary(
         self, q: Sequence[float], level: float = 0.95, *, below: Sequence[float] = ()

@@ -229,12 +229,11 @@ def _compare_tails(
         if r.summary.unvisited
     ]
     for name, mixture in mixtures.items():
-        low, high = mixture.enclosed(criterion.q)
         judged = mixture.estimate("quantile", q=criterion.q, level=level)
-        if high - low > judged.high - judged.low:
+        if mixture.coarseness(criterion.q) > (judged.high - judged.low) / 4:
             notes.append(
-                f"{name}: the thresholds at the {percent(criterion.q)} quantile are {number(high - low, 3)} "
-                "apart, further than its interval is wide; fit it with more thresholds"
+                f"{name}: its thresholds are too coarse at the {percent(criterion.q)} quantile, or end "
+                "before it; fit it with more thresholds, or others"
             )
     if any(mixture.moves is None for mixture in mixtures.values()):
         notes.append(
