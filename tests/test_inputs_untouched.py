@@ -721,6 +721,22 @@ def portfolio(given: Given) -> Any:
 
 
 @use(
+    "domains.RewardSoFar",
+    "domains.RewardSoFar.as_actions",
+    "domains.RewardSoFar.as_starts",
+    "domains.RewardSoFar.rollout",
+    "domains.RewardSoFar.step",
+)
+def reward_so_far(given: Given) -> Any:
+    game = pr.domains.RewardSoFar(pr.domains.Portfolio())
+    states = given.array([[0.0, 2.0, 0.0, 1.0, 0.0, 1.0, 0.0], [48.0, 1.1, 1.0, 1.0, 0.0, 0.0, 9.0]])
+    actions = given.array([1, 0], np.int64)
+    found: list[Any] = [*game.step(states, actions, seed=1)]
+    found += [game.as_starts(states, "starts"), game.as_actions(actions, 2, "actions")]
+    return [*found, game.rollout(lambda x: given.array(np.zeros(2), np.int64)[: len(x)], states, 1, 5).states]
+
+
+@use(
     "ActorCritic",
     "ActorCritic.fit",
     "GaussianPolicy",
@@ -803,6 +819,8 @@ NOT_USED = {
     "MDP.from_branches": "keeps the tables that it is given",
     "MarkovChain.from_branches": "keeps the table that it is given",
     "domains.Portfolio.act": "works in place, and says so: the step of callers that keep their own states",
+    "domains.RewardSoFar.act": "works in place, and says so: the step of callers that keep their own states",
+    "domains.RewardSoFar.returns": "checks its starts as rollout does, by the same code",
     "domains.Pinball.act": "works in place, and says so: the step of callers that keep their own states",
     "features.BinaryFeatures.__call__": "a protocol",
     "features.BinaryFeatures.active": "a protocol",
