@@ -230,6 +230,8 @@ ANYTHING: dict[str, Callable[[], Any]] = {
 
 
 CALLABLE = {"a class", "a function", "features"}
+# Arguments that may be a function, where a valid call has none.
+CALLED = {"progress", "policy", "project", "system", "target", "env", "starts", "run", "fold", "say"}
 
 
 def _deep(depth: int) -> Any:
@@ -317,11 +319,11 @@ def _unaligned(array: np.ndarray) -> np.ndarray:
     return other
 
 
-def hostile_values(valid: Any) -> dict[str, Callable[[], Any]]:
-    """What may be put in the place of a valid argument, by name."""
+def hostile_values(valid: Any, name: str = "") -> dict[str, Callable[[], Any]]:
+    """What may be put in the place of a valid argument of this name, by name."""
     found = dict(ANYTHING)
-    if callable(valid):  # others that can be called are wrong in a way of their own
-        found = {name: make for name, make in found.items() if name not in CALLABLE}
+    if callable(valid) or name in CALLED:  # others that can be called are wrong in a way of their own
+        found = {kind: make for kind, make in found.items() if kind not in CALLABLE}
     if sp.issparse(valid):
         found |= {
             "dense": valid.toarray,
