@@ -15,8 +15,10 @@ import inspect
 import os
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -26,6 +28,7 @@ import scipy.sparse as sp
 import policyrisk as pr
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
 
+_HOME = str(Path(pr.__file__).parent)
 PATIENCE = 20  # seconds after which a call is said to hang
 
 
@@ -36,8 +39,11 @@ class Call(NamedTuple):
     function: Callable[..., Any]
     arguments: dict[str, Any]
 
-    def attacked(self, changes: dict[str, Any]) -> str | None:
-        """What came out that is not ours, in a word or two; None where the call returned or was refused."""
+    def attacked(self, changes: dict[str, Any], user: tuple[str, ...] = ()) -> str | None:
+        """What came out that is not ours, and where; None where the call returned or was refused.
+
+        What functions in the files ``user`` raised is theirs.
+        """
         with warnings.catch_warnings(), patience():
             warnings.simplefilter("error")
             warnings.simplefilter("ignore", PolicyRiskWarning)
@@ -50,7 +56,12 @@ class Call(NamedTuple):
             except Exception as error:
                 if isinstance(error, IndexError) and self.name.endswith("__getitem__"):
                     return None  # what ends a loop over a sequence
-                return f"{type(error).__name__}: {error}"
+                frames = traceback.extract_tb(error.__traceback__)
+                ours = [k for k, frame in enumerate(frames) if _HOME in frame.filename]
+                if ours and any(frame.filename in user for frame in frames[ours[0] :]):
+                    return None
+                at = frames[ours[-1] if ours else -1]
+                return f"{type(error).__name__} at {Path(at.filename).name}:{at.lineno}: {error}"
         return None
 
 
@@ -95,10 +106,11 @@ def public(modules: tuple[str, ...]) -> dict[CodeType, tuple[str, Callable[..., 
     return found
 
 
-def noted(uses: list[Callable[[], Any]], codes: dict[CodeType, tuple[str, Callable[..., Any]]]) -> list[Call]:
-    """The first call of each kind that the uses make themselves, kinds by the types of the arguments."""
+def noted(
+    uses: list[Callable[[], Any]], codes: dict[CodeType, tuple[str, Callable[..., Any]]], files: set[str]
+) -> list[Call]:
+    """The first call of each kind that functions in these files make, kinds by the types of the arguments."""
     calls: dict[tuple[Any, ...], Call] = {}
-    files = {use.__code__.co_filename for use in uses}
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event != "call" or frame.f_code not in codes or frame.f_back.f_code.co_filename not in files:
@@ -217,6 +229,11 @@ ANYTHING: dict[str, Callable[[], Any]] = {
 }
 
 
+CALLABLE = {"a class", "a function", "features"}
+# Arguments that may be a function, where a valid call has none.
+CALLED = {"progress", "policy", "project", "system", "target", "env", "starts", "run", "fold", "say"}
+
+
 def _deep(depth: int) -> Any:
     value: Any = 1.0
     for _ in range(depth):
@@ -302,9 +319,11 @@ def _unaligned(array: np.ndarray) -> np.ndarray:
     return other
 
 
-def hostile_values(valid: Any) -> dict[str, Callable[[], Any]]:
-    """What may be put in the place of a valid argument, by name."""
+def hostile_values(valid: Any, name: str = "") -> dict[str, Callable[[], Any]]:
+    """What may be put in the place of a valid argument of this name, by name."""
     found = dict(ANYTHING)
+    if callable(valid) or name in CALLED:  # others that can be called are wrong in a way of their own
+        found = {kind: make for kind, make in found.items() if kind not in CALLABLE}
     if sp.issparse(valid):
         found |= {
             "dense": valid.toarray,

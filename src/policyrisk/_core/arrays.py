@@ -197,6 +197,7 @@ def as_path(value: object, name: str = "path") -> Path:
     """A path that the system can look up, whether or not anything is there."""
     try:
         path = Path(value)  # type: ignore[arg-type]
+        str(path).encode()  # Arrow takes UTF-8 alone
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         pass
@@ -234,6 +235,11 @@ def check_choice(value: object, name: str, choices: tuple[str, ...]) -> None:
     """Raise unless ``value`` is one of the choices."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidInputError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}; choose one")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written: halves of characters, which broken file names have, cannot."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def shown(value: object) -> str:

@@ -66,8 +66,10 @@ def check_installed(package: str, what: str) -> None:
         )
 
 
-def is_name(text: str) -> bool:
-    """Whether a text is ``module:name``, both with dots in them perhaps."""
+def is_name(text: object) -> bool:
+    """Whether this is a text ``module:name``, both with dots in them perhaps."""
+    if not isinstance(text, str):
+        return False
     module, colon, name = text.partition(":")
     return bool(colon) and all(part.isidentifier() for part in f"{module}.{name}".split("."))
 

@@ -162,9 +162,9 @@ class Silence:
             if time.monotonic() - self.heard < LOST_AFTER:
                 return
             raise WorkerError(
-                f"the cluster must answer, and {self.address} did not for {LOST_AFTER:g} s ({error}): its "
-                "head, or the way there, is gone; start it again, and begin anew, or with resume=True where "
-                "there is a checkpoint"
+                f"the cluster must answer, and {self.address} did not for {LOST_AFTER:g} seconds ({error}): "
+                "its head, or the way there, is gone; start it again, and begin anew, or with resume=True "
+                "where there is a checkpoint"
             ) from None
         self.heard = time.monotonic()
 

@@ -283,12 +283,13 @@ class MarkovChain:
 
         Row j of μ is the j-th central moment; at the end that is 1 for j = 0, else 0.
         """
+        J, mu = as_floats(J, "J", (self.n,)), as_floats(mu, "mu", (None, self.n))
         branches, gamma, k = self.branches, self.discount, len(mu)
         after = np.append(mu, np.eye(k, 1), axis=1)[:, branches.successor]
         with np.errstate(over="ignore", invalid="ignore"):
             delta = branches.reward + gamma * np.append(J, 0.0)[branches.successor] - J[branches.row]
             terms = (comb(k, j) * delta ** (k - j) * gamma**j * after[j] for j in range(k))
-            return branches.expect(np.asarray(sum(terms)))
+            return branches.expect(np.asarray(sum(terms, np.zeros(len(delta)))))
 
     def resolvent(self, factor: float) -> Resolvent:
         """The factored I − factor·P, made once for each factor."""

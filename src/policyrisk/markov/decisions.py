@@ -70,7 +70,7 @@ def _dense_shapes(P: Sequence[Any] | npt.NDArray[Any]) -> set[tuple[int, ...]]:
     """The different shapes of the parts; none where one of them is sparse or ragged."""
     try:
         return set() if any(sp.issparse(part) for part in P) else {np.shape(part) for part in P}
-    except ValueError:
+    except Exception:
         return set()  # which is said elsewhere
 
 

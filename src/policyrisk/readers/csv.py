@@ -60,7 +60,7 @@ def read_csv(
     layout = as_layout(
         state, episode, reward, terminated, truncated, step, action=action, propensity=propensity
     )
-    nulls = _NULLS if missing == "refuse" else _MISSING
+    nulls = _NULLS if isinstance(missing, str) and missing == "refuse" else _MISSING
     opener = partial(_open, nulls=nulls)
     return table_stream(path, "a CSV file with a header", ".csv", opener, layout, batch_rows, codes, missing)
 

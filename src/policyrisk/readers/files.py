@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 
-from policyrisk._core.arrays import as_count, as_list, as_path, check_choice, name_some
+from policyrisk._core.arrays import as_count, as_list, as_path, check_choice, check_kind, name_some
 from policyrisk._core.frames import is_text
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError, PolicyRiskError
@@ -160,13 +160,20 @@ def check_no_numbers(column: str, names: set[str]) -> None:
         )
 
 
+def as_codes(codes: Mapping[str, Sequence[str]] | None) -> LabelNames:
+    """A caller's names of columns of text, checked."""
+    given = {} if codes is None else codes
+    check_kind(given, "codes", Mapping, "pass for example {'shop': ['a', 'b']}")
+    return {name: tuple(as_list(names, "codes", "names of each column")) for name, names in given.items()}
+
+
 def _checked_codes(codes: Mapping[str, Sequence[str]] | None, text: frozenset[str]) -> LabelNames:
-    found = {name: tuple(names) for name, names in (codes or {}).items()}
+    found = as_codes(codes)
     for name, names in found.items():
         if (
             name not in text
-            or len(set(names)) < len(names)
             or not all(isinstance(each, str) for each in names)
+            or len(set(names)) < len(names)
         ):
             raise InvalidInputError(
                 f"codes must give different names for columns of text that are read, which are "

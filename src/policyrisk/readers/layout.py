@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from policyrisk._core.arrays import as_list
+from policyrisk._core.arrays import as_list, is_utf8
 from policyrisk.errors import InvalidInputError
 
 _LISTED = 200  # columns that a message names
@@ -73,11 +73,16 @@ def as_layout(
         if not (isinstance(name, str) or (name is None and argument in _OPTIONAL)):
             raise InvalidInputError(f"{argument} must be a column's name, got {name!r}; pass a string")
     coordinates: Any = tuple(action) if isinstance(action, list | tuple) else action
-    if coordinates == () or not all(isinstance(name, str) for name in _each(coordinates)):
+    if (isinstance(coordinates, tuple) and not coordinates) or not all(
+        isinstance(name, str) for name in _each(coordinates)
+    ):
         raise InvalidInputError(
             f"action must be a column's name, or a list of names for a continuous action, got {action!r}; "
             "pass for example 'action' or ['force_x', 'force_y']"
         )
+    for name in (*(names or ()), *columns, *_each(coordinates), propensity):
+        if isinstance(name, str) and not is_utf8(name):
+            raise InvalidInputError(f"names of columns must be text in UTF-8, got {name!r}; correct it")
     if not isinstance(propensity, str | None):
         raise InvalidInputError(f"propensity must be a column's name, got {propensity!r}; pass a string")
     found = Layout(names, *columns)  # type: ignore[arg-type]  # checked above

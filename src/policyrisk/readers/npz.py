@@ -26,7 +26,7 @@ from policyrisk._core.frames import Coordinates
 from policyrisk._core.records import DAMAGE, write_atomically
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.columns import LabelNames
-from policyrisk.readers.files import check_no_numbers, check_target, is_number
+from policyrisk.readers.files import as_codes, check_no_numbers, check_target, is_number
 from policyrisk.readers.stream import Piece, Stream
 from policyrisk.trajectories import ACTION_COLUMNS, COLUMNS, Source, Trajectories, batches
 
@@ -52,9 +52,11 @@ def read_npz(path: str | os.PathLike[str], *, codes: Mapping[str, Sequence[str]]
     if not file.is_file():
         raise InvalidInputError(f"path must name an npz file, got {file}, which is none")
 
+    given = as_codes(codes)
+
     @cache
     def labels() -> LabelNames:
-        return {**npz_labels([file]), **{column: tuple(names) for column, names in (codes or {}).items()}}
+        return {**npz_labels([file]), **given}
 
     def parts() -> Iterator[Piece]:
         yield Piece(_load(file, labels()), str(file))

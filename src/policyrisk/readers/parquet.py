@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from policyrisk._core.arrays import as_whole
 from policyrisk._core.imports import check_installed
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError, MismatchError
@@ -158,7 +159,12 @@ def _batches(
     if row_groups is None:
         yield from file.iter_batches(rows, columns=layout.used())
         return
-    first, end = row_groups
+    first, end = as_whole(row_groups, "row_groups", (2,)).tolist()
+    if not 0 <= first <= end <= file.num_row_groups:
+        raise InvalidInputError(
+            f"row_groups must be the first and the end of some of {file.num_row_groups}, got {first} and "
+            f"{end}; count them from 0"
+        )
     last: Any = None  # the id of the row before
     if first > 0:
         for batch in file.iter_batches(rows, [first - 1], [layout.episode]):

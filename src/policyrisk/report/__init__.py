@@ -11,6 +11,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from policyrisk._core.arrays import check_kind
 from policyrisk._core.imports import check_installed
 from policyrisk._core.output import plain
 from policyrisk._core.records import write_atomically
@@ -45,6 +46,7 @@ def write_report(evaluation: Evaluation, path: str | os.PathLike[str], command: 
         raise InvalidInputError(
             f"evaluation must be an Evaluation, got {type(evaluation).__name__}; make one with pr.evaluate"
         )
+    check_kind(command, "command", str, "pass a line of text")
     plotly = _plotly()
     with warnings.catch_warnings():
         # Negative variances and few episodes are part of the advice.

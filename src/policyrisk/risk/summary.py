@@ -110,7 +110,7 @@ class Moments:
     def sharpe(self) -> Estimate:
         """m / √v, nan unless v > 0."""
         m, root = self.mean_value, self.std.value
-        return self.delta(m / root, 1.0 / root, -0.5 * m / root**3) if root > 0 else Estimate(math.nan)
+        return self.delta(m / root, 1.0 / root, -0.5 * m / root**3) if root**3 > 0 else Estimate(math.nan)
 
     def quantities(self) -> dict[str, Estimate]:
         """The four by name, in the order of a table."""

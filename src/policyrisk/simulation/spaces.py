@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats
+from policyrisk._core.arrays import Floats, as_flag
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.compiled import Words
 from policyrisk.simulation.probabilities import drawn_actions, told_propensities
@@ -105,6 +105,7 @@ def as_policy(policy: object, deterministic: bool = True) -> Choose:
     one drawn from its distribution: of Stable-Baselines3's models with Discrete actions for the
     probabilities, so that the draw is ours.
     """
+    deterministic = as_flag(deterministic, "deterministic")
     predict = getattr(policy, "predict", None)
     if callable(predict):
         tell = None if deterministic else _telling(policy)

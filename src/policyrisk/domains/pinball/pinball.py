@@ -134,7 +134,7 @@ class Pinball(CompiledDomain):
             found += len(points)
         if velocity is not None:
             fastest = as_number(velocity, "velocity", 0.0, 1.0, remedy="pass None for a start at rest")
-            states[:, 2:] = rng.uniform(-fastest, fastest, (count, 2))
+            states[:, 2:] = rng.uniform(-abs(fastest), abs(fastest), (count, 2))  # of −0.0
         return states
 
     def act(self, states: Floats, actions: Ints, words: Words) -> tuple[Floats, Bools]:
