@@ -157,9 +157,7 @@ def test_other_columns_are_refused(risk, change, message):
 def test_without_names_a_frame_is_refused():
     data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=50, seed=1)
     risk = pr.LSTD(pr.Tabular(5)).fit(data)
-    with pytest.raises(
-        InvalidInputError, match=r"the names of the state.s columns are not known"
-    ):
+    with pytest.raises(InvalidInputError, match=r"the names of the state.s columns are not known"):
         risk.mean(pd.DataFrame({"state": [0.0]}))
     with pytest.raises(InvalidInputError, match="got the data frame DataFrame; pass Trajectories"):
         pr.LSTD(pr.Tabular(5)).fit(pd.DataFrame({"state": [0.0]}))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # From where on a finding is worth a note, a warning, or is serious. They are rules of thumb.
 _IN_TAIL = (0.05, 0.1, 0.3)  # 1 / episodes in the tail: fewer than 20, 10 and 3 of them
 _APART = (math.inf, 0.1, 0.3)  # of the return's std, by which mean or std are off
+_COARSE = 0.25  # of an interval's width, by which straight lines between thresholds may be off
 _HARMFUL = 2.0  # standard errors of the distribution's own: its intervals then miss as often as not
 _CORRECTED = (0.02, 0.1, math.inf)  # by which F was changed at the median state to be monotone, in [0, 1]
 _STATES = 500  # visited states that are looked at
@@ -51,25 +52,21 @@ def _thresholds(evaluation: Evaluation, told: dict[str, Any]) -> Iterator[Advice
     if dist is None or dist.grid.steps:  # with steps all returns are thresholds
         return
     over, theta = dist.over(evaluation.survey.starts), dist.thresholds
-    coarse, ends = {}, []
-    for q, value in told["quantiles"].items():
-        low, high = over.enclosed(float(q))
-        if low == high:
-            ends.append(q)
-        elif high - low > value["high"] - value["low"]:
-            coarse[q] = high - low
-    more = f"pr.ReturnDistribution(features, thresholds={5 * theta.size})"
+    off = {q: over.coarseness(float(q)) for q in told["quantiles"]}
+    widths = {q: value["high"] - value["low"] for q, value in told["quantiles"].items()}
+    ends = [q for q, error in off.items() if math.isinf(error)]
+    coarse = {q: error for q, error in off.items() if q not in ends and error > _COARSE * widths[q]}
     if coarse:
-        q, gap = max(coarse.items(), key=lambda each: each[1])
+        q, error = max(coarse.items(), key=lambda each: each[1] / max(widths[each[0]], 1e-300))
         value = told["quantiles"][q]
         yield Advice(
             "warning",
             "The thresholds are coarse where the quantiles lie",
-            f"The {percent(float(q))} quantile lies between two of the {theta.size} thresholds that are "
-            f"{number(gap, 3)} apart, further than its interval is wide ({number(value['low'], 4)} to "
-            f"{number(value['high'], 4)}). Between thresholds a straight line is drawn, and how far that is "
-            "off is not in the interval.",
-            f"Fit {more} to the data, or thresholds of your own that are dense there.",
+            f"F is drawn straight between {plural(theta.size, 'threshold')}. With every other one the "
+            f"{percent(float(q))} quantile changes so much that it may be off by {number(error, 2)}, which "
+            f"its interval ({number(value['low'], 4)} to {number(value['high'], 4)}) does not hold.",
+            f"Fit pr.ReturnDistribution(features, thresholds={5 * theta.size}) to the data, or thresholds of "
+            "your own that are dense there.",
         )
     if ends:
         yield Advice(
@@ -101,7 +98,7 @@ def _disagreement(evaluation: Evaluation, told: dict[str, Any]) -> Iterator[Advi
             "The distribution disagrees with the returns",
             f"Over the starts its {of} is {number(told[of]['value'], 4)}, that of the returns "
             f"{number(getattr(summary, of), 4)}. Both come from the same episodes: the distribution's "
-            f"features ({told['features']}) are too coarse at the starts, and its quantiles are off too.",
+            f"features ({told['features']}) are too coarse at the starts, and so its quantiles are off too.",
             "Use finer --features (features=), which the distribution then has as well; for the starts alone "
             "the quantiles of the recorded returns will do.",
         )
