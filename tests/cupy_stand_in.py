@@ -77,7 +77,7 @@ def cupy():
     blas = SimpleNamespace(dgemm=plain, dgemmStridedBatched=strided)
     return SimpleNamespace(
         zeros=lambda shape: made(np.zeros(shape)),
-        empty=lambda shape: made(np.full(shape, np.nan)),
+        empty=lambda shape, dtype=float: made(np.full(shape, np.nan if dtype == float else 99, dtype)),
         asarray=made,
         asnumpy=np.asarray,
         exp=np.exp,

@@ -2,6 +2,8 @@
 
 import importlib.util
 import shutil
+import sys
+from types import SimpleNamespace
 
 import cupy_stand_in
 import numpy as np
@@ -195,7 +197,7 @@ def test_the_gpus_sums_on_the_cpu(kind, discount, slabs, kernels, monkeypatch):
     for module in (gpu_sums, radial):
         monkeypatch.setattr(module, "cupy", cupy_stand_in.cupy)
         monkeypatch.setattr(module, "kernel", kernels)
-    monkeypatch.setattr(gpu_sums, "_pinned", np.empty)
+    monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(empty_pinned=np.empty))
     monkeypatch.setattr(accumulate, "on_gpu", lambda device, package: device == "cuda")
     for name, value in {"_MOST": 3000, "_FEWEST": 1, "_SLABS": slabs, "_SWEEPERS": 1000}.items():
         monkeypatch.setattr(gpu_sums, name, value)

@@ -73,11 +73,12 @@ def accumulate(
     second = features if second_features is None else second_features
     lam = as_number(lam, "lam", 0.0, 1.0)
     discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
-    plan, parts = Plan.of(source, features, second, lam, discount)
+    there = on_gpu(device, "cupy")
+    plan, parts = Plan.of(source, features, second, lam, discount, cut=not there)
     if plan is None:
         return MomentEquations.empty(features, second, lam=lam, discount=discount)
     sums = Sums(plan)
-    if on_gpu(device, "cupy"):
+    if there:
         from policyrisk.lstd.gpu_sums import add_on_gpu
 
         add_on_gpu(sums, parts)

@@ -102,9 +102,19 @@ class Plan:
 
     @classmethod
     def of(
-        cls, source: Source, features: Features, second: Features, lam: float, discount: float
+        cls,
+        source: Source,
+        features: Features,
+        second: Features,
+        lam: float,
+        discount: float,
+        *,
+        cut: bool = True,
     ) -> tuple[Plan | None, Iterator[Trajectories]]:
-        """The plan that suits the source's first few states (None without data), and the source in chunks."""
+        """The plan that suits the source's first few states (None without data), and the source in chunks.
+
+        Or, where it is not to be ``cut``, in batches as they come.
+        """
         batches_left = (batch for batch in batches(source) if len(batch))
         first = next(batches_left, None)
         if first is None:
@@ -115,7 +125,8 @@ class Plan:
         mean = Evaluator.of(features, states, memory)
         other = mean if shared else Evaluator.of(second, states, memory)
         plan = cls(mean, other, shared, lam, discount, memory)
-        return plan, chunks(chain([first], batches_left), DENSE_CHUNK if plan.dense else plan.block_size)
+        whole = chain([first], batches_left)
+        return plan, chunks(whole, DENSE_CHUNK if plan.dense else plan.block_size) if cut else whole
 
     def blocks(self, chunk: Chunk) -> Iterator[tuple[slice, Rows, Rows]]:
         """A chunk's blocks, the last one first: where they are, φ_J and φ_M."""

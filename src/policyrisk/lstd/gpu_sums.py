@@ -100,8 +100,8 @@ extern "C" __global__ void sweep(
 """
 
 
-def add_on_gpu(sums: Sums, parts: Iterator[Trajectories]) -> None:
-    """Add all parts to the equations under way."""
+def add_on_gpu(sums: Sums, batches: Iterator[Trajectories]) -> None:
+    """Add all batches to the equations under way."""
     plan = sums.plan
     if not all(each.dense for each in plan.maps):
         raise DeviceError(
@@ -112,15 +112,16 @@ def add_on_gpu(sums: Sums, parts: Iterator[Trajectories]) -> None:
     found_there = all(getattr(each.features, "on_gpu", False) for each in plan.maps)
     most = min(max(_NUMBERS[found_there] // widest, _FEWEST), _MOST)
     gpu = _Gpu(sums)
-    for part in in_order(partial(_host, sums, gpu.slabs), chunks(parts, most), uses_blas=True):
+    for part in in_order(partial(_host, sums, gpu.slabs), chunks(batches, most), uses_blas=True):
         gpu.add(*part)
     gpu.fetch()
 
 
-def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[Chunk, int, list[Any]]:
+def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[Chunk, int, list[Any], list[Any]]:
     """What the CPU does for a chunk: features, or what a GPU needs for them, where they can be copied from.
 
-    The last row is repeated until slabs have the same length.
+    The last row is repeated until slabs have the same length. Then rewards, and each episode's first row and
+    whether it terminated.
     """
     plan, chunk = sums.plan, Chunk.of(data)
     rows = []
@@ -132,18 +133,21 @@ def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[Chunk, int, list[
             phi = each(chunk.states, chunk.ends)
             assert isinstance(phi, DenseRows)
             found = phi.phi
-        n = len(found)
-        pinned = _pinned((-(-n // slabs) * slabs, found.shape[1]))
-        pinned[:n] = found
-        pinned[n:] = found[-1:]
-        rows.append(pinned)
-    return chunk, chunk.outside(plan.maps), rows
+        rows.append(_pinned(found, -(-len(found) // slabs) * slabs))
+    first: Ints = np.append(data.offsets[:-1] + np.arange(len(data)), len(chunk.ends))
+    ended: Bools = data.terminated
+    episodes = [_pinned(each, len(each)) for each in (data.rewards, first, ended.astype(np.uint8))]
+    return chunk, chunk.outside(plan.maps), rows, episodes
 
 
-def _pinned(shape: tuple[int, ...]) -> Any:
+def _pinned(array: Any, length: int) -> Any:
+    """A copy that a GPU can read while the CPU goes on, the last row repeated up to this length."""
     import cupyx
 
-    return cupyx.empty_pinned(shape, np.float64)
+    pinned = cupyx.empty_pinned((length, *array.shape[1:]), array.dtype)
+    pinned[: len(array)] = array
+    pinned[len(array) :] = array[-1:]
+    return pinned
 
 
 class _Gpu:
@@ -170,15 +174,13 @@ class _Gpu:
             self._products.append((left, rho, sigma, blocks, total))
         self._under_way: deque[tuple[Any, Any]] = deque()
 
-    def add(self, chunk: Chunk, outside: int, rows: list[Any]) -> None:
+    def add(self, chunk: Chunk, outside: int, rows: list[Any], told: list[Any]) -> None:
         """Add a chunk; what was copied from stays until the GPU has done with it."""
         xp, plan, data = self._xp, self._sums.plan, chunk.data
         self._sums.count(data, outside)
-        first: Ints = np.append(data.offsets[:-1] + np.arange(len(data)), len(chunk.ends))
-        ended: Bools = data.terminated
         with self._copies:
             copied = [_copied(xp, each, self._copies) for each in rows]
-            episodes = [xp.asarray(each) for each in (data.rewards, first, ended.astype(np.uint8))]
+            episodes = [_copied(xp, each, self._copies) for each in told]
         self._work.wait_event(self._copies.record())
         with self._work:
             phi = [
@@ -202,7 +204,7 @@ class _Gpu:
                 )  # fmt: skip
                 _add_product(xp, phi[rho], factor, total)
             done = self._work.record()
-        self._under_way.append((done, (rows, copied, episodes, phi)))
+        self._under_way.append((done, (rows, told, copied, episodes, phi)))
         while len(self._under_way) > _AHEAD:
             self._under_way.popleft()[0].synchronize()
 
@@ -224,7 +226,7 @@ class _Gpu:
 
 
 def _copied(xp: Any, pinned: Any, stream: Any) -> Any:
-    out = xp.empty(pinned.shape)
+    out = xp.empty(pinned.shape, pinned.dtype)
     out.set(pinned, stream=stream)
     return out
 
