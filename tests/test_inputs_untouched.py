@@ -802,6 +802,7 @@ NOT_USED = {
     "TorchFeatures.gpu_rows": "takes a GPU's arrays",
     "TorchFeatures": "needs PyTorch: test_network.py",
     "TorchFeatures.__call__": "needs PyTorch: test_network.py",
+    "FunctionFeatures.of_spec": "takes plain values",
     "TorchFeatures.of_spec": "takes plain values",
     "TorchFeatures.on_module": "needs PyTorch: test_network.py",
     "TorchFeatures.outside": "needs PyTorch: test_network.py",
