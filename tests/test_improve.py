@@ -39,6 +39,27 @@ def test_errors_of_a_comparison_are_those_of_repetition(criterion):
     assert np.all(np.abs(ratio - 1) < 0.2), ratio
 
 
+def test_a_comparison_within_groups_leaves_out_what_differs_between_them():
+    rng = np.random.default_rng(1)
+    starts, shift = np.tile([[0.0], [1.0]], (500, 1)), np.tile([0.0, 90.0], 500)
+    old, new = (
+        pr.Trajectories(
+            np.repeat(starts, 2, axis=0),
+            shift + std * rng.normal(size=1000),
+            np.ones(1000, dtype=int),
+            np.ones(1000, dtype=bool),
+        )
+        for std in (4.0, 3.0)
+    )
+    result = ActorCriticResult(None, MeanMinusStd(1.0), np.zeros((1, 6)))
+    groups = pr.TileCoding([0], [1], bins=2)
+    before, after, difference = BeforeAfter(result, old, new, 1.0, groups).compared()["std"]
+    assert abs(before - 4.0) < 4 * before.standard_error < 0.5
+    assert abs(after - 3.0) < 4 * after.standard_error < 0.5
+    assert abs(difference + 1.0) < 4 * difference.standard_error
+    assert BeforeAfter(result, old, new, 1.0).compared()["std"][0] > 45
+
+
 def test_printed_numbers_are_those_of_the_exact_process():
     portfolio = pr.domains.Portfolio()
     phi = portfolio.features()
