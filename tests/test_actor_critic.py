@@ -326,8 +326,13 @@ def test_a_criterion_averaged_over_groups():
     judged = found.judged(criteria.MeanMinusVariance(0.5))
     assert judged.value == pytest.approx((2 * (2.0 - 1.0) + 3 * (12.0 - 2.0)) / 5)
     assert found.std.value == pytest.approx((2 * np.sqrt(2.0) + 3 * 2.0) / 5)
-    with pytest.raises(InvalidInputError, match="at least two starts each, got 1 of 2"):
+    with pytest.raises(InvalidInputError, match="got 1 of 3 starts that are alone"):
         GroupedReturns.of(returns[:3], starts[:3], tiles)
+    # One of eleven is alone, and left out.
+    many = np.array([[0.1]] * 10 + [[0.9]])
+    lone, without = GroupedReturns.of(np.arange(11.0), many, tiles), GroupedReturns.of(np.arange(10.0))
+    assert lone.std.estimate().standard_error == pytest.approx(without.std.estimate().standard_error)
+    assert (lone.std.value, lone.std.by_variance[-1]) == (without.std.value, 0.0)
     rng = np.random.default_rng(1)
     starts, shift = np.tile([[0.2], [0.8], [0.8]], (60, 1)), np.tile([0.0, 50.0, 50.0], 60)
     values, errors = [], []

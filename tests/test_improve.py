@@ -39,6 +39,27 @@ def test_errors_of_a_comparison_are_those_of_repetition(criterion):
     assert np.all(np.abs(ratio - 1) < 0.2), ratio
 
 
+def test_a_comparison_within_groups_leaves_out_what_differs_between_them():
+    rng = np.random.default_rng(1)
+    starts, shift = np.tile([[0.0], [1.0]], (500, 1)), np.tile([0.0, 90.0], 500)
+    old, new = (
+        pr.Trajectories(
+            np.repeat(starts, 2, axis=0),
+            shift + std * rng.normal(size=1000),
+            np.ones(1000, dtype=int),
+            np.ones(1000, dtype=bool),
+        )
+        for std in (4.0, 3.0)
+    )
+    result = ActorCriticResult(None, MeanMinusStd(1.0), np.zeros((1, 6)))
+    groups = pr.TileCoding([0], [1], bins=2)
+    before, after, difference = BeforeAfter(result, old, new, 1.0, groups).compared()["std"]
+    assert abs(before - 4.0) < 4 * before.standard_error < 0.5
+    assert abs(after - 3.0) < 4 * after.standard_error < 0.5
+    assert abs(difference + 1.0) < 4 * difference.standard_error
+    assert BeforeAfter(result, old, new, 1.0).compared()["std"][0] > 45
+
+
 def test_printed_numbers_are_those_of_the_exact_process():
     portfolio = pr.domains.Portfolio()
     phi = portfolio.features()
@@ -231,7 +252,7 @@ def test_command_with_continuous_actions(tmp_path, capsys):
         (["CartPole-v1", "--criterion", "sharpe", "--critic", "poly"], 1, "poly needs a size"),
         (["CartPole-v1", "--criterion", "sharpe", "--groups", "poly:1"], 1, "groups must be a TileCoding"),
         (["CartPole-v1", "--criterion", "sharpe", "--device", "cuda"], 1, 'device must be "cpu" for a Gym'),
-        (["pinball", "--criterion", "sharpe", "--reward-so-far"], 1, "reward_so_far must be False"),
+        (["pinball", "--criterion", "sharpe", "--reward-so-far"], 1, "must be False for pinball"),
     ],
 )
 def test_wrong_commands_say_what_is_wrong(arguments, code, message, tmp_path, capsys):
@@ -258,12 +279,8 @@ def test_reproduce_pinball_improved(tmp_path, capsys):
     options = "--tiles 8 --map-episodes 6 --episodes 10 --iterations 2 --fresh 20 --c 0 --json --out"
     assert cli.run(["reproduce", "pinball-improved", *options.split(), str(out)]) == 0
     numbers = json.loads(capsys.readouterr().out)
-    assert sorted(path.name for path in out.iterdir()) == [
-        "improved.png",
-        "maps.npz",
-        "policy.npz",
-        "result.json",
-    ]
+    names = {"improved.png", "improved.svg", "improved.pdf", "maps.npz", "policy.npz", "result.json"}
+    assert {path.name for path in out.iterdir()} == names
     with np.load(out / "maps.npz") as maps:
         std, mean = (np.sort(maps[f"before_{of}"][np.isfinite(maps["before_std"])]) for of in ("std", "mean"))
     few = numbers["risky_tiles"]

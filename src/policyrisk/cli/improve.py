@@ -63,7 +63,9 @@ def improve(
     ] = None,
     groups: Annotated[
         str | None,
-        typer.Option(help="Average the criterion over tiles of the starts, as in tiles:10x10,dims=x+y."),
+        typer.Option(
+            help="Average the criterion over tiles of the starts, as pinball's tiles:10x10,dims=x+y."
+        ),
     ] = None,
     env_args: Annotated[
         str | None, typer.Option(help="The environment's arguments, as in '{\"gravity\": 9.8}' (JSON).")
@@ -114,6 +116,7 @@ def improve(
 
         phi = given.features if features is None else features
         judged = given.critic if critic is None else critic
+        within = given.groups if groups is None else groups
         search = ActorCritic(
             given.start(None if phi is None else spelled(phi)),
             goal,
@@ -122,7 +125,7 @@ def improve(
             given.iterations if iterations is None else iterations,
             given.step if step is None else step,
             given.lam if lam is None else lam,
-            None if groups is None else spelled(groups),
+            None if within is None else spelled(within),
         )
     with clock("improve"):
         found = improved(
@@ -161,7 +164,7 @@ def improve(
             "episodes_of_an_iteration": search.episodes,
             "step": search.step,
             "lam": search.lam,
-            "groups": groups,
+            "groups": within,
             "reward_so_far": reward_so_far,
             "features": phi,
             "critic": judged,
@@ -175,7 +178,8 @@ def improve(
         written = [out / path.name for path in sorted(folder.iterdir())]
     checkpoint.unlink(missing_ok=True)
     answer = [
-        f"Both policies on the same {fresh} fresh episodes; value: {found.result.criterion}",
+        f"Both policies on the same {fresh} fresh episodes; value: {found.result.criterion}"
+        + ("" if within is None else f", averaged over {within}"),
         str(found),
         "written: " + ", ".join(map(str, written)),
     ]

@@ -219,7 +219,7 @@ def reproduce_pinball(
 @app.command("pinball-improved")
 def reproduce_pinball_improved(
     out: Annotated[
-        Path, typer.Option(help="Folder for result.json, maps.npz, policy.npz and improved.png.")
+        Path, typer.Option(help="Folder for result.json, maps.npz, policy.npz and the figure.")
     ] = Path("results/pinball-improved"),
     c: Annotated[
         list[float] | None, typer.Option(help="What a unit of std costs, for the frontier; again for more.")

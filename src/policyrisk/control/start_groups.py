@@ -9,7 +9,8 @@ so that what differs between starts of two groups is no risk. Return R_k of grou
     i_k = ∂f/∂m (R_k − m_g) + ∂f/∂v ((R_k − m_g)² − v_g)
 
 and F, given how many starts each group has, the standard error √(Σ_k i_k² n_g / (n_g − 1)) / K, the i_k being
-taken from their mean in the group. Without groups there is a single one.
+taken from their mean in the group. Without groups there is a single one. A start that is alone in its group
+says nothing of the variance there, and is left out; too many of them are an error.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from policyrisk.criteria import MeanMinusStd, Slopes
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import TileCoding
 from policyrisk.risk.estimate import Estimate
+
+_ALONE = 0.1  # of the starts, at most
 
 
 class Std:
@@ -81,10 +84,11 @@ class GroupedReturns:
         if groups is None or starts is None:
             return cls(returns, np.zeros(len(returns), dtype=np.int64))
         _, group, count = np.unique(groups.active(starts)[:, 0], return_inverse=True, return_counts=True)
-        if count.min() < 2:
+        alone = int((count < 2).sum())
+        if alone > _ALONE * len(returns):
             raise InvalidInputError(
-                f"groups must have at least two starts each, got {int((count < 2).sum())} of {count.size} "
-                "with one alone; run more episodes, or pass larger tiles"
+                f"groups must have two starts or more, got {alone} of {len(returns)} starts that are alone "
+                "in theirs; run more episodes, or pass larger tiles"
             )
         return cls(returns, group)
 
@@ -102,25 +106,32 @@ class GroupedReturns:
     def variances(self) -> Floats:
         """v_g (G,), unbiased."""
         moved = self.returns - self.means[self.group]
-        return self._sums(moved**2) / (self.count - 1)
+        return self._sums(moved**2) / np.maximum(self.count - 1, 1)
 
     @property
     def others(self) -> Floats:
-        """The mean of the other returns of the same group (K,)."""
+        """The mean of the other returns of the same group (K,), 0 where there is none."""
         n = self.count[self.group]
-        found: Floats = (self._sums(self.returns)[self.group] - self.returns) / (n - 1)
+        found: Floats = (self._sums(self.returns)[self.group] - self.returns) / np.maximum(n - 1, 1)
         return found
 
     def judged(self, criterion: Any) -> Judged:
         """A criterion with ``slopes``, averaged over the groups."""
         count, means, variances = self.count, self.means, self.variances
-        slopes = np.array([criterion.slopes(m, v) for m, v in zip(means, variances, strict=True)])
+        known = np.where(count > 1, count, 0)  # returns that count
+        nothing = Slopes(0.0, 0.0, 0.0)
+        slopes = np.array(
+            [
+                criterion.slopes(m, v) if n else nothing
+                for m, v, n in zip(means, variances, known, strict=True)
+            ]
+        )
         values, by_mean, by_variance = slopes[:, 0], slopes[self.group, 1], slopes[self.group, 2]
         moved = self.returns - means[self.group]
         influence = by_mean * moved + by_variance * (moved**2 - variances[self.group])
         influence -= (self._sums(influence) / count)[self.group]
-        influence *= np.sqrt(count / (count - 1.0))[self.group]
-        return Judged(float(count @ values / count.sum()), by_mean, by_variance, influence)
+        influence *= np.sqrt(count / np.maximum(count - 1.0, 1.0))[self.group] * count.sum() / known.sum()
+        return Judged(float(known @ values / known.sum()), by_mean, by_variance, influence)
 
     @property
     def mean(self) -> Judged:

@@ -104,6 +104,7 @@ class Task:
     pilot: Trajectories  # a few episodes of a first policy
     max_steps: int = _LIMIT
     lam: float = 0.0  # of the gradient
+    groups: str | None = None  # tiles of the starts that the criterion is averaged over
 
 
 def task(
@@ -175,6 +176,7 @@ def _pinball() -> Task:
         lambda phi: soft,
         _pilot(pinball, soft),
         lam=1.0,
+        groups="tiles:10x10,dims=x+y",
     )
 
 
