@@ -77,7 +77,7 @@ def cupy():
     blas = SimpleNamespace(dgemm=plain, dgemmStridedBatched=strided)
     return SimpleNamespace(
         zeros=lambda shape: made(np.zeros(shape)),
-        empty=lambda shape, dtype=float: made(np.full(shape, np.nan if dtype == float else 99, dtype)),
+        empty=lambda shape, dtype=float: made(np.full(shape, 99, dtype)),
         asarray=made,
         asnumpy=np.asarray,
         exp=np.exp,
