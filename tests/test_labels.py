@@ -292,10 +292,11 @@ def test_stated_labels():
     stated = pr.evaluate(data, names=["x", "shop"], labels=["shop"], seed=0)
     assert stated.notes["labels"] == {"shop": []}
     assert "labels,shrink=" in str(stated.notes["choice"]["stack"])
-    for labels in (["shops"], "shop"):
-        with pytest.raises(
-            InvalidInputError, match="labels must be a list of coordinates of the state, x, shop"
-        ):
+    for labels, message in (
+        (["shops"], "labels must be a list of coordinates of the state, x, shop"),
+        ("shop", "labels must be names of coordinates, got 'shop'"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
             pr.evaluate(data, names=["x", "shop"], labels=labels)
     survey = Survey.of(data)
     assert label_spellings(survey, ["x", "shop"], []) == []

@@ -1,16 +1,18 @@
 """What commands show: the answer first, the same options everywhere, progress, and no extras needed."""
 
+import ast
 import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 import policyrisk as pr
 from policyrisk import cli
 from policyrisk._core import progress
-from policyrisk.cli.screen import as_options
+from policyrisk.cli.screen import _PHRASES, as_options
 from policyrisk.readers import write_npz
 
 
@@ -146,6 +148,23 @@ def test_the_command_line_is_told_of_progress_without_a_terminal(
 def test_messages_speak_of_options(text, said):
     names = ("state", "features", "action", "step", "lam", "device", "reward", "resume")
     assert as_options(text, {name: f"--{name}" for name in names}) == said
+
+
+def test_every_phrase_that_is_put_otherwise_is_still_said():
+    def template(node):
+        if isinstance(node, ast.Constant):
+            return str(node.value)
+        return "".join(map(template, node.values)) if isinstance(node, ast.JoinedStr) else "…"
+
+    said = {
+        template(node)
+        for path in Path(pr.__file__).parent.rglob("*.py")
+        if path.name != "screen.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant | ast.JoinedStr)
+    }
+    for pattern, _ in _PHRASES:
+        assert any(map(pattern.search, said)), pattern
 
 
 def test_no_column_can_be_asked_for(tmp_path, capsys, no_pictures):

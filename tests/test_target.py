@@ -238,6 +238,7 @@ def test_a_function_of_other_states_is_asked_for_again(tmp_path, data, capsys):
     loaded = pr.Evaluation.load(tmp_path / "pairs")
     assert loaded.advice == result.advice
     assert loaded.summary.std == result.summary.std
+    assert "<table>" in loaded._repr_html_()
     with pytest.raises(InvalidInputError, match="policy must be given again"):
         loaded.risk.mean([[1.0, 0.5]])
     code, _, error = call(capsys, "query", tmp_path / "pairs", "--at", "1,0.5")

@@ -203,10 +203,11 @@ _PHRASES = tuple(
         (r" with `save`", ""),
         (r",? or call the reader that you mean", ""),
         (r"\benv_kwargs\b", "--env-args"),
+        (r"^policyrisk\.distributed(?= needs|$)", "--ray"),
+        (r"^from_sb3(?= needs|$)", "--features sb3:"),
         (r"\b(use|with) (?:a )?discount (?:<|below) 1\b", r"\1 --discount below 1"),
         (r"""\bvariance=["']direct["']""", "--direct"),
         (r"""\bnonnegative(_at)?=(["']?\w+["']?)?""", "--nonnegative"),
-        (r"\bsecond_features=", "second= in --features"),
         (r"\b(beg(?:in|un) another|go on) (without|with) resume\b", r"\1 \2 --resume"),
     )
 )

@@ -122,8 +122,8 @@ class Evaluation(Readable):
         )
 
     def _pictures(self) -> str:
-        """Small maps of mean and std; none without Matplotlib."""
-        if not is_installed("matplotlib"):
+        """Small maps of mean and std; none without Matplotlib, or where a target's function is not there."""
+        if not is_installed("matplotlib") or self.told is not None:
             return ""
         from policyrisk.evaluation.maps import draw_map
 

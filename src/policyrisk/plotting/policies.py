@@ -11,6 +11,7 @@ from policyrisk._core.arrays import Floats, check_kind, check_named
 from policyrisk._core.imports import check_installed
 from policyrisk._core.text import number, plural
 from policyrisk.criteria import Criterion
+from policyrisk.distribution import DistributionSummary
 from policyrisk.errors import InvalidInputError
 from policyrisk.plotting.axes import axes_or_new, literal
 from policyrisk.risk.summary import Moments, PolicySummary
@@ -47,7 +48,7 @@ def plot_mean_std(
     """
     check_named(summaries, "summaries", "summary", "risk.summary(starts)")
     for summary in summaries.values():
-        check_kind(summary, "summaries", Moments, "pass risk.summary(starts) of each")
+        check_kind(summary, "summaries", (Moments, DistributionSummary), "pass risk.summary(starts) of each")
     axes = axes_or_new(axes, 6, 4.4)
     left_out = [name for name, summary in summaries.items() if np.isnan(summary.std)]
     markers = "osD^vP*X"
