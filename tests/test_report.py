@@ -181,6 +181,7 @@ def test_a_hundred_coordinates_are_no_wall_of_numbers(tmp_path):
     assert "105 coordinates: q0, q1, q2, q3, q4, q5, q6, …, q104" in words
     assert "97 coordinates of less influence are not shown." in words
     assert len(embedded(text)["cloud"]["states"][0]) == 8
+    assert max(map(len, re.findall(r"<dd>(.*?)</dd>", text))) < 500
     assert re.search(r"98 others [\d.]+% together", words)
 
 
