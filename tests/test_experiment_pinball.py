@@ -6,11 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import special
-from typer.testing import CliRunner
 
-from policyrisk import TileCoding
+from policyrisk import TileCoding, cli
 from policyrisk._core import output
-from policyrisk.cli import app
 from policyrisk.control import pinball_policy
 from policyrisk.domains import Pinball
 from policyrisk.domains.pinball.maze import Maze
@@ -320,7 +318,7 @@ def test_bad_arguments_are_named(tmp_path):
     assert output.plain({"a": [np.inf, 1.0, (float("nan"),)]}) == {"a": [None, 1.0, [None]]}
 
 
-def test_the_command(tmp_path, monkeypatch):
+def test_the_command(tmp_path, monkeypatch, capsys):
     run = pinball.run
     monkeypatch.setattr(pinball, "run", lambda p, **options: run(replace(p, fresh=500), **options))
     options = [
@@ -335,15 +333,13 @@ def test_the_command(tmp_path, monkeypatch):
         "--noise",
         "0.02",
     ]
-    done = CliRunner().invoke(app, ["reproduce", "pinball", "--out", str(tmp_path), *options])
-    assert done.exit_code == 0, done.output
-    assert "Riskiest tile" in done.output
+    assert cli.run(["reproduce", "pinball", "--out", str(tmp_path), *options]) == 0
+    assert "Riskiest tile" in capsys.readouterr().out
     assert (tmp_path / "pinball_std.png").exists()
     assert (tmp_path / "monte_carlo.npz").exists()
     again = ["reproduce", "pinball", "--out", str(tmp_path), *options, "--resume", "--json"]
-    done = CliRunner().invoke(app, again)
-    assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
+    assert cli.run(again) == 0
+    told = json.loads(capsys.readouterr().out)
     written = json.loads((tmp_path / "result.json").read_text())
     assert told["parameters"]["noise"] == 0.02
     seconds = written.pop("seconds")

@@ -25,7 +25,7 @@ from policyrisk.report import write_report
 from policyrisk.report.grid import CELLS, MapGrid
 from policyrisk.report.numbers import APART, Maps, Sampled, histogram, measure
 
-ROUNDING = 2e-5  # of the numbers in the page
+ROUNDING = 2e-4  # of the numbers in the page
 HOSTILE = '<img src=x onerror="window.harmed = 1">'
 NAMES = (HOSTILE, "</script><script>window.harmed = 2</script>", "%{x} <b>&amp;</b> $\\alpha$")
 
@@ -181,6 +181,7 @@ def test_a_hundred_coordinates_are_no_wall_of_numbers(tmp_path):
     assert "105 coordinates: q0, q1, q2, q3, q4, q5, q6, …, q104" in words
     assert "97 coordinates of less influence are not shown." in words
     assert len(embedded(text)["cloud"]["states"][0]) == 8
+    assert max(map(len, re.findall(r"<dd>(.*?)</dd>", text))) < 500
     assert re.search(r"98 others [\d.]+% together", words)
 
 
@@ -194,11 +195,11 @@ def test_embedded_maps_are_the_apis(tiled, tmp_path):
     states = np.array([[a, 0.5, c, 0.5] for c in y for a in x])
     risk = tiled.risk
     for got, want, rounding in (
-        (J, risk.mean(states), 2**-16),
-        (V, risk.variance(states), 2**-16),
-        (J_error, risk.standard_error(states, of="mean"), 2**-9),
-        (V_error, risk.standard_error(states, of="variance"), 2**-9),
-        (episodes, risk.episodes(states), 2**-16),
+        (J, risk.mean(states), 2**-13),
+        (V, risk.variance(states), 2**-13),
+        (J_error, risk.standard_error(states, of="mean"), 2**-8),
+        (V_error, risk.standard_error(states, of="variance"), 2**-8),
+        (episodes, risk.episodes(states), 2**-10),
     ):
         np.testing.assert_allclose(got, want, rtol=1.01 * rounding)
     assert np.isfinite(J).any()
@@ -263,7 +264,7 @@ def test_what_is_embedded_is_bounded(dim):
     cells = [len(grid.states(pair)) for pair in grid.pairs]
     assert sum(cells) <= CELLS
     assert len(cells) == math.comb(len(grid.axes), 2)
-    assert min(axis.cells.size for axis in grid.axes) >= 19
+    assert min(axis.cells.size for axis in grid.axes) >= 16
     assert grid.sliders == {2: 0, 3: 1, 4: 2, 5: 3}.get(dim, 2), "two at once, whatever the dimension"
     for pair in grid.pairs:
         levels = [range(len(axis.levels)) for k, axis in enumerate(grid.axes) if k not in pair]
@@ -274,8 +275,8 @@ def test_costly_estimates_keep_two_sliders_and_the_most_influential_coordinates(
     evaluation = evaluate(pr.Polynomial(1, [0] * 10, [20] + [1] * 9), strip(10, episodes=60))
     monkeypatch.setattr("policyrisk.report.grid.CELLS", 40_000)
     grid = MapGrid.of(evaluation)
-    assert (len(grid.axes), grid.sliders) == (5, 2)
-    assert [axis.coordinate for axis in grid.axes] == np.argsort(-evaluation.influence)[:5].tolist()
+    assert (len(grid.axes), grid.sliders) == (6, 2)
+    assert [axis.coordinate for axis in grid.axes] == np.argsort(-evaluation.influence)[:6].tolist()
     assert sum(len(grid.states(pair)) for pair in grid.pairs) <= 40_000
 
 
@@ -489,11 +490,11 @@ def test_hovering_shows_the_apis_numbers(three, opened):
     for plot in ("plot-std", "plot-mean_error"):
         lines = hover(browser, plot, x.cells[10], y.cells[40], "std ")
         error = {of: three.risk.standard_error(state, of=of)[0] for of in ("mean", "std")}
-        assert numbers(lines, "std") == pytest.approx([three.risk.std(state)[0], error["std"]], rel=5e-3)
-        assert numbers(lines, "std")[0] == pytest.approx(three.risk.std(state)[0], rel=1e-4)
-        assert numbers(lines, "mean")[0] == pytest.approx(three.risk.mean(state)[0], rel=1e-4)
-        assert numbers(lines, "mean")[1] == pytest.approx(error["mean"], rel=5e-3)
-        assert numbers(lines, "Sharpe")[0] == pytest.approx(three.risk.sharpe(state)[0], rel=1e-4)
+        assert numbers(lines, "std") == pytest.approx([three.risk.std(state)[0], error["std"]], rel=5e-2)
+        assert numbers(lines, "std")[0] == pytest.approx(three.risk.std(state)[0], rel=1e-3)
+        assert numbers(lines, "mean")[0] == pytest.approx(three.risk.mean(state)[0], rel=1e-3)
+        assert numbers(lines, "mean")[1] == pytest.approx(error["mean"], rel=5e-2)
+        assert numbers(lines, "Sharpe")[0] == pytest.approx(three.risk.sharpe(state)[0], rel=1e-3)
         assert numbers(lines, "episodes") == [round(three.risk.episodes(state)[0])]
         assert any(line.startswith(HOSTILE + " = ") for line in lines), "the name as it is"
         browser.move(5, 5)
@@ -573,7 +574,7 @@ def test_one_coordinate_is_a_line(opened):
     lines = hover(browser, "plot-std", 4, std, "place = 4")
     (line,) = (line for line in lines if line.startswith("std "))
     shown = [float(n) for n in re.findall(r"[\d.]+", line)]
-    assert shown == pytest.approx([std, *interval], rel=1e-4)
+    assert shown == pytest.approx([std, *interval], rel=1e-3)
 
 
 def test_names_of_labels_at_the_axes_and_in_the_hover(cities, opened):

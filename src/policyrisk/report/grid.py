@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
 
 COORDINATES = 8  # that are mapped at most
-CELLS = 100_000  # in all, at most: some six bytes each, and a third more as text
+CELLS = 75_000  # in all, at most: some seven bytes each, and a third more as text
 SIDE = 100  # cells along a coordinate of a map, at most
 LINE = 400  # along the only coordinate
 FEW = 4  # coordinates that are mapped in any case
 SLIDERS = 2  # that there are at least, before coordinates are given up
-FINE = 19  # cells a side before levels are given up, then sliders
+FINE = 16  # cells a side before levels are given up, then sliders
 _COARSE = 8  # cells a side, at least
 _LEVELS = (9, 7, 5, 3)
 _WORK = 10**11  # multiplications for all cells
@@ -139,7 +139,7 @@ def _plan(d: int, most: int) -> tuple[int, int, int]:
     """Sliders a map, levels a slider and cells a side, for d mapped coordinates.
 
     >>> _plan(1, CELLS), _plan(2, CELLS), _plan(4, CELLS), _plan(5, CELLS), _plan(8, CELLS)
-    ((0, 1, 400), (0, 1, 100), (2, 5, 25), (3, 3, 19), (2, 3, 19))
+    ((0, 1, 400), (0, 1, 100), (2, 5, 22), (3, 3, 16), (2, 3, 17))
     """
     if d <= 1:
         return 0, 1, min(LINE, most)

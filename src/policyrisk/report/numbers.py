@@ -1,8 +1,8 @@
 """The numbers of a report: estimates on the grid, the riskiest states, and what the page's script is given.
 
 Maps are five numbers a cell: J, V, their errors, and the episodes behind them; of a target policy a sixth,
-how much of it the data cover. They are sent as float32 of which five digits are kept, three of the errors,
-all first bytes before all second ones, compressed (:func:`packed`).
+how much of it the data cover. They are sent as float32 of which four digits are kept, two of the errors, all
+first bytes before all second ones, compressed (:func:`packed`).
 Std, its error V's / (2 std), and the Sharpe ratio follow from those in the browser. Errors are standard
 errors, or half of the 68% interval where intervals cover the choice of features as well.
 """
@@ -32,16 +32,14 @@ if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
 
 SAMPLE = 4000  # visited states that the table and the plane choose from
-CLOUD = 1500  # of them that are drawn
+CLOUD = 1000  # of them that are drawn
 RISKIEST = 10  # rows of the table
 DIGITS = 7  # of the numbers that the page is given
 APART = 0.1  # of the data's extent: two rows of the table differ by more in some coordinate
 ONE_ERROR = 0.6827  # the level at which an interval reaches one standard error to either side
 _MAPPED: tuple[Quantity, ...] = ("mean", "std")
 _ROWS = 16_384  # states between two steps of the progress bar
-_BITS = np.array(
-    [15, 15, 8, 8, 15, 8]
-)  # of the mantissa that are kept, of J, V, their errors, episodes, covered
+_BITS = np.array([12, 12, 7, 7, 9, 7])  # kept of the mantissas: J, V, their errors, episodes, covered
 _BINS = 50  # of the histogram, at most
 
 

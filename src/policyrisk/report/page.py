@@ -50,6 +50,7 @@ _TITLES = {
     "sharpe": ("Sharpe ratio", "mean / standard deviation"),
     "variance": ("Variance", "spread, squared"),
 }
+_LONGEST = 400  # letters of the features' description
 _COUNTED = {"serious": "serious finding", "warning": "warning"}
 _SEVERITIES = {"serious": "Serious", "warning": "Warning", "note": "Note", "ok": "All well"}
 
@@ -124,6 +125,8 @@ def _facts(evaluation: Evaluation, command: str) -> str:
         described = (
             f"{risk.features.size:,} in all for the mean, {risk.second_features.size:,} for the variance"
         )
+    if len(described) > _LONGEST:  # boxes of many coordinates
+        described = f"{described[:_LONGEST]} …"
     spelled = f"{evaluation.notes['features']}: " if "features" in evaluation.notes else ""
     terms = {
         "Command": command,
@@ -329,11 +332,11 @@ def _picture(axes: Any, name: str) -> str:
 def _prose(text: str) -> str:
     """Escaped, with true minus signs, and with options of the command line kept in one piece.
 
-    >>> _prose("V is -3 < 0: use --direct")
-    'V is −3 &lt; 0: use <code>--direct</code>'
+    >>> _prose("V is -3 < 0: use --direct, --time-limit")
+    'V is −3 &lt; 0: use <code>--direct</code>, <code>--time-limit</code>'
     """
     text = re.sub(r"(?<![\w-])-(?=\d)", "−", escape(text))
-    return re.sub(r"--[a-z]+", r"<code>\g<0></code>", text)
+    return re.sub(r"--[a-z]+(?:-[a-z]+)*", r"<code>\g<0></code>", text)
 
 
 def _maps_text(evaluation: Evaluation, grid: MapGrid) -> str:

@@ -4,7 +4,7 @@
   const byId = (id) => document.getElementById(id);
 
   // ---- numbers and texts ----
-  const digits = (value, count = 5) => {
+  const digits = (value, count = 4) => {
     if (value === null || Number.isNaN(value)) return "–";
     if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
     const size = Math.abs(value);
@@ -22,7 +22,7 @@
     made.append(...children);
     return made;
   };
-  const withError = (value, error) => digits(value) + (Number.isNaN(error) ? "" : " ± " + digits(error, 3));
+  const withError = (value, error) => digits(value) + (Number.isNaN(error) ? "" : " ± " + digits(error, 2));
   const level = Number((100 * data.level).toPrecision(6)) + "%";
 
   // ---- colours, those of the style sheet: light, dark or for paper ----
