@@ -40,6 +40,7 @@ NAMES = (
     "out_of_core",
     "accuracy",
     "networks",
+    "distribution",
     "growth",
 )
 KEYS = ("work", "ours", "peer", "ratio", "note")

@@ -471,10 +471,17 @@ def test_the_headline_is_over_all_starts_on_a_cluster_and_here(tmp_path, capsys,
 def test_evaluate_gives_the_same_numbers_and_reads_nothing_here(tmp_path, capsys, monkeypatch, features):
     write_log(tmp_path / "log", walks(3))
     options = ["--state", "place", "--features", features]
+    options += ["--quantiles", "0.05"] if features != "auto" else []
     local = evaluated(tmp_path, capsys, *options)
     here = Survey.of(walks(3), seed=0)
     monkeypatch.setattr(Stream, "__iter__", unread)
-    assert_same_numbers(evaluated(tmp_path, capsys, *options, "--ray"), local)
+    found = evaluated(tmp_path, capsys, *options, "--ray")
+    assert_same_numbers(found, local)
+    if features != "auto":
+        for of in ("quantiles", "cvar"):
+            ours, theirs = (each["distribution"][of]["0.05"] for each in (found, local))
+            assert ours["value"] == pytest.approx(theirs["value"])
+            assert ours["low"] == pytest.approx(theirs["low"], rel=0.05)
     there = pr.Evaluation.load(tmp_path / "out").survey
     for name, value in vars(here).items():  # fewer states than a sample holds
         np.testing.assert_array_equal(getattr(there, name), value)

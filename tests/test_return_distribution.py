@@ -386,22 +386,33 @@ def truth_of_mixed_ends(x, q):
     return quantile, quantile - np.trapezoid(F(z), z) / q
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["lattice", "normal", "continuous states", "cut off"])
-def test_intervals_cover(kind):
-    """Of nominal 95 % intervals for the 5 % quantile and CVaR at 1,000 episodes, over 500 samples.
+def gamma_waits(episodes, seed, k=3, p=0.3):
+    """k states in series, each left with probability p, every step at −Exp(1): the return is −Gamma(k)/p."""
+    rng = np.random.default_rng(seed)
+    stays = rng.geometric(p, size=(episodes, k))
+    lengths = stays.sum(axis=1)
+    times = np.column_stack([stays, np.ones(episodes, dtype=int)]).ravel()
+    states = np.repeat(np.tile(np.arange(k + 1), episodes), times)[:, None]
+    rewards = -rng.exponential(size=lengths.sum())
+    return pr.Trajectories(states, rewards, lengths, np.ones(episodes, dtype=bool))
 
-    Seen over 800: normal 94.1 and 95.0 %, continuous states 95.9 and 95.1 %, lattice 98.4 and 96.4 %: the
-    ends of a quantile's interval are returns, and on a lattice they are as far out as the next one.
-    """
-    q, samples, x = 0.05, 100 if kind == "cut off" else 500, 0.0
+
+def truth_of_gamma_waits(q, k=3, p=0.3):
+    z = stats.gamma.isf(q, k)
+    return -z / p, -k / p * stats.gamma.sf(z, k + 1) / q
+
+
+def covered(kind, q, samples):
+    """The shares of nominal 95 % intervals of q-quantile and CVaR that hold the truth, at 1,000 episodes."""
     z_q = stats.norm.ppf(q)
-    walk = pr.domains.walk(10)
+    walk, x = pr.domains.walk(10), 0.0
     features, truth = pr.Tabular(10), (walk.quantile(q)[0], walk.cvar(q)[0])
     sample = partial(walk.sample, 0, 1000, max_steps=20 if kind == "cut off" else None)
     if kind == "normal":
         features, truth = pr.Tabular(4), (4 + 3 * z_q, 4 - 3 * stats.norm.pdf(z_q) / q)
         sample = partial(normal_rewards, 1000)
+    elif kind == "waits":
+        features, truth, sample = pr.Tabular(3), truth_of_gamma_waits(q), partial(gamma_waits, 1000)
     elif kind == "continuous states":
         x, features, truth = 0.4, pr.Polynomial(1, low=[0], high=[1]), truth_of_mixed_ends(0.4, q)
         sample = partial(mixed_ends, 1000)
@@ -411,8 +422,42 @@ def test_intervals_cover(kind):
         for i, of in enumerate(("quantile", "cvar")):
             low, high = dist.interval([[x]], of=of, q=q)[0]
             held[i] += low <= truth[i] <= high
-    chance = 3 * np.sqrt(0.05 * 0.95 / samples)
-    assert (held / samples > 0.935 - chance).all()
-    assert held[1] / samples < 0.965 + chance
-    if kind in ("normal", "continuous states"):
-        assert held[0] / samples < 0.965 + chance
+    return held / samples
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["normal", "waits", "continuous states", "cut off"])
+def test_intervals_cover(kind):
+    """Of nominal 95 % intervals 95 ± 1.5 % hold the 5 % quantile and CVaR, but for the chance of the sample.
+
+    Seen over 2,000 samples: normal 94.8 and 95.4 %, waits 94.2 and 96.4 %, continuous states 95.5 and 95.2 %.
+    Cut-off episodes are on a lattice (below), where a quantile's interval holds it more often.
+    """
+    samples = 100 if kind == "cut off" else 500
+    found, chance = covered(kind, 0.05, samples), 3 * np.sqrt(0.05 * 0.95 / samples)
+    assert (found > 0.935 - chance).all()
+    assert (found[kind == "cut off" :] < 0.965 + chance).all()
+
+
+@pytest.mark.slow
+def test_intervals_of_quantiles_on_a_lattice_cover_more_often():
+    """Returns of a walk are every other whole number, and so is a quantile θ: F jumps across q there.
+
+    An interval misses θ where F̃(θ) + h < q or F̃ at the return before it is q + h or more, h being 1.96
+    standard errors s. Each has a chance of 2.5 % where F(θ), or F before it, is q itself, and a smaller one
+    where it is not:
+
+        1 − Φ(−1.96 − (F(θ) − q) / s) − Φ(−1.96 − (q − F(before θ)) / s)
+
+    Any interval of values that occur does so that holds them with 95 % wherever F lies. CVaR does not jump.
+    """
+    q, chain, samples = 0.05, pr.domains.walk(10), 500
+    exact = chain.distribution(0)
+    theta = exact.quantile(q)
+    after, before = exact.cdf(theta), exact.cdf(theta - 1)
+    s = np.sqrt(q * (1 - q) / 1000)  # and a little less: a start that is visited again counts again
+    expected = 1 - stats.norm.cdf([-1.96 - (after - q) / s, -1.96 - (q - before) / s]).sum()
+    assert expected > 0.97
+    found, chance = covered("lattice", q, samples), 3 * np.sqrt(0.05 * 0.95 / samples)
+    assert abs(found[0] - expected) < 3 * np.sqrt(expected * (1 - expected) / samples) + 0.005
+    assert abs(found[1] - 0.95) < 0.015 + chance
