@@ -75,6 +75,7 @@ class Problem:
         )
 
 
+@np.errstate(over="ignore")  # what comes out of it is not finite, and is not solved
 def equilibrate(C: object, d: object, H: object, g: object, gram: object) -> Problem:
     """Check the arguments and bring them to coordinates of order one."""
     d_given = as_floats(d, "d", (None,))
