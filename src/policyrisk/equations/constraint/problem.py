@@ -75,7 +75,6 @@ class Problem:
         )
 
 
-@np.errstate(over="ignore")  # what comes out of it is not finite, and is not solved
 def equilibrate(C: object, d: object, H: object, g: object, gram: object) -> Problem:
     """Check the arguments and bring them to coordinates of order one."""
     d_given = as_floats(d, "d", (None,))
@@ -111,6 +110,8 @@ def equilibrate(C: object, d: object, H: object, g: object, gram: object) -> Pro
     d_scaled = D * d_given
     try:
         both = np.linalg.solve(C_scaled, np.stack([d_scaled, np.ones(features)], axis=1))
+        if not np.isfinite(both).all():
+            raise np.linalg.LinAlgError("a solution beyond float64")
     except np.linalg.LinAlgError as error:
         raise SingularSystemError(
             "C must be invertible (Assumption 3), got a singular matrix; leave out redundant features"
