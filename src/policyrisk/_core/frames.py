@@ -46,7 +46,7 @@ def as_table(frame: Any, name: str) -> pa.Table:
             if kind != table.schema.types[at]:
                 chunks = [_usual(chunk, kind) for chunk in table.column(at).chunks]
                 table = table.set_column(at, table.schema.names[at], pa.chunked_array(chunks, type=kind))
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+    except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
         reason = "; ".join(map(str, error.args))
         raise InvalidInputError(
             f"{name} must be a data frame whose columns are of one type each, got a {type(frame).__name__} "

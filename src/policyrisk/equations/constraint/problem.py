@@ -110,6 +110,8 @@ def equilibrate(C: object, d: object, H: object, g: object, gram: object) -> Pro
     d_scaled = D * d_given
     try:
         both = np.linalg.solve(C_scaled, np.stack([d_scaled, np.ones(features)], axis=1))
+        if not np.isfinite(both).all():
+            raise np.linalg.LinAlgError("a solution beyond float64")
     except np.linalg.LinAlgError as error:
         raise SingularSystemError(
             "C must be invertible (Assumption 3), got a singular matrix; leave out redundant features"
