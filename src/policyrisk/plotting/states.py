@@ -327,10 +327,10 @@ def _hatch(axes: Axes, marked: Bools, extent: tuple[float, ...], label: str) -> 
 
 def _check_known(risk: RiskFunction, of: str) -> None:
     """Means of the worst returns are known to those alone that have a distribution."""
+    check_choice(of, "of", tuple(LABELS))
     if not (of == "cvar" and hasattr(risk, of)):  # an evaluation's, of a share of its own, are drawn as well
         known = RiskFunction, DistributionFunction
         check_kind(risk, "risk", known, "fit an estimator, such as pr.LSTD, to data")
-    check_choice(of, "of", tuple(LABELS))
     if of == "cvar" and not hasattr(risk, of):
         raise NoDistributionError(
             f"of='cvar' needs the distribution of the return, got {type(risk).__name__}; fit "
