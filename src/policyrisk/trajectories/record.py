@@ -5,18 +5,15 @@ An episode of length T visits states x_0, …, x_T and earns rewards r_0, …, r
 would have gone on from x_T). The two are kept apart everywhere. The actions a_0, …, a_{T−1} that were taken,
 and the probabilities with which the policy that was recorded took them, its *propensities*, may be there too:
 they serve to judge another policy from the same episodes, and nothing else looks at them.
-
-A *source* of episodes is one :class:`Trajectories` or any re-iterable of them (a stream): a list, or an
-object whose ``__iter__`` starts anew each time.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,21 +24,17 @@ from policyrisk._core.arrays import (
     Floats,
     Ints,
     as_array,
-    as_count,
-    as_floats,
     as_list,
     as_number,
     is_frame,
-    name_some,
     readonly,
 )
 from policyrisk._core.frames import Coordinates
 from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.trajectories.columns import ACTION_COLUMNS, COLUMNS, checked_columns
+from policyrisk.trajectories.time_limit import TIME_LEFT, TimeLimit, time_limit_of
 
-COLUMNS = ("states", "rewards", "lengths", "terminated")
-ACTION_COLUMNS = ("actions", "propensities")  # which a record may lack
-TIME_LEFT = "time_left"  # what the coordinate is called that a time limit adds
-TimeLimit: TypeAlias = 'int | Literal["end"]'
+_Rows: TypeAlias = "slice | Ints"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,35 +65,8 @@ class Trajectories:
     coordinates: Coordinates | None = None  # their names, or only a list of these, where they have names
 
     def __post_init__(self) -> None:
-        rewards = as_floats(self.rewards, "rewards", (None,))
-        lengths = _as_lengths(self.lengths)
-        terminated = as_array(self.terminated, "terminated", f"{lengths.size} booleans, one per episode")
-        if terminated.shape != lengths.shape or terminated.dtype != np.bool_:
-            raise InvalidInputError(
-                f"terminated must be {lengths.size} booleans, one per episode, got {terminated.dtype} of "
-                f"shape {terminated.shape}; pass True where the episode ended, False where it was cut off"
-            )
-        if int(lengths.sum()) != rewards.size:
-            raise InvalidInputError(
-                f"lengths must sum to len(rewards)={rewards.size}, got {int(lengths.sum())}; "
-                "give each episode's number of rewards"
-            )
-        states = _as_state_rows(self.states)
-        if len(states) != rewards.size + lengths.size:
-            raise InvalidInputError(
-                f"states must have sum(lengths) + episodes = {rewards.size + lengths.size} rows, got "
-                f"{len(states)}; include the state that each episode ended in"
-            )
-        actions = None if self.actions is None else _as_actions(self.actions, rewards.size)
-        propensities = None
-        if self.propensities is not None:
-            propensities = _as_propensities(self.propensities, rewards.size)
-            if actions is None:
-                raise InvalidInputError(
-                    "propensities must come with the actions that they belong to, got no actions; pass both"
-                )
-        columns = (states, rewards, lengths, terminated, actions, propensities)
-        called = None if self.coordinates is None else Coordinates.of(self.coordinates, states.shape[1])
+        columns = checked_columns(*(getattr(self, name) for name in COLUMNS + ACTION_COLUMNS))
+        called = None if self.coordinates is None else Coordinates.of(self.coordinates, columns[0].shape[1])
         self._set(called, *(None if column is None else column.copy() for column in columns))
 
     def _set(self, coordinates: Coordinates | None, *columns: npt.NDArray[Any] | None) -> None:
@@ -153,7 +119,7 @@ class Trajectories:
                 f"frame must be a data frame, got {type(frame).__name__}; pass one of pandas, Polars or "
                 "Arrow, and read files by policyrisk.read"
             )
-        readers: Any = importlib.import_module(f"{__package__}.readers")  # which stand above this module
+        readers: Any = importlib.import_module("policyrisk.readers")  # which stand above this module
         found: Trajectories = readers.read(frame, **columns).load()
         return found
 
@@ -343,165 +309,6 @@ class Trajectories:
         )
 
 
-Source: TypeAlias = "Trajectories | Iterable[Trajectories]"
-_Rows: TypeAlias = "slice | Ints"
-
-
-def batches(source: Source) -> Iterator[Trajectories]:
-    """The records of a source, one after the other: a Trajectories is a stream of one.
-
-    >>> data = Trajectories([[0], [1]], [1.0], [1], [True])
-    >>> [len(batch) for batch in batches([data, data])]
-    [1, 1]
-    """
-    if isinstance(source, Trajectories):
-        yield source
-        return
-    try:
-        parts = iter(source)
-    except Exception as error:
-        raise InvalidInputError(
-            f"data must be Trajectories or an iterable of them, got {type(source).__name__}; "
-            "build Trajectories(states, rewards, lengths, terminated)"
-        ) from error
-    if is_frame(source):
-        raise InvalidInputError(
-            f"data must be Trajectories or an iterable of them, got the data frame {type(source).__name__}; "
-            "pass Trajectories.from_frame(frame, state=[...])"
-        )
-    for batch in parts:
-        if not isinstance(batch, Trajectories):
-            raise InvalidInputError(
-                f"data must yield Trajectories, got {type(batch).__name__}; "
-                "build Trajectories(states, rewards, lengths, terminated) of each batch"
-            )
-        yield batch
-
-
-def pieces(data: Trajectories, most: int) -> Iterator[Trajectories]:
-    """The episodes of a record in order, about ``most`` transitions at a time: the parts share its memory.
-
-    >>> data = Trajectories([[0]] * 9, [1.0] * 6, [2, 1, 3], [True] * 3)
-    >>> [part.lengths.tolist() for part in pieces(data, 3)]
-    [[2, 1], [3]]
-    """
-    if data.transitions <= most:
-        yield data
-        return
-    first = 0
-    while first < len(data):
-        last = int(np.searchsorted(data.offsets, data.offsets[first] + most))
-        last = min(max(last, first + 1), len(data))
-        yield data[first:last]
-        first = last
-
-
-def gathered(source: Source, episodes: int, transitions: int) -> Iterator[Trajectories]:
-    """The episodes of a source in order, small batches put together.
-
-    Each part but the last has at least so many episodes or so many transitions; none is empty.
-
-    >>> data = Trajectories([[0]] * 4, [1.0] * 2, [1, 1], [True] * 2)
-    >>> [len(part) for part in gathered([data, data, data[:1], data[:0]], episodes=3, transitions=100)]
-    [4, 1]
-    """
-    waiting: list[Trajectories] = []
-    for batch in batches(source):
-        if len(batch):
-            waiting.append(batch)
-        if sum(map(len, waiting)) >= episodes or sum(part.transitions for part in waiting) >= transitions:
-            yield Trajectories.concatenate(waiting) if len(waiting) > 1 else waiting[0]
-            waiting = []
-    if waiting:
-        yield Trajectories.concatenate(waiting) if len(waiting) > 1 else waiting[0]
-
-
-@dataclass(frozen=True, eq=False)
-class Shortened:
-    """A source whose episodes are shortened on the way; it notes the numbers of those that lose everything.
-
-    >>> data = Trajectories([[0], [1]] * 3, [1.0] * 3, [1] * 3, [False] * 3)
-    >>> source = Shortened([data, data], lambda batch: np.array([1, 0, 1]))
-    >>> [len(batch) for batch in source], source.numbers(1, 3).tolist()
-    ([2, 2], [2, 3, 5])
-    """
-
-    source: Source
-    left: Callable[[Trajectories], Ints]  # how many transitions each episode of a batch keeps
-    gone: list[int] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[Trajectories]:
-        self.gone.clear()
-        count = 0
-        for batch in batches(self.source):
-            lengths = self.left(batch)
-            self.gone.extend((count + np.flatnonzero(lengths == 0)).tolist())
-            count += len(batch)
-            yield batch._shortened(lengths)
-
-    def numbers(self, first: int, count: int) -> Ints:
-        """The numbers in ``source`` of so many of the episodes that were left, which have passed by."""
-        kept = np.arange(first, first + count)
-        before = np.array(self.gone, dtype=np.int64) - np.arange(len(self.gone))  # how many were left then
-        return kept + np.searchsorted(before, kept, side="right")
-
-
-def episode_numbers(source: Source, first: int, count: int) -> Ints:
-    """The numbers of episodes first, …, first + count − 1 of a source, those that it left out included."""
-    return source.numbers(first, count) if isinstance(source, Shortened) else np.arange(first, first + count)
-
-
-def coordinates_of(source: Source) -> Coordinates | None:
-    """What the coordinates of a source's states are called, where it knows without being read."""
-    if isinstance(source, list | tuple):
-        return source[0].coordinates if source and isinstance(source[0], Trajectories) else None
-    found = getattr(source, "coordinates", None)
-    return found if isinstance(found, Coordinates) else None
-
-
-def as_time_limit(value: object) -> TimeLimit:
-    """A time limit as it may be given, or an error."""
-    if isinstance(value, str) and value == "end":
-        return "end"
-    if isinstance(value, str):
-        raise InvalidInputError(
-            f'time_limit must be "end" or a number of steps, got {value!r}; pass for example 200'
-        )
-    return as_count(value, "time_limit", 1)
-
-
-def time_limit_of(value: TimeLimit, episodes: Iterable[tuple[Ints, Bools]]) -> int:
-    """A time limit in steps; "end" is that of ``episodes``, lengths and where they terminated, in parts."""
-    limit = as_time_limit(value)
-    if limit != "end":
-        return limit
-    longest, cuts = 0, set[int]()
-    for lengths, terminated in episodes:
-        longest = max(longest, int(lengths.max(initial=0)))
-        cuts.update(np.unique(lengths[~terminated]).tolist())
-    if cuts == {longest}:
-        return longest
-    if not cuts:
-        raise InvalidInputError(
-            'time_limit="end" must find episodes that were cut off at their time limit, got none, all '
-            "terminated; leave it out, or pass the limit as a number of steps"
-        )
-    raise InvalidInputError(
-        'time_limit="end" must find all cut-off episodes cut off after the same number of steps, and none '
-        f"longer, got {min(cuts)} to {max(cuts)} steps and {longest} in the longest episode; pass the "
-        f"limit as a number, as in time_limit={max(max(cuts), longest)}"
-    )
-
-
-def check_reiterable(source: Source) -> None:
-    """Raise where a source can be read only once: error bars need a second pass."""
-    if isinstance(source, Iterator):
-        raise InvalidInputError(
-            f"data must be re-iterable for a second pass, got the one-shot iterator {type(source).__name__}; "
-            "pass a list of Trajectories, or an object whose __iter__ starts anew"
-        )
-
-
 @njit(cache=True)
 def _sum_backwards(rewards: Floats, lengths: Ints, discount: float, out: Floats) -> None:
     """out_t = r_t + γ out_{t+1} within each episode, 0 after its last reward."""
@@ -519,60 +326,3 @@ def _ranges(first: Ints, lengths: Ints) -> Ints:
     before = np.cumsum(lengths) - lengths
     rows: Ints = np.arange(lengths.sum()) + np.repeat(first - before, lengths)
     return rows
-
-
-def _as_lengths(value: object) -> Ints:
-    lengths = as_array(value, "lengths", "whole numbers of shape (episodes,)")
-    if lengths.ndim != 1 or not (np.issubdtype(lengths.dtype, np.integer) or lengths.size == 0):
-        raise InvalidInputError(
-            f"lengths must be whole numbers of shape (episodes,), got {lengths.dtype} of shape "
-            f"{lengths.shape}; give each episode's number of rewards"
-        )
-    short = np.flatnonzero(lengths < 1)
-    if short.size:
-        raise InvalidInputError(
-            f"lengths must be at least 1, got {lengths[short[0]]} for episode {name_some(short)}; "
-            "leave empty episodes out"
-        )
-    return lengths.astype(np.int64)
-
-
-def _as_state_rows(value: Sequence[object] | npt.ArrayLike) -> npt.NDArray[Any]:
-    array = as_array(value, "states", "numbers of shape (n, dim)")
-    if array.ndim == 1:
-        array = array[:, None]
-    if np.issubdtype(array.dtype, np.integer) and array.ndim == 2:
-        return array.astype(np.int64)
-    return as_floats(array, "states", (None, None))
-
-
-def _as_actions(value: object, transitions: int) -> npt.NDArray[Any]:
-    """Whole numbers (transitions,), or coordinates (transitions, k)."""
-    array = as_array(value, "actions", f"numbers of shape ({transitions},) or ({transitions}, k)")
-    if array.ndim not in (1, 2) or len(array) != transitions or 0 in array.shape[1:]:
-        raise InvalidInputError(
-            f"actions must have shape ({transitions},), or ({transitions}, k) for continuous ones, got "
-            f"{array.shape}; give one for each reward, and none for the states that episodes ended in"
-        )
-    if array.ndim == 2:
-        return as_floats(array, "actions", (None, None))
-    if array.dtype.kind == "f":
-        whole = array == np.rint(array)  # nan is not, inf is
-        broken = np.flatnonzero(~(whole & (np.abs(array.astype(np.float64)) < 2.0**53)))
-        if broken.size:
-            raise InvalidInputError(
-                f"actions of shape ({transitions},) must be whole numbers, got {array[broken[0]]} at index "
-                f"{broken[0]}; pass continuous actions in the shape ({transitions}, k)"
-            )
-    return array.astype(np.int64)
-
-
-def _as_propensities(value: object, transitions: int) -> Floats:
-    propensities = as_floats(value, "propensities", (transitions,))
-    outside = np.flatnonzero(~((propensities > 0) & (propensities <= 1)))
-    if outside.size:
-        raise InvalidInputError(
-            f"propensities must be in (0, 1], got {propensities[outside[0]]} at index {outside[0]}; give the "
-            "probability with which the recorded policy took the action that it took"
-        )
-    return propensities
