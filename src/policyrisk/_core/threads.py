@@ -2,7 +2,7 @@
 
 Two threads that call a BLAS which itself uses two make four, and BLAS threads that wait do so at full speed.
 threadpoolctl tells NumPy's BLAS to use one; a BLAS that it does not know is left alone. (SciPy's BLAS would
-not do for the work: its wrappers keep Python's lock.)
+not do for the work: its wrappers keep Python's lock.) PyTorch's own threads are held to one alike.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _Out = TypeVar("_Out")
 _lock = Lock()
 _holders = 0
 _limit: Any = None  # what was set, to be set back
+_in_torch = _torch_threads = 0  # calls under way, and PyTorch's own number of threads
 
 
 @cache
@@ -56,6 +57,26 @@ def single_threaded() -> Iterator[None]:
             _holders -= 1
             if _holders == 0:
                 _limit.restore_original_limits()
+
+
+@contextmanager
+def torch_on_one_thread() -> Iterator[None]:
+    """Hold PyTorch to one thread, each of ours on its own: the passes use them all."""
+    import torch
+
+    global _in_torch, _torch_threads
+    with _lock:
+        if _in_torch == 0:
+            _torch_threads = torch.get_num_threads()
+        _in_torch += 1
+        before = _torch_threads
+    torch.set_num_threads(1)  # of this thread alone, as is the way back
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        with _lock:
+            _in_torch -= 1
 
 
 def in_order(function: Callable[[_In], _Out], items: Iterable[_In], *, uses_blas: bool) -> Iterator[_Out]:

@@ -13,12 +13,13 @@ from policyrisk.features.function import FunctionFeatures, as_features
 from policyrisk.features.joint import Joint
 from policyrisk.features.labels import Labels
 from policyrisk.features.leaves import Leaves
-from policyrisk.features.network import TorchFeatures, from_sb3
+from policyrisk.features.network import TorchFeatures
 from policyrisk.features.polynomial import Polynomial
 from policyrisk.features.protocol import BinaryFeatures, Features
 from policyrisk.features.radial import RadialBasis
 from policyrisk.features.ranked import Ranked
 from policyrisk.features.registry import from_spec, register
+from policyrisk.features.sb3_features import from_sb3
 from policyrisk.features.tabular import Tabular
 from policyrisk.features.tilecoding import TileCoding
 

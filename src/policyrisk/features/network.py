@@ -1,13 +1,10 @@
 """Features from a network: φ(x) = (1, h(x)), h(x) being what one of its layers gives.
 
 A trained value network, V(x) = wᵀh(x) + c, is linear in its last hidden layer h: the natural features of
-states with many coordinates, or of images. *Whitened* features come from a principal component analysis of h
-at some states, with mean μ and covariance U diag(v) Uᵀ, v_1 ≥ v_2 ≥ …:
-
-    φ(x) = (1, (U_kᵀ (h(x) − μ)) / √v_k),    k running over the components with v_k > cut · v_1
-
-so that a layer's many nearly redundant numbers become few that are uncorrelated and of one size. Observations
-may be normalised first as they were in training: x ↦ clip((x − mean) / √(var + epsilon), −clip, clip).
+states with many coordinates, or of images. *Whitened* features (:mod:`policyrisk.features.whitening`),
+φ(x) = (1, (U_kᵀ (h(x) − μ)) / √v_k), put few that are uncorrelated and of one size in place of a layer's many
+nearly redundant numbers. Observations may be normalised first as they were in training
+(:mod:`policyrisk.features.normalisation`).
 
 Files hold no code. What is saved of a network is the hash of its ``state_dict`` and what h is at one fixed
 observation; whoever loads an estimate gives the module again (``RiskFunction.load(path, module=...)``), and
@@ -18,15 +15,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +29,6 @@ import numpy.typing as npt
 from policyrisk._core.arrays import (
     Bools,
     Floats,
-    as_count,
     as_floats,
     as_number,
     as_states,
@@ -45,11 +38,22 @@ from policyrisk._core.arrays import (
 )
 from policyrisk._core.devices import Device, cupy, on_gpu
 from policyrisk._core.imports import check_installed
-from policyrisk._core.records import DAMAGE
+from policyrisk._core.threads import torch_on_one_thread
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features.box import as_dims, columns
+from policyrisk.features.layer import (
+    fixed_observation,
+    forward_once,
+    input_shape,
+    number_type,
+    output,
+    state_hash,
+    stop_at,
+)
+from policyrisk.features.normalisation import Normalisation
 from policyrisk.features.protocol import Described
 from policyrisk.features.sb3 import Sb3Networks
+from policyrisk.features.whitening import Whitening
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -58,101 +62,6 @@ CUT = 1e-6
 _NUMBERS = 1 << 22  # of the observations that the network sees at a time
 _ROWS = 1 << 13, 1 << 16  # of them at most, on the CPU and on a GPU
 _CLOSE = 1e-3  # what the same network may differ by, of its largest number, on another machine
-
-
-@dataclass(frozen=True, eq=False)
-class Normalisation:
-    """x ↦ clip((x − mean) / √(var + epsilon), −clip, clip), as Stable-Baselines3's VecNormalize does it."""
-
-    mean: Floats  # (dim,)
-    var: Floats  # (dim,)
-    epsilon: float = 1e-8
-    clip: float = 10.0
-
-    @classmethod
-    def of(cls, value: Any) -> Normalisation | None:
-        """A caller's: None, one of these, a live VecNormalize, or an npz file with the fields' names.
-
-        VecNormalize's own files are pickles, which may run anything, and are not read.
-        """
-        if value is None or isinstance(value, Normalisation):
-            return value
-        if isinstance(value, str | os.PathLike):
-            return cls._read(Path(value))
-        if isinstance(value, Mapping):
-            given = dict(value)
-        elif hasattr(value, "obs_rms") and hasattr(value, "clip_obs"):
-            if not value.norm_obs:
-                return None
-            rms = value.obs_rms
-            given = {"mean": getattr(rms, "mean", None), "var": getattr(rms, "var", None)}
-            given |= {"epsilon": value.epsilon, "clip": value.clip_obs}
-        else:
-            raise InvalidInputError(
-                "normalisation must be a VecNormalize, an npz file or a dictionary with mean and var, got "
-                f"{type(value).__name__}; pass one of these"
-            )
-        if not {"mean", "var"} <= given.keys() <= {"mean", "var", "epsilon", "clip"}:
-            raise InvalidInputError(
-                "normalisation must have mean and var, and may have epsilon and clip, got "
-                f"{', '.join(sorted(given)) or 'nothing'}; pass these"
-            )
-        mean = np.array(as_floats(np.ravel(given["mean"]), "normalisation's mean", (None,)))
-        var = np.array(as_floats(np.ravel(given["var"]), "normalisation's var", mean.shape))
-        epsilon = as_number(given.get("epsilon", 1e-8), "normalisation's epsilon", 0.0)
-        if not (var + epsilon > 0).all():
-            raise InvalidInputError("normalisation's var must be positive, got some that are not")
-        clip = as_number(given.get("clip", 10.0), "normalisation's clip", 0.0, open_low=True)
-        return cls(readonly(mean), readonly(var), epsilon, clip)
-
-    @classmethod
-    def _read(cls, path: Path) -> Normalisation | None:
-        what = "normalisation must be an npz file with mean and var (VecNormalize's own files hold code)"
-        save = (
-            "write one with numpy.savez(path, mean=env.obs_rms.mean, var=env.obs_rms.var, clip=env.clip_obs)"
-        )
-        try:
-            with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-                given = {name: file[name] for name in file.files}
-        except DAMAGE as error:
-            raise InvalidInputError(f"{what}, got {path} ({error}); {save}") from error
-        if isinstance(given, dict) and {"mean", "var"} <= given.keys():
-            return cls.of(given)
-        raise InvalidInputError(f"{what}, got {path}; {save}")
-
-    def spec(self) -> dict[str, Any]:
-        """In plain values."""
-        values = {"mean": self.mean.tolist(), "var": self.var.tolist()}
-        return {**values, "epsilon": self.epsilon, "clip": self.clip}
-
-
-@dataclass(frozen=True, eq=False)
-class Whitening:
-    """h ↦ (h − mean) @ components, from a principal component analysis; ``cut`` says where it stopped."""
-
-    mean: Floats  # (width,)
-    components: Floats  # (width, kept): U_k / √v_k
-    cut: float
-
-    @classmethod
-    def of(cls, h: Floats, cut: float) -> Whitening:
-        """That of rows h (n, width): components whose variance is more than ``cut`` of the largest."""
-        mean = h.mean(axis=0)
-        v, U = np.linalg.eigh((h - mean).T @ (h - mean) / len(h))
-        v, U = v[::-1], U[:, ::-1]
-        # Rounding in single precision is no variation.
-        kept = int(np.count_nonzero(v > np.maximum(cut * v[0], (1e-6 * np.abs(h).max(initial=0.0)) ** 2)))
-        if kept == 0:
-            raise InvalidInputError(
-                "states must differ in the network's layer, got a layer that is the same at all of "
-                f"{len(h)} states; pass other states, or name another layer="
-            )
-        U = U[:, :kept] * np.where(U[np.abs(U).argmax(axis=0), np.arange(len(v))] < 0, -1.0, 1.0)[:kept]
-        return cls(readonly(mean), readonly(np.ascontiguousarray(U / np.sqrt(v[:kept]))), cut)
-
-    def spec(self) -> dict[str, Any]:
-        """In plain values."""
-        return {"mean": self.mean.tolist(), "components": self.components.tolist(), "cut": self.cut}
 
 
 class TorchFeatures(Described):
@@ -204,18 +113,13 @@ class TorchFeatures(Described):
         self.device = "cuda" if on_gpu(device, "torch") else "cpu"
         self.layer = layer
         self.module: Module | None = copy.deepcopy(module).eval().requires_grad_(False).to(self.device)
-        self.state = _hash(self.module)
-        self.shape = _shape(self.module, shape)
+        self.state = state_hash(self.module)
+        self.shape = input_shape(self.module, shape)
         self.dims = as_dims(dims, prod(self.shape))
-        self.normalisation = Normalisation.of(normalisation)
-        if self.normalisation is not None and self.normalisation.mean.size != prod(self.shape):
-            raise InvalidInputError(
-                f"normalisation must have {prod(self.shape)} numbers, one for each of an observation, got "
-                f"{self.normalisation.mean.size}; pass that of the same environment"
-            )
+        self.normalisation = Normalisation.of_training(normalisation, prod(self.shape))
         self.whitening: Whitening | None = None
         self.file: str | None = None  # where the network was read
-        self._stop_at(layer)
+        stop_at(self.module, layer, self.shape, self.device)
         h = self._probe()
         self.width = h.size  # of the layer
         # Three numbers that another architecture with the same weights does not have.
@@ -266,7 +170,7 @@ class TorchFeatures(Described):
         array = array[:, columns(array.shape[1], self.dims, prod(self.shape))]
         out = np.empty((len(array), self.size))
         rows = self._batch
-        with _one_thread():
+        with torch_on_one_thread():
             for start in range(0, len(array), rows):
                 some = torch.from_numpy(np.array(array[start : start + rows])).to(self.device)
                 out[start : start + rows] = self._phi(some).cpu().numpy()
@@ -333,11 +237,7 @@ class TorchFeatures(Described):
             clip = self.normalisation.clip
             x = ((x - mean) / deviation).clamp(-clip, clip)
         x = x.to(self._type).reshape(len(x), *self.shape)
-        with torch.no_grad():
-            try:
-                h = self.module(x)
-            except _Reached as reached:
-                h = reached.value
+        h = output(self.module, x)
         if not isinstance(h, torch.Tensor) or h.ndim < 1 or len(h) != len(x):
             what = "tensors" if not isinstance(h, torch.Tensor) else describe(tuple(h.shape))
             raise InvalidInputError(
@@ -345,55 +245,6 @@ class TorchFeatures(Described):
                 "a layer= whose output is one"
             )
         return h.reshape(len(x), -1)
-
-    def _stop_at(self, layer: str | None) -> None:
-        """Let the network be left where h is known."""
-        from torch import nn
-
-        module: Any = self.module
-        if layer is not None:
-            try:
-                found = module.get_submodule(layer)
-            except AttributeError as error:
-                known = ", ".join(name for name, _ in module.named_modules() if name)
-                raise InvalidInputError(
-                    f"layer must name a submodule, one of {known or 'none'}, got {layer!r}; pass one of these"
-                ) from error
-            if found is not module:
-                found.register_forward_hook(_stop_after)
-            return
-        outputs: list[tuple[Any, Any]] = []
-        hooks = [
-            each.register_forward_hook(lambda part, _, out: outputs.append((part, out)))
-            for each in module.modules()
-            if isinstance(each, nn.Linear) and each is not module
-        ]
-        try:
-            returned = self._forward_once()
-        finally:
-            for hook in hooks:
-                hook.remove()
-        if outputs and hasattr(returned, "data_ptr"):
-            last, value = outputs[-1]
-            # The same numbers, perhaps in another shape.
-            if value.data_ptr() == returned.data_ptr() and value.numel() == returned.numel():
-                last.register_forward_pre_hook(_stop_before)
-
-    def _forward_once(self) -> Any:
-        import torch
-
-        x = torch.from_numpy(_observation(prod(self.shape))).to(self.device, self._type)
-        assert self.module is not None
-        try:
-            with torch.no_grad():
-                return self.module(x.reshape(2, *self.shape))
-        except _Reached as reached:
-            return reached.value
-        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-            raise InvalidInputError(
-                f"module must take observations of shape {describe((None, *self.shape))}, got an error "
-                f"({str(error).splitlines()[0]}); pass shape=, that of one observation"
-            ) from error
 
     def _computes_as(self, other: TorchFeatures) -> bool:
         """Whether the other network gives the same at the fixed observation, but for rounding."""
@@ -404,20 +255,15 @@ class TorchFeatures(Described):
         """h at one fixed observation, (width,)."""
         import torch
 
-        self._forward_once()
-        x = torch.from_numpy(_observation(prod(self.shape))).to(self.device)
+        forward_once(self.module, self.shape, self.device)
+        x = torch.from_numpy(fixed_observation(prod(self.shape))).to(self.device)
         bare = self._with(normalisation=None)
         probe: Floats = bare._h(x)[0].to(torch.float64).cpu().numpy()
         return probe
 
     @cached_property
     def _type(self) -> Any:
-        """The type of the module's first number."""
-        import torch
-
-        assert self.module is not None
-        numbers = (each.dtype for each in self.module.state_dict().values() if each.is_floating_point())
-        return next(numbers, torch.float32)
+        return number_type(self.module)
 
     @cached_property
     def _tensors(self) -> tuple[Any, ...]:
@@ -426,8 +272,7 @@ class TorchFeatures(Described):
 
         parts: list[Floats | None] = [None] * 4
         if self.normalisation is not None:
-            n = self.normalisation
-            parts[:2] = n.mean, np.sqrt(n.var + n.epsilon)
+            parts[:2] = self.normalisation.mean, self.normalisation.deviation
         if self.whitening is not None:
             parts[2:] = -self.whitening.mean @ self.whitening.components, self.whitening.components
         return tuple(None if each is None else torch.tensor(each, device=self.device) for each in parts)
@@ -515,7 +360,7 @@ class TorchFeatures(Described):
         if module is not None:
             return made.on_module(module)
         if file is not None and Path(file).is_file():
-            return made.on_module(_critic(Sb3Networks.read(file)), file)
+            return made.on_module(Sb3Networks.read(file).values(), file)
         return made
 
 
@@ -530,148 +375,3 @@ def module_at_hand(module: Any) -> Iterator[None]:
         yield
     finally:
         _at_hand.reset(token)
-
-
-def from_sb3(
-    model: Any,
-    layer: str | None = None,
-    device: Device = "cpu",
-    *,
-    normalisation: Any = None,
-    dims: npt.ArrayLike | None = None,
-) -> TorchFeatures:
-    """The last hidden layer of the value network of a Stable-Baselines3 model, as :class:`TorchFeatures`.
-
-    That is V's of PPO and A2C, Q's of DQN, and of SAC, TD3 and DDPG that of the first critic Q(x, a) at the
-    action a that the actor takes at x without noise. ``model`` is a live one, or the path of its zip file, of
-    which nothing is unpickled (see :mod:`policyrisk.features.sb3` for which files tell enough).
-
-    States are observations as the environment gives them. Where training normalised them, so must the
-    features: the VecNormalize of a live model with its environment is found; otherwise pass it as
-    ``normalisation``, or the path of an npz file of its numbers
-    (``numpy.savez(path, mean=env.obs_rms.mean, var=env.obs_rms.var, clip=env.clip_obs)``), since its own
-    files are pickles.
-
-    >>> phi = from_sb3("ppo_cartpole.zip")                        # doctest: +SKIP
-    >>> risk = LSTD(phi.whitened(data.states)).fit(data)          # doctest: +SKIP
-    """
-    check_installed("torch", "from_sb3")
-    if isinstance(model, str | os.PathLike):
-        networks: Sb3Networks | None = Sb3Networks.read(model)
-        file = str(Path(model).resolve())
-    else:
-        if not hasattr(model, "policy") or not hasattr(model, "observation_space"):
-            raise InvalidInputError(
-                "model must be one of Stable-Baselines3 or the path of its zip file, got "
-                f"{type(model).__name__}; use TorchFeatures for a module"
-            )
-        networks, file = Sb3Networks.of(model), None
-        if normalisation is None:
-            normalisation = model.get_vec_normalize_env()
-    if networks is not None:
-        module, shape = _critic(networks), (networks.size,)
-    else:
-        module, shape = _policy_values(model.policy), tuple(model.observation_space.shape) or (1,)
-    phi = TorchFeatures(module, layer, device, shape=shape, normalisation=normalisation, dims=dims)
-    return phi._with(file=file)
-
-
-def _critic(networks: Sb3Networks) -> Module:
-    """In double precision: it is no slower beside LSTD's sums, and does not depend on the batch."""
-    module: Module = networks.critic().double()
-    return module
-
-
-def _policy_values(policy: Any) -> Module:
-    """The value of a live policy with networks of any kind."""
-    from torch import nn
-
-    class PolicyValues(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.policy = policy
-
-        def forward(self, x: Any) -> Any:
-            own = self.policy
-            if hasattr(own, "predict_values"):
-                return own.predict_values(x)
-            if hasattr(own, "q_net"):
-                return own.q_net(x)
-            return own.critic.q1_forward(x, own._predict(x, deterministic=True))
-
-    if not any(hasattr(policy, name) for name in ("predict_values", "q_net", "critic")):
-        raise InvalidInputError(
-            f"model must have a value network, got the policy {type(policy).__name__}; pass its network to "
-            "TorchFeatures"
-        )
-    return PolicyValues()
-
-
-_lock = Lock()
-_inside = _before = 0  # calls under way, and PyTorch's own number of threads
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Hold PyTorch to one thread, each of ours on its own: the passes use them all."""
-    import torch
-
-    global _inside, _before
-    with _lock:
-        if _inside == 0:
-            _before = torch.get_num_threads()
-        _inside += 1
-        before = _before
-    torch.set_num_threads(1)  # of this thread alone, as is the way back
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-        with _lock:
-            _inside -= 1
-
-
-class _Reached(Exception):  # noqa: N818 (no error: the way out of a network)
-    """The layer is known, and what comes after it is not wanted; safe where threads share a network."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def _stop_after(module: Any, inputs: Any, output: Any) -> None:
-    raise _Reached(output)
-
-
-def _stop_before(module: Any, inputs: Any) -> None:
-    raise _Reached(inputs[0])
-
-
-def _shape(module: Module, shape: int | Sequence[int] | None) -> tuple[int, ...]:
-    from torch import nn
-
-    if shape is not None:
-        sizes = (shape,) if np.ndim(shape) == 0 else tuple(shape)  # type: ignore[arg-type]
-        return tuple(as_count(size, "shape", 1) for size in sizes)
-    first = next((each for each in module.modules() if isinstance(each, nn.Linear)), None)
-    if first is None:
-        raise InvalidInputError(
-            "shape must be given for a module without a linear layer, got None; pass that of one observation"
-        )
-    return (int(first.in_features),)
-
-
-def _observation(numbers: int) -> Floats:
-    """Two rows of an observation that is always the same, in [0, 1]."""
-    return np.tile(0.5 + 0.5 * np.sin(1.0 + np.arange(numbers)), (2, 1))
-
-
-def _hash(module: Any) -> str:
-    """SHA-256 of the names, types, shapes and bytes of the state_dict."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name, value in sorted(module.state_dict().items()):
-        if isinstance(value, torch.Tensor):
-            digest.update(f"{name}:{value.dtype}:{tuple(value.shape)}".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -52,7 +52,8 @@ _ACTORS = {
     "action-values": ("q_net.q_net", None),
     "continuous": ("actor.mu", None),
 }
-_LIVE = "load the model yourself, which runs what its author put into the file, and pass the model"
+# The way out where a file tells too little of its model.
+LIVE = "load the model yourself, which runs what its author put into the file, and pass the model"
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,19 +81,19 @@ class Sb3Networks:
         module = str(_of(settings, "policy_class").get("__module__", ""))
         kwargs = _of(settings, "policy_kwargs")
         if heads is None or not f"{module}.".startswith(_OWN):
-            raise InvalidInputError(f"{what} with networks of its own; {_LIVE}")
+            raise InvalidInputError(f"{what} with networks of its own; {LIVE}")
         if {"features_extractor_class", "features_extractor_kwargs"} & kwargs.keys():
-            raise InvalidInputError(f"{what} with a features extractor of its own; {_LIVE}")
+            raise InvalidInputError(f"{what} with a features extractor of its own; {LIVE}")
         space = _of(settings, "observation_space")
         shape = re.findall(r"\d+", str(space.get("_shape", "")))
         image = str(space.get("dtype")) == "uint8" and len(shape) == 3
         if ".box.Box'" not in str(space.get(":type:")) or not shape or image:
-            raise InvalidInputError(f"{what} with observations {space.get(':type:')}; {_LIVE}")
+            raise InvalidInputError(f"{what} with observations {space.get(':type:')}; {LIVE}")
         activation = "Tanh" if heads == "actor-critic" else "ReLU"  # their defaults
         if "activation_fn" in kwargs:
             named = _ACTIVATION.fullmatch(str(kwargs["activation_fn"]))
             if named is None:
-                raise InvalidInputError(f"{what} with the activation {kwargs['activation_fn']}; {_LIVE}")
+                raise InvalidInputError(f"{what} with the activation {kwargs['activation_fn']}; {LIVE}")
             activation = named[1]
         found = cls(weights, heads, activation, tuple(map(int, shape)), settings)
         found._check(what)
@@ -147,6 +148,11 @@ class Sb3Networks:
         network = self._network(*_CRITICS[self.heads])
         return _at_actions(self.actor(), network) if self.heads == "continuous" else network
 
+    def values(self) -> Module:
+        """The critic in double precision: no slower beside LSTD's sums, and the same in any batch."""
+        module: Module = self.critic().double()
+        return module
+
     def _network(self, prefix: str, last: str | None) -> Module:
         from torch import nn
 
@@ -178,7 +184,7 @@ class Sb3Networks:
                 for network in (self.actor(), self.critic()):
                     network(torch.zeros(1, self.size, dtype=next(iter(self.weights.values())).dtype))
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise InvalidInputError(f"{what} whose networks do not fit ({error}); {_LIVE}") from error
+            raise InvalidInputError(f"{what} whose networks do not fit ({error}); {LIVE}") from error
 
 
 def _heads(weights: Mapping[str, Any]) -> Heads | None:

@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats
+from policyrisk._core.threads import torch_on_one_thread
 from policyrisk.errors import InvalidInputError
-from policyrisk.features.network import Normalisation
-from policyrisk.features.sb3 import Sb3Networks
+from policyrisk.features.normalisation import Normalisation
+from policyrisk.features.sb3 import LIVE, Sb3Networks
 
 _SAC_LOG_STD = (-20.0, 2.0)  # what it is clipped to
-_LIVE = "load the model yourself, which runs what its author put into the file, and pass the model"
 
 
 def sb3_policy(
@@ -57,18 +57,13 @@ def sb3_policy(
     if not deterministic and networks.settings.get("use_sde"):
         raise InvalidInputError(
             f"policy must draw each action anew to be run by its distribution, got {path}, which was trained "
-            f"with use_sde=True; leave it deterministic, or {_LIVE}"
+            f"with use_sde=True; leave it deterministic, or {LIVE}"
         )
-    scaling = Normalisation.of(normalisation)
-    if scaling is not None and scaling.mean.size != networks.size:
-        raise InvalidInputError(
-            f"normalisation must have {networks.size} numbers, one for each of an observation of {path}, got "
-            f"{scaling.mean.size}; pass that of its training"
-        )
+    scaling = Normalisation.of_training(normalisation, networks.size, f"an observation of {path}")
     policy = Sb3Policy(f"sb3:{path}", networks, told, deterministic, scaling)
     if not policy.size or policy.answer(np.zeros((1, networks.size))).shape != (1, policy.size):
         raise InvalidInputError(
-            f"policy must have Discrete actions from 0 on, or a Box of them, got {path} with {kind}; {_LIVE}"
+            f"policy must have Discrete actions from 0 on, or a Box of them, got {path} with {kind}; {LIVE}"
         )
     return policy if deterministic or policy.actions else Sb3Draws(policy, np.random.SeedSequence(seed))
 
@@ -150,16 +145,10 @@ class Sb3Policy:
                 f"{x.shape[1:]}; name the environment of its training"
             )
         x = x.reshape(len(x), -1)
-        if (scaling := self.scaling) is not None:
-            x = (x - scaling.mean) / np.sqrt(scaling.var + scaling.epsilon)
-            x = x.clip(-scaling.clip, scaling.clip)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with torch.no_grad():
-                answer: Floats = network(torch.from_numpy(x.astype(np.float32))).double().numpy()
-        finally:
-            torch.set_num_threads(threads)
+        if self.scaling is not None:
+            x = self.scaling(x)
+        with torch_on_one_thread(), torch.no_grad():
+            answer: Floats = network(torch.from_numpy(x.astype(np.float32))).double().numpy()
         return answer
 
 
