@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,18 +20,14 @@ import numpy as np
 
 from policyrisk import distributed
 from policyrisk._core.arrays import (
-    Floats,
     Seed,
     as_flag,
-    as_floats,
     as_list,
     as_number,
-    as_path,
     check_choice,
 )
 from policyrisk._core.frames import Coordinates
 from policyrisk._core.output import Clock
-from policyrisk._core.random import generator
 from policyrisk._core.text import plural
 from policyrisk.distributed.fold import ShardFold
 from policyrisk.errors import (
@@ -41,8 +37,18 @@ from policyrisk.errors import (
     NoErrorBarsWarning,
     PolicyRiskError,
 )
+from policyrisk.evaluation.arguments import (
+    AUTO,
+    box_bounds,
+    check_checkpoint,
+    coordinate_names,
+    naming_arguments,
+    seed_number,
+    spelled_features,
+)
 from policyrisk.evaluation.feature_choice import EPISODES, TRANSITIONS, FeatureChoice, choose_features
 from policyrisk.evaluation.labels import stated_labels
+from policyrisk.evaluation.mixture_fit import fit_mixture
 from policyrisk.evaluation.quantiles import TailsAsked, spelling_for
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.source import Watched, described, fingerprint, opened, shards_of
@@ -52,9 +58,7 @@ from policyrisk.evaluation.target_findings import refuse_uncovered
 from policyrisk.features import Features
 from policyrisk.lstd import LSTD, LSTDQ
 from policyrisk.lstd.action_estimator import FEWEST_DRAWS
-from policyrisk.lstd.passes import StartsAndReturns
-from policyrisk.montecarlo.forest import ReturnForest
-from policyrisk.passes.checkpoint import DurableFold, stored_problem
+from policyrisk.passes.checkpoint import DurableFold
 from policyrisk.passes.fold import Fold, here
 from policyrisk.passes.survey import SurveyPass
 from policyrisk.readers import Stream
@@ -66,13 +70,10 @@ from policyrisk.trajectories import (
     TIME_LEFT,
     Source,
     TimeLimit,
-    Trajectories,
     as_time_limit,
     coordinates_of,
 )
 
-AUTO = "auto"
-DRAWS = 200  # of the weights, for a mixture's error bars
 CHECKED = 100_000  # transitions up to which the features are tested by them
 
 
@@ -155,7 +156,7 @@ def evaluate(
     """
     if lam is None:
         lam = 0.9 if target is None else 0.0
-    with _naming_arguments():
+    with naming_arguments():
         lam = as_number(lam, "lam", 0.0, 1.0)
         discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
         ridge = as_number(ridge, "ridge", 0.0)
@@ -163,14 +164,14 @@ def evaluate(
         tails = TailsAsked.of(quantiles, loss_below, target)
         if time_limit is not None:
             time_limit = as_time_limit(time_limit)
-        spelling = _spelled(features)
-        bounds = _bounds(box)
-        _check_checkpoint(checkpoint, resume, on_cluster)
+        spelling = spelled_features(features)
+        bounds = box_bounds(box)
+        check_checkpoint(checkpoint, resume, on_cluster)
         labels = as_list(labels, "labels", "names of coordinates")
         nonnegative = as_flag(nonnegative, "nonnegative")
     if variance is not None:
         check_choice(variance, "variance", get_args(VarianceMethod))
-    number = _seed(seed, checkpoint, resume)
+    number = seed_number(seed, checkpoint, resume)
     # By all estimators that are tried.
     shared: dict[str, Any] = {"lam": lam, "discount": discount, "ridge": ridge}
     settings = {
@@ -203,14 +204,14 @@ def evaluate(
             )
         losses = shards if shards is not None else data.counts if isinstance(data, Stream) else None
         low, high, constant = data_box(survey)
-        with _naming_arguments():
+        with naming_arguments():
             added = () if time_limit is None else (TIME_LEFT,)
             dim = survey.dim - len(added)
             called = coordinates_of(data)
             known = called.names[:dim] if called is not None else getattr(data, "state_columns", ())
             if known == ("state_0",) and columns.get("state") is None:
                 known = ()  # a file whose data have no names
-            own = _coordinates(names, known, dim)
+            own = coordinate_names(names, known, dim)
             stated = stated_labels(labels, own, data)
             columns_of = (*own, *added) if called is None or names is not None else called.names
             names = (*own, *added)
@@ -225,7 +226,7 @@ def evaluate(
         if target is not None:
             variance = variance or "direct"
             named = action_names(data)
-            with _naming_arguments("target"):
+            with naming_arguments("target"):
                 policy = as_target(target, found.sample(), survey, named)
             with clock("choice"):
                 plan = TargetPlan.of(
@@ -269,7 +270,7 @@ def evaluate(
         settled = variance or "second-moment"
 
         def maps(spelled: Spelling) -> tuple[Features, Features | None]:
-            with _naming_arguments("features"):
+            with naming_arguments("features"):
                 phi, other = spelled.build(names, survey, low, high), spelled.second
                 return phi, None if other is None else other.build(names, survey, low, high, beside=spelled)
 
@@ -281,7 +282,7 @@ def evaluate(
             return LSTD(*maps(spelled), **settings_of(spelled), variance_lam=variance_lam)
 
         if spelling is not None:
-            with _naming_arguments("features"):
+            with naming_arguments("features"):
                 spelling.check_labels(names, survey, stated)
         lstd: LSTD | LSTDQ | None = None
         if plan is not None:
@@ -307,11 +308,6 @@ def evaluate(
             "filled_values": 0 if losses is None else losses.filled,
             "dropped_episodes": 0 if losses is None else losses.dropped,
             "choice": None if choice is None else choice.to_dict(),
-            **(
-                {}
-                if time_limit is None
-                else {"time_limit": survey.longest if time_limit == "end" else time_limit}
-            ),
         }
         if time_limit is not None:
             notes["time_limit"] = survey.longest if time_limit == "end" else time_limit
@@ -336,7 +332,7 @@ def evaluate(
                     risk = _fit(lstd, fold)
                 else:
                     assert choice is not None
-                    risk = _mixture(choice, estimator, fold, found.sample(), discount, number)
+                    risk = fit_mixture(choice, estimator, fold, found.sample(), discount, number)
             except PolicyRiskError:
                 if checkpoint is not None:
                     Path(checkpoint).unlink(missing_ok=True)  # it would come to the same end
@@ -372,55 +368,6 @@ def evaluate(
     return result
 
 
-@contextmanager
-def _naming_arguments(name: str | None = None) -> Iterator[None]:
-    """Let an error say which argument is wrong, this one or that which its text begins with.
-
-    The command line has other names for them.
-    """
-    try:
-        yield
-    except InvalidInputError as error:
-        error.argument = error.argument or name or str(error).split()[0]
-        raise
-
-
-def _spelled(features: object) -> Spelling | None:
-    """What a text spells; None for "auto"."""
-    if not isinstance(features, str):
-        raise InvalidInputError(
-            f'features must be "auto" or a text such as "tiles:20x20", got {type(features).__name__}; name a '
-            "function of your own as module:name, or use Evaluation.of(LSTD(features).fit(data), data)"
-        )
-    if features == AUTO:
-        return None
-    spelling = Spelling.parse(features)
-    spelling.check_functions()
-    return spelling
-
-
-def _check_checkpoint(checkpoint: object, resume: bool, on_cluster: bool) -> None:
-    if checkpoint is not None:
-        as_path(checkpoint, "checkpoint")
-    if as_flag(on_cluster, "on_cluster") and (as_flag(resume, "resume") or checkpoint is not None):
-        raise InvalidInputError(
-            "resume and checkpoint must be left out on a cluster, got one of them; there is no checkpoint of "
-            "a run on Ray to go on with"
-        )
-    if as_flag(resume, "resume") and checkpoint is None:
-        raise InvalidInputError("resume must have a checkpoint to go on with, got none; pass checkpoint=")
-
-
-def _seed(given: Seed, checkpoint: str | os.PathLike[str] | None, resume: bool) -> int:
-    """A number, that of the run that goes on, or a fresh one: a run that was killed must find it again."""
-    if given is None and resume and checkpoint is not None and Path(checkpoint).exists():
-        return int(stored_problem(checkpoint)["settings"]["seed"])
-    if given is None or isinstance(given, np.random.Generator | np.random.SeedSequence):
-        return int(generator(given).integers(2**32))
-    generator(given)  # raises where it is no seed
-    return int(given)
-
-
 def _called(function: object) -> str:
     """What stands for a value that JSON does not know, such as a reader's ``project=``."""
     return getattr(function, "__qualname__", type(function).__name__)
@@ -440,56 +387,6 @@ def _fit(lstd: LSTD | LSTDQ, fold: Fold, **bootstrap: Any) -> RiskFunction:
     return risk
 
 
-def _mixture(
-    choice: FeatureChoice,
-    estimator: Callable[[Spelling, float], LSTD],
-    fold: Fold,
-    sample: Trajectories,
-    discount: float,
-    seed: int,
-) -> RiskFunction:
-    """The chosen mixture, its members fitted to all of the data."""
-    fits: list[RiskFunction] = []
-    members = sorted(choice.members, key=lambda each: each.spelling is None)  # the forest last
-    for member in members:
-        if member.spelling is None:
-            known = dict(zip(map(str, members), fits, strict=False))
-            others = sum(each.mean_share for each in members[:-1])
-            around = (
-                RiskFunction.mixture(fits, [each.mean_share for each in members[:-1]]) if others else None
-            )
-            fits.append(
-                ReturnForest(discount=discount).fit_by(
-                    fold,
-                    sample,
-                    tail=_tail(choice, known, estimator, fold),
-                    mean=choice.stack.mean,
-                    around=around,
-                    share=others,
-                    bootstrap=DRAWS,
-                    seed=seed,
-                    grown=choice.trees,
-                )
-            )
-        else:
-            lstd = estimator(member.spelling, member.variance_lam)
-            fits.append(lstd.fit_by(fold, bootstrap=DRAWS, seed=seed))
-    direct = fits[0].variance_method == "direct"
-    risk = RiskFunction.mixture(
-        fits,
-        [each.mean_share for each in members],
-        [each.variance_share for each in members] if direct else None,
-        misfit=choice.stack.misfit,
-    )
-    found = fold(lambda source, _: StartsAndReturns.over(source, risk))
-    # How returns and weights vary together; a member's returns are completed almost as the mixture's, most
-    # nearly those of one that gave up no episode as a whole.
-    fullest = sorted(fits, key=lambda each: -each.provenance.episodes)
-    draws = [each.completed.draws for each in fullest if each.completed is not None]
-    shared = next((each for each in draws if each is not None), None)
-    return replace(risk, starts=found.starts, completed=replace(found.completed, draws=shared))
-
-
 def _check(risk: RiskFunction, data: Source) -> FeatureCheck | None:
     """The test of a mixture's features by the data; None where it cannot be made."""
     if risk.error_bars is None or risk.error_bars.key is None:
@@ -498,52 +395,3 @@ def _check(risk: RiskFunction, data: Source) -> FeatureCheck | None:
         return risk.check(data)
     except (PolicyRiskError, np.linalg.LinAlgError):
         return None  # the advice does not call it made
-
-
-def _tail(
-    choice: FeatureChoice,
-    known: dict[str, RiskFunction],
-    estimator: Callable[[Spelling, float], LSTD],
-    fold: Fold,
-) -> RiskFunction | None:
-    """What completes the forest's cut-off episodes: the estimate that completed them in the choice."""
-    tail = choice.tail
-    if tail is None or tail.spelling is None or str(tail) in known:
-        return known.get(str(tail))
-    return estimator(tail.spelling, tail.variance_lam).fit_by(fold, error_bars=False)
-
-
-def _coordinates(
-    given: Sequence[str] | None, columns: str | Sequence[str] | None, dim: int
-) -> tuple[str, ...]:
-    """The coordinates' names: those given, else the columns', numbered where a column is a list.
-
-    >>> _coordinates(None, ["x", "y"], 2), _coordinates(None, "obs", 2), _coordinates(None, None, 1)
-    (('x', 'y'), ('obs_0', 'obs_1'), ('state',))
-    """
-    if given is not None:
-        given = as_list(given, "names", "the coordinates' names")
-        if not all(isinstance(name, str) for name in given) or len(given) != dim or len(set(given)) < dim:
-            raise InvalidInputError(
-                f"names must be different ones, one for each of the state's {plural(dim, 'coordinate')}, got "
-                f"{given!r}; name each once"
-            )
-        return tuple(map(str, given))
-    named = [columns] if isinstance(columns, str) else columns or []
-    if len(named) == dim:
-        return tuple(named)
-    stem = named[0] if len(named) == 1 else "state"
-    return (stem,) if dim == 1 else tuple(f"{stem}_{d}" for d in range(dim))
-
-
-def _bounds(box: object) -> Floats | None:
-    """Low and high of the coordinates, of shape (dim, 2); None for "auto"."""
-    if isinstance(box, str) and box == AUTO:
-        return None
-    bounds = as_floats(box, "box", (None, 2))
-    for low, high in bounds.tolist():
-        if low >= high:
-            raise InvalidInputError(
-                f'box must go from low to high, got {low:g} to {high:g}; widen it, or pass "auto"'
-            )
-    return bounds
