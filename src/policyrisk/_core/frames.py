@@ -141,6 +141,15 @@ def codes(column: Any, names: Sequence[str]) -> tuple[Ints, Bools]:
     return found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64), unknown
 
 
+def numbered_names(stem: str, count: int) -> tuple[str, ...]:
+    """The names of ``count`` coordinates that have one name together.
+
+    >>> numbered_names("obs", 2), numbered_names("state", 1)
+    (('obs_0', 'obs_1'), ('state',))
+    """
+    return (stem,) if count == 1 else tuple(f"{stem}_{d}" for d in range(count))
+
+
 @record
 @dataclass(frozen=True)
 class Coordinates:

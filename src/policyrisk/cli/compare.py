@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from policyrisk.cli.screen import screen
-from policyrisk.cli.shared import LevelOption, can_draw, finite_number, look_here
+from policyrisk.cli.shared import LevelOption, can_draw, criterion_of, look_here
 
 if TYPE_CHECKING:
     from policyrisk._core.arrays import Floats
@@ -136,9 +136,7 @@ def _spelled(evaluation: Evaluation, tails: bool) -> str:
 def _criterion(text: str) -> Criterion:
     """One of the criteria, as in ``sharpe``, ``mean:variance<=10`` or ``cvar:0.05``."""
     from policyrisk import criteria
-    from policyrisk.errors import InvalidInputError
 
-    compact = text.replace(" ", "")
     makers: dict[str, Callable[[float], Criterion]] = {
         "mean-std:": criteria.MeanMinusStd,
         "mean:variance<=": criteria.MeanVarianceAtMost,
@@ -146,19 +144,8 @@ def _criterion(text: str) -> Criterion:
         "quantile:": criteria.Quantile,
         "cvar:": criteria.CVaR,
     }
-    if compact == "sharpe":
-        return criteria.Sharpe()
-    for start, make in makers.items():
-        if compact.startswith(start):
-            try:
-                return make(finite_number(compact.removeprefix(start), "--criterion"))
-            except InvalidInputError as error:
-                raise typer.BadParameter(str(error), param_hint="--criterion") from error
-    raise typer.BadParameter(
-        f"{text!r} is none of sharpe, mean-std:c, 'mean:variance<=c', 'variance:mean>=c', quantile:q and "
-        "cvar:q, c and q numbers; write for example mean-std:1",
-        param_hint="--criterion",
-    )
+    known = "sharpe, mean-std:c, 'mean:variance<=c', 'variance:mean>=c', quantile:q and cvar:q"
+    return criterion_of(text, makers, f"{known}, c and q numbers")
 
 
 def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -9,10 +10,11 @@ import typer
 
 from policyrisk.cli.rollout import env_arguments
 from policyrisk.cli.screen import screen
-from policyrisk.cli.shared import can_draw, finite_number, look_here
+from policyrisk.cli.shared import can_draw, criterion_of, look_here
 
 if TYPE_CHECKING:
     from policyrisk._core.devices import Device
+    from policyrisk.criteria import Criterion
 
 _RESULT, _CHECKPOINT = "result.json", "checkpoint.npz"
 
@@ -193,20 +195,10 @@ def improve(
 
 def _criterion(text: str) -> Any:
     """A criterion without a constraint, as in ``sharpe`` or ``mean-std:1``."""
-    from policyrisk import criteria
-    from policyrisk.errors import InvalidInputError
+    from policyrisk.criteria import MeanMinusStd, MeanMinusVariance
 
-    makers = {"mean-std": criteria.MeanMinusStd, "mean-variance": criteria.MeanMinusVariance}
-    kind, _, c = text.replace(" ", "").partition(":")
-    if kind in makers and c:
-        try:
-            return makers[kind](finite_number(c, "--criterion"))
-        except InvalidInputError as error:
-            raise typer.BadParameter(str(error), param_hint="--criterion") from error
-    if kind == "sharpe" and not c:
-        return criteria.Sharpe()
-    raise typer.BadParameter(
-        f"{text!r} is none of mean-std:c, mean-variance:c and sharpe, c a number; write for example "
-        "mean-std:1",
-        param_hint="--criterion",
-    )
+    makers: dict[str, Callable[[float], Criterion]] = {
+        "mean-std:": MeanMinusStd,
+        "mean-variance:": MeanMinusVariance,
+    }
+    return criterion_of(text, makers, "mean-std:c, mean-variance:c and sharpe, c a number")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
     from policyrisk.risk.estimate import Estimate
 
 app = typer.Typer(help="Redraw the paper's experiments.", no_args_is_help=True)
+
+
+def _redraw(experiment: Any, parameters: Any, out: Path, told: Callable[[Any], str], **options: Any) -> None:
+    """Run an experiment, write what it found into the folder, and tell it."""
+    can_draw("matplotlib")
+    result = experiment.run(parameters, **options)
+    paths = experiment.write(result, out)
+    _answer(result.to_dict(), told(result), paths)
+
+
+def _answer(numbers: dict[str, Any], text: str, paths: Sequence[Path]) -> None:
+    screen.answer(numbers, f"{text}\nwritten: {', '.join(map(str, paths))}")
 
 
 @app.command("chain")
@@ -42,13 +55,10 @@ def reproduce_chain(
     parameters = chain.ChainParameters(
         n, p, lam, degree, second_degree, start=None if start == "uniform" else int(start)
     )
-    can_draw("matplotlib")
-    result = chain.run(parameters)
-    paths = chain.write(result, out)
-    screen.answer(result.to_dict(), _chain_text(result, paths))
+    _redraw(chain, parameters, out, _chain_text)
 
 
-def _chain_text(result: ChainResult, paths: list[Path]) -> str:
+def _chain_text(result: ChainResult) -> str:
     from policyrisk._core.text import table
 
     n, variance = result.parameters.n, result.variance
@@ -62,7 +72,6 @@ def _chain_text(result: ChainResult, paths: list[Path]) -> str:
         table(["state", *variance], rows),
         *(f"{name} on 1, x, x², …: " + ", ".join(f"{w:.6f}" for w in of) for name, of in weights.items()),
         f"States with negative projected variance: {negative}; constraint active at: {active}",
-        "written: " + ", ".join(map(str, paths)),
     ]
     return "\n".join(lines)
 
@@ -92,13 +101,10 @@ def reproduce_curves(
         repeats=repeats,
         seed=seed,
     )
-    can_draw("matplotlib")
-    result = curves.run(parameters)
-    paths = curves.write(result, out)
-    screen.answer(result.to_dict(), _curves_text(result, paths))
+    _redraw(curves, parameters, out, _curves_text)
 
 
-def _curves_text(result: CurvesResult, paths: list[Path]) -> str:
+def _curves_text(result: CurvesResult) -> str:
     from policyrisk._core.text import number, table
 
     sizes = result.parameters.episodes
@@ -111,7 +117,7 @@ def _curves_text(result: CurvesResult, paths: list[Path]) -> str:
         ]
         heads = [f"{size:,} episodes" for size in (sizes[0], sizes[len(sizes) // 2], sizes[-1])]
         lines += [f"Error of the {of}: median and 10 to 90% of the data sets", table(["", *heads], rows), ""]
-    return "\n".join([*lines, "written: " + ", ".join(map(str, paths))])
+    return "\n".join(lines)
 
 
 @app.command("portfolio")
@@ -134,13 +140,10 @@ def reproduce_portfolio(
     parameters = portfolio.PortfolioParameters(
         tuple(c) if c else given.c, restarts, episodes, iterations, given.step, seed
     )
-    can_draw("matplotlib")
-    result = portfolio.run(parameters)
-    paths = portfolio.write(result, out)
-    screen.answer(result.to_dict(), _portfolio_text(result, paths))
+    _redraw(portfolio, parameters, out, _portfolio_text)
 
 
-def _portfolio_text(result: PortfolioResult, paths: list[Path]) -> str:
+def _portfolio_text(result: PortfolioResult) -> str:
     from policyrisk._core.text import number, table
 
     rows = [
@@ -151,9 +154,7 @@ def _portfolio_text(result: PortfolioResult, paths: list[Path]) -> str:
             [kind, f"{c:g}", *(number(value) for value in row)]
             for c, row in zip(result.parameters.c, found, strict=True)
         ]
-    return table(["policy", "c", "mean", "variance", "mean − c·variance"], rows) + (
-        "\nwritten: " + ", ".join(map(str, paths))
-    )
+    return table(["policy", "c", "mean", "variance", "mean − c·variance"], rows)
 
 
 @app.command("pinball")
@@ -213,7 +214,7 @@ def reproduce_pinball(
         extension = pinball_extended.run(result)
         paths += pinball_extended.write(extension, out)
         numbers["extended"] = extension.numbers
-    screen.answer(numbers, _pinball_text(numbers, paths))
+    _answer(numbers, _pinball_text(numbers), paths)
 
 
 @app.command("pinball-improved")
@@ -248,13 +249,10 @@ def reproduce_pinball_improved(
         tiles=tiles,
         seed=seed,
     )
-    can_draw("matplotlib")
-    result = pinball_improved.run(parameters, device=cast("Device", device))
-    paths = pinball_improved.write(result, out)
-    screen.answer(result.to_dict(), _improved_text(result, paths))
+    _redraw(pinball_improved, parameters, out, _improved_text, device=cast("Device", device))
 
 
-def _improved_text(result: ImprovedResult, paths: list[Path]) -> str:
+def _improved_text(result: ImprovedResult) -> str:
     from policyrisk._core.text import number, table
 
     def told(estimate: Estimate) -> str:
@@ -279,12 +277,11 @@ def _improved_text(result: ImprovedResult, paths: list[Path]) -> str:
         "Frontier, the given policy being the shipped one made soft",
         str(result.frontier),
         "Seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in numbers["seconds"].items()),
-        "written: " + ", ".join(map(str, paths)),
     ]
     return "\n".join(lines)
 
 
-def _pinball_text(numbers: dict[str, Any], paths: list[Path]) -> str:
+def _pinball_text(numbers: dict[str, Any]) -> str:
     from policyrisk._core.text import NONE, table
 
     own = f"{numbers['trajectories']:,}"
@@ -323,7 +320,6 @@ def _pinball_text(numbers: dict[str, Any], paths: list[Path]) -> str:
         f"Riskiest tile {_place(numbers['riskiest'])}, farthest {_place(numbers['farthest'])}; simulated "
         f"anew they differ by {gap['std']:.2f} ± {gap['standard_error']:.2f}",
         "Seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in numbers["seconds"].items()),
-        "written: " + ", ".join(map(str, paths)),
     ]
     return "\n".join(lines)
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from policyrisk.cli.screen import screen
+
+if TYPE_CHECKING:
+    from policyrisk.criteria import Criterion
 
 
 def check_level(value: float | None) -> float | None:
@@ -69,6 +72,25 @@ def finite_number(text: str, option: str) -> float:
     if not math.isfinite(value):
         raise typer.BadParameter(f"{text!r} is not a finite number", param_hint=option)
     return value
+
+
+def criterion_of(text: str, makers: Mapping[str, Callable[[float], Criterion]], known: str) -> Criterion:
+    """The criterion that an option spells: ``sharpe``, or a number behind one of the makers' beginnings."""
+    from policyrisk.criteria import Sharpe
+    from policyrisk.errors import InvalidInputError
+
+    compact = text.replace(" ", "")
+    if compact == "sharpe":
+        return Sharpe()
+    for start, make in makers.items():
+        if compact.startswith(start) and compact != start:
+            try:
+                return make(finite_number(compact.removeprefix(start), "--criterion"))
+            except InvalidInputError as error:
+                raise typer.BadParameter(str(error), param_hint="--criterion") from error
+    raise typer.BadParameter(
+        f"{text!r} is none of {known}; write for example mean-std:1", param_hint="--criterion"
+    )
 
 
 def look_here() -> None:

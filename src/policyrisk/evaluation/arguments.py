@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from policyrisk._core.arrays import Floats, Seed, as_flag, as_floats, as_list, as_path
+from policyrisk._core.frames import numbered_names
 from policyrisk._core.random import generator
 from policyrisk._core.text import plural
 from policyrisk.errors import InvalidInputError
@@ -82,14 +83,14 @@ def seed_number(given: Seed, checkpoint: str | os.PathLike[str] | None, resume: 
     return int(given)
 
 
-def coordinate_names(
+def state_names(
     given: Sequence[str] | None, columns: str | Sequence[str] | None, dim: int
 ) -> tuple[str, ...]:
     """The coordinates' names: those given, else the columns', numbered where a column is a list.
 
-    >>> coordinate_names(None, ["x", "y"], 2), coordinate_names(None, "obs", 2)
+    >>> state_names(None, ["x", "y"], 2), state_names(None, "obs", 2)
     (('x', 'y'), ('obs_0', 'obs_1'))
-    >>> coordinate_names(None, None, 1)
+    >>> state_names(None, None, 1)
     ('state',)
     """
     if given is not None:
@@ -103,5 +104,4 @@ def coordinate_names(
     named = [columns] if isinstance(columns, str) else columns or []
     if len(named) == dim:
         return tuple(named)
-    stem = named[0] if len(named) == 1 else "state"
-    return (stem,) if dim == 1 else tuple(f"{stem}_{d}" for d in range(dim))
+    return numbered_names(named[0] if len(named) == 1 else "state", dim)

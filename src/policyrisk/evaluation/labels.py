@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from policyrisk._core.arrays import Floats, Ints, Seed
+from policyrisk._core.frames import numbered_names
 from policyrisk._core.random import generator
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation.spelling import Spelling
@@ -107,8 +108,7 @@ def stated_labels(given: Sequence[str], names: Sequence[str], data: Any) -> Mapp
     if (known := coordinates_of(data)) is not None:
         found |= {d: known.labels[name] for d, name in enumerate(known.names) if name in known.labels}
     elif isinstance(data, Stream) and data.labels:
-        numbered = ("state",) if len(names) == 1 else tuple(f"state_{d}" for d in range(len(names)))
-        columns = data.state_columns or numbered  # as an array's are called
+        columns = data.state_columns or numbered_names("state", len(names))  # as an array's are called
         if len(columns) != len(names):
             raise InvalidInputError(
                 "state must have a column for each coordinate where one is text, got "

@@ -41,10 +41,10 @@ from policyrisk.evaluation.arguments import (
     AUTO,
     box_bounds,
     check_checkpoint,
-    coordinate_names,
     naming_arguments,
     seed_number,
     spelled_features,
+    state_names,
 )
 from policyrisk.evaluation.feature_choice import EPISODES, TRANSITIONS, FeatureChoice, choose_features
 from policyrisk.evaluation.labels import stated_labels
@@ -211,7 +211,7 @@ def evaluate(
             known = called.names[:dim] if called is not None else getattr(data, "state_columns", ())
             if known == ("state_0",) and columns.get("state") is None:
                 known = ()  # a file whose data have no names
-            own = coordinate_names(names, known, dim)
+            own = state_names(names, known, dim)
             stated = stated_labels(labels, own, data)
             columns_of = (*own, *added) if called is None or names is not None else called.names
             names = (*own, *added)

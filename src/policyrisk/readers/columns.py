@@ -18,7 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints
-from policyrisk._core.frames import Coordinates, codes, decoded, is_numeric, is_text, nulls, numbers
+from policyrisk._core.frames import (
+    Coordinates,
+    codes,
+    decoded,
+    is_numeric,
+    is_text,
+    nulls,
+    numbered_names,
+    numbers,
+)
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.episode_ids import EpisodeIds
 from policyrisk.readers.layout import Layout
@@ -88,8 +97,7 @@ class Converter:
         """What the states' coordinates are called, once there were rows: a list's are numbered."""
         names: list[str] = []
         for name in self.layout.state or ():
-            width = self._widths[name]
-            names += [name] if width == 1 else [f"{name}_{d}" for d in range(width)]
+            names += numbered_names(name, self._widths[name])
         labels = {name: self.labels[name] for name in names if name in self.layout.text}
         return Coordinates(tuple(names), labels)
 

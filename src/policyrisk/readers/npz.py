@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import as_path
-from policyrisk._core.frames import Coordinates
+from policyrisk._core.frames import Coordinates, numbered_names
 from policyrisk._core.records import DAMAGE, write_atomically
 from policyrisk.errors import InvalidInputError
 from policyrisk.readers.columns import LabelNames
@@ -101,8 +101,8 @@ def _columns(arrays: dict[str, npt.NDArray[Any]], file: Path) -> dict[str, npt.N
             ) from error
         if texts.ndim < 2:
             texts = texts.reshape(-1, 1)
-        dim = texts.shape[-1]
-        found |= {column if dim == 1 else f"{column}_{d}": texts[..., d] for d in range(dim)}
+        names = numbered_names(column, texts.shape[-1])
+        found |= {name: texts[..., d] for d, name in enumerate(names)}
     return found
 
 
@@ -187,9 +187,9 @@ def _load(file: Path, labels: LabelNames) -> Trajectories:
         texts = {name: names for name, names in labels.items() if name != _COLUMN["actions"]}
         if told is None and not texts:
             return data
-        numbered = ["state"] if data.dim == 1 else [f"state_{d}" for d in range(data.dim)]
-        called = Coordinates(tuple(numbered), texts) if told is None else _told(told, data.dim)
-        return replace(data, coordinates=called)
+        if told is None:
+            return replace(data, coordinates=Coordinates(numbered_names("state", data.dim), texts))
+        return replace(data, coordinates=_told(told, data.dim))
     except InvalidInputError as error:
         raise InvalidInputError(f"{file}: {error}") from error
 

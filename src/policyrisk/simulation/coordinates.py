@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from policyrisk._core.frames import numbered_names
 from policyrisk.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -99,13 +100,9 @@ def part_names(space: Any) -> tuple[str, ...] | None:
     found: list[str] = []
     for name, part in space.items():
         inner = part_names(part)
-        found += [f"{name}_{each}" for each in inner] if inner else _numbered(str(name), _size(part))
+        found += [f"{name}_{each}" for each in inner] if inner else numbered_names(str(name), _size(part))
     names = tuple(re.sub(r"\W+", "_", name) for name in found)
     return names if len(set(names)) == len(names) else None
-
-
-def _numbered(stem: str, count: int) -> list[str]:
-    return [stem] if count == 1 else [f"{stem}_{i}" for i in range(count)]
 
 
 def _joints(env: Any) -> tuple[str, ...] | None:
@@ -121,7 +118,7 @@ def _joints(env: Any) -> tuple[str, ...] | None:
         elif part == "qvel":
             found += [f"{name}_velocity" for name in _of_joints(model, _QVEL)]
         elif not part.startswith("skipped_"):
-            found += _numbered(part, count)
+            found += numbered_names(part, count)
     return tuple(found)
 
 
