@@ -340,7 +340,7 @@ def test_wrong_features_are_named() -> None:
     for features, message in [
         (Narrow(), "one row of 5 per state"),
         (Beyond(), "indices from 0 to 2, got 3 to 3"),
-        (Flat(), "one row of indices per state"),
+        (Flat(), "features.active must have shape"),
         (Holes(), "features and their products must be finite"),
         (SparseHoles(), "features must be finite"),
         (SparseBeyond(), "indices from 0 to"),

@@ -154,7 +154,7 @@ def test_names_of_actions(tmp_path, data):
     [
         ("two_actions", "a probability for each of the log's 3 actions, got 2"),
         ("nobody", "has no 'nobody'"),
-        ("__name__", "policy must be"),
+        ("__name__", "must be probabilities, actions or a function"),
     ],
 )
 def test_errors_name_the_option(place, capsys, monkeypatch, target, text):

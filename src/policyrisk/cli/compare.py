@@ -85,7 +85,9 @@ def compare(
     }
     lines = [str(result)]
     for (name, titles), folder in zip(doubts.items(), folders, strict=True):
-        lines += [f"doubt about {name}: {title} (see {folder / 'report.html'})" for title in titles]
+        report = folder / "report.html"
+        there = f" (see {report})" if report.exists() else ""
+        lines += [f"doubt about {name}: {title}{there}" for title in titles]
     if apart is not None:
         lines.append(f"doubt about the difference: the data do not start alike, {apart}")
     believed = tails or any(r.summary.completed is None or r.summary.cut_off for r in result.ranking)

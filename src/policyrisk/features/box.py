@@ -35,13 +35,18 @@ def unchecked_states(states: npt.ArrayLike) -> Floats:
     return readonly(array)  # always read-only, so that a kernel is compiled once
 
 
+def one_state(dim: int) -> str:
+    """What to say of states of dimension 1 where they should have more: was it one state?"""
+    return "pass one state as a row, [[...]], or " if dim == 1 else ""
+
+
 def columns(dim: int, dims: tuple[int, ...] | None, count: int) -> Ints:
     """Which ``count`` columns of states of dimension ``dim`` to look at, checked."""
     if dims is None:
         if dim != count:
             raise InvalidInputError(
                 f"states must have {count} {'coordinate' if count == 1 else 'coordinates'}, as many as the "
-                f"features were made for, got {dim}; choose some with dims="
+                f"features were made for, got {dim}; {one_state(dim)}choose some with dims="
             )
         return np.arange(count)
     if max(dims) >= dim:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_floats, as_list, as_states, readonly
 from policyrisk.errors import InvalidInputError
-from policyrisk.features.box import as_dims
+from policyrisk.features.box import as_dims, one_state
 from policyrisk.features.protocol import BinaryFeatures, Described, Features
 
 KNOTS = 64  # quantiles of a coordinate, less one
@@ -109,7 +109,7 @@ class Ranked(Described):
         if array.shape[1] != len(self.knots):
             raise InvalidInputError(
                 f"states must have {len(self.knots)} coordinates, as many as the knots are of, got "
-                f"{array.shape[1]}; pass whole states"
+                f"{array.shape[1]}; {one_state(array.shape[1])}pass whole states"
             )
         return array
 

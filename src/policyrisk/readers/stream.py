@@ -140,10 +140,12 @@ class Stream:
             return
         self._warned = True  # once for each stream: estimators take several passes
         if filled + dropped:
+            done = [f"{plural(filled, 'missing value')} filled in by the last known one"] if filled else []
+            if dropped:
+                of = episodes + vanished + dropped
+                done.append(f"{plural(dropped, 'episode')} of {of} left out, with values missing")
             warnings.warn(
-                f"{self.name}: {plural(filled, 'missing value')} filled in by the last known one, and "
-                f"{plural(dropped, 'episode')} of {episodes + vanished + dropped} left out, with values "
-                "missing; what is missing may depend on how episodes go",
+                f"{self.name}: {', and '.join(done)}; what is missing may depend on how episodes go",
                 MissingValuesWarning,
                 stacklevel=2,
             )

@@ -38,7 +38,7 @@ from policyrisk._core.arrays import (
     check_kind,
     check_shape,
 )
-from policyrisk._core.frames import Coordinates, frame_like, states_of
+from policyrisk._core.frames import Coordinates, frame_like, numbered_names, states_of
 from policyrisk._core.records import record
 from policyrisk._core.text import plural
 from policyrisk.errors import (
@@ -491,7 +491,7 @@ class RiskFunction:
         """
         states = self._states(x)
         dim = states.shape[1]
-        numbered = ("state",) if dim == 1 else tuple(f"state_{d}" for d in range(dim))
+        numbered = numbered_names("state", dim)
         found: dict[str, Floats] = {}
         quantities: tuple[Quantity, ...] = ("mean", "variance", "std", "sharpe")
         for of in quantities:

@@ -215,7 +215,7 @@ class PolicySummary(Moments, Readable):
         if self.variance_value < 0:
             notes.append(
                 "the variance is negative, so that std and Sharpe ratio do not exist; demand V >= 0 with "
-                "nonnegative_at=, or use variance='direct'"
+                "nonnegative_at=, or use other features"
             )
         elif self.negative:
             notes.append(f"the variance is negative at {plural(self.negative, 'start')} taken alone")
@@ -324,7 +324,7 @@ def summarise(
     if moments.variance_value < 0:
         warnings.warn(
             f"the variance over the start distribution is negative, {number(moments.variance_value)}, so "
-            "that its std is nan; demand V >= 0 with nonnegative_at=, or use variance='direct'",
+            "that its std is nan; demand V >= 0 with nonnegative_at=, or use other features",
             NegativeVarianceWarning,
             stacklevel=3,
         )

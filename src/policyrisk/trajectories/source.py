@@ -34,7 +34,7 @@ def batches(source: Source) -> Iterator[Trajectories]:
         parts = iter(source)
     except Exception as error:
         raise InvalidInputError(
-            f"data must be Trajectories or an iterable of them, got {type(source).__name__}; "
+            f"data must be Trajectories or an iterable of them, got {type(source).__name__} ({error}); "
             "build Trajectories(states, rewards, lengths, terminated)"
         ) from error
     if is_frame(source):
