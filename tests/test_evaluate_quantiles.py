@@ -1,12 +1,15 @@
 """Quantiles and the chance of a loss in ``evaluate``, from Python and from the command line."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import policyrisk as pr
+from policyrisk._core.text import percent
 from policyrisk.cli import run
+from policyrisk.distribution import RecordedReturns
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation import quantiles
 from policyrisk.readers import write_npz
@@ -29,8 +32,9 @@ def test_tails_of_a_table_are_those_of_the_chain(chain, data):
     told, exact = result.notes["distribution"], chain.distribution(0)
     assert list(told["quantiles"]) == ["0.05", "0.95"]
     own = data.returns_to_go()[data.states[data.visited_rows, 0] == 0]  # of every visit to the start
-    assert told["quantiles"]["0.05"]["value"] == np.quantile(own, 0.05, method="inverted_cdf")
-    assert told["below"]["-20"]["value"] == pytest.approx((own < -20).mean())
+    for of, returns in ((told["model"], own), (told, data.returns())):
+        assert of["quantiles"]["0.05"]["value"] == np.quantile(returns, 0.05, method="inverted_cdf")
+        assert of["below"]["-20"]["value"] == pytest.approx((returns < -20).mean())
     truths = {
         ("quantiles", "0.05"): exact.quantile(0.05),
         ("cvar", "0.05"): exact.cvar(0.05),
@@ -38,6 +42,7 @@ def test_tails_of_a_table_are_those_of_the_chain(chain, data):
     }
     for (of, at), truth in truths.items():
         assert told[of][at]["low"] <= truth <= told[of][at]["high"]
+        assert told["model"][of][at]["low"] <= truth <= told["model"][of][at]["high"]
     np.testing.assert_array_equal(
         result.distribution.cvar(range(6), 0.05),
         pr.ReturnDistribution(pr.Tabular(6)).fit(data).cvar(range(6), 0.05),
@@ -102,10 +107,8 @@ def walks(folder, p, name="walk", **asked):
 
 def test_folders_are_compared_by_their_distributions(tmp_path, capsys):
     slow, fast = (walks(tmp_path, p, f"p{p}", quantiles=[0.05]) for p in (0.6, 0.8))
-    fits = {
-        folder.name: pr.ReturnDistribution(pr.Tabular(6)).fit(pr.domains.walk(6, p=p).sample(0, 400, seed=1))
-        for folder, p in ((slow, 0.6), (fast, 0.8))
-    }
+    data = {f"p{p}": pr.domains.walk(6, p=p).sample(0, 400, seed=1) for p in (0.6, 0.8)}
+    returns = {name: RecordedReturns(each.returns()) for name, each in data.items()}
     words = ["compare", str(slow), str(fast), "--out", str(tmp_path / "comparison.png")]
     for by, criterion in {
         "quantile:0.05": pr.criteria.Quantile(0.05),
@@ -113,13 +116,17 @@ def test_folders_are_compared_by_their_distributions(tmp_path, capsys):
     }.items():
         assert run([*words, "--criterion", by, "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
-        own = pr.compare(fits, [0], criterion)
+        own = pr.compare(returns, criterion=criterion)
         assert told["ranking"][0]["name"] == own.best == fast.name
         difference = told["significance"]["difference"]
         assert difference["value"] == pytest.approx(own.significance.difference.value)
         assert difference["low"] == pytest.approx(own.significance.difference.low, rel=1e-4)
         assert difference["low"] > 0
-        assert (told["pooled"], told["starts"]) == (True, 800)
+        assert (told["pooled"], told["starts"]) == (False, 800)
+        for ranked in told["ranking"]:
+            whole = data[ranked["name"]].returns()
+            assert ranked["summary"]["mean"]["value"] == pytest.approx(whole.mean())
+            assert ranked["summary"]["variance"]["value"] == pytest.approx(whole.var(ddof=1), rel=5e-3)
     plain = walks(tmp_path, 0.7, "plain")
     assert run([*words[:2], str(plain), "--criterion", "cvar:0.05"]) != 0
     said = capsys.readouterr().err
@@ -200,3 +207,61 @@ def test_how_much_was_made_monotone_is_said():
     advice = told_of(data, "made monotone", features="poly:3", quantiles=[0.1])
     assert advice.severity == "note"
     assert "poly:3" in advice.seen
+
+
+def cut(data, steps):
+    """The same episodes, of which those that are longer are cut off after so many steps."""
+    parts = []
+    for k in range(len(data)):
+        one = data[k]
+        T = min(one.transitions, steps)
+        ended = np.array([T == one.transitions])
+        parts.append(pr.Trajectories(one.states[: T + 1], one.rewards[:T], np.array([T]), ended))
+    return pr.Trajectories.concatenate(parts)
+
+
+def test_what_coarse_features_miss_is_beside_the_answer_and_not_in_it():
+    data = pr.domains.walk(12).sample(0, 2000, seed=1)
+    result = pr.evaluate(data, features="tiles:2", quantiles=[0.05], seed=0)
+    told, worst = result.notes["distribution"], np.sort(data.returns())[:100]
+    assert told["quantiles"]["0.05"]["value"] == worst[-1]
+    assert told["cvar"]["0.05"]["value"] == pytest.approx(worst.mean())
+    assert abs(told["model"]["cvar"]["0.05"]["value"] - worst.mean()) > 1.0
+    assert "as far as the intervals say; at states with great care" in str(result)
+    assert "quantiles:" not in str(result)
+    # A folder of an older version has the model's alone.
+    older = {**result.notes, "distribution": {"features": "tiles:2", **told["model"]}}
+    said = str(replace(result, notes=older))
+    assert "quantiles: by the model (tiles:2)\n" in said
+    assert "trust: with great care" in said
+
+
+def test_where_episodes_were_cut_off_the_answer_is_the_models(tmp_path, capsys):
+    data = cut(pr.domains.walk(12).sample(0, 500, seed=1), 40)
+    share = 1 - data.terminated.mean()
+    assert 0.01 < share < 0.9
+    result = pr.evaluate(data, features="tiles:2", quantiles=[0.05], seed=0, name="cut")
+    told = result.notes["distribution"]
+    assert "model" not in told
+    assert f"quantiles: by the model (tiles:2), as {percent(share)} of the episodes were cut off" in str(
+        result
+    )
+    trust = str(result).split("trust: ")[1]
+    assert trust.startswith("with great care")
+    assert "the distribution disagrees with the returns" in trust
+    # Compared by their models, with mean and variance of the completed returns.
+    result.save(tmp_path / "cut")
+    words = ["compare", str(tmp_path / "cut"), "--criterion", "cvar:0.05", "--json"]
+    assert run([*words, "--out", str(tmp_path / "comparison.png")]) == 0
+    ranked = json.loads(capsys.readouterr().out)["ranking"][0]
+    assert ranked["value"]["value"] == pytest.approx(told["cvar"]["0.05"]["value"])
+    for of in ("mean", "variance"):
+        assert ranked["summary"][of]["value"] == pytest.approx(float(getattr(result.summary, of)))
+        assert ranked["summary"][of]["value"] != pytest.approx(told[of]["value"], rel=1e-3)
+
+
+def test_of_many_returns_a_sample_is_told():
+    result = pr.evaluate(losses(12_000), features="tabular", quantiles=[0.05], seed=0)
+    assert "quantiles: of a uniform sample of 10,000 of the 12,000 recorded returns" in str(result)
+    value = result.notes["distribution"]["quantiles"]["0.05"]
+    assert value["low"] <= np.log(0.05) <= value["high"]

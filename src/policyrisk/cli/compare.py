@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from policyrisk.criteria import Criterion
     from policyrisk.distribution import DistributionFunction
     from policyrisk.evaluation import Evaluation
+    from policyrisk.selection.comparison import Comparison
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 _APART = 5.0  # standard errors between two averages of starts, of many coordinates perhaps
@@ -42,12 +44,13 @@ def compare(
 
     The data must start alike, as those of one task do. Where an evaluation of an older version is among them,
     all are judged by their estimates from the same starts: those of all the evaluations, pooled, up to 10,000
-    of each. So they are by quantile: and cvar:, which need the distributions that `evaluate --quantiles`
-    keeps.
+    of each. By quantile: and cvar: so they are where an episode was cut off, and these need the distributions
+    that `evaluate --quantiles` keeps; mean and variance beside them are still those of the returns.
     """
     from policyrisk._core.output import write_figure
     from policyrisk.criteria import CVaR, Quantile
     from policyrisk.evaluation import Evaluation
+    from policyrisk.evaluation.quantiles import recorded_returns
     from policyrisk.plotting import plot_mean_std
     from policyrisk.selection import comparison
 
@@ -60,11 +63,17 @@ def compare(
     policies = dict(zip(_titles(evaluations, folders), evaluations, strict=True))
     starts = _pooled_starts(evaluations, folders)
     tails = isinstance(criterion, Quantile | CVaR)
-    own = not tails and all(evaluation.risk.completed is not None for evaluation in evaluations)
+    completed = all(evaluation.risk.completed is not None for evaluation in evaluations)
     judged: Any = {name: evaluation.risk for name, evaluation in policies.items()}
+    own = completed
     if tails:
         judged = _distributions(policies, folders, by)
+        samples = {name: recorded_returns(e.survey, judged[name].discount) for name, e in policies.items()}
+        own = completed and None not in samples.values()
+        judged = samples if own else judged
     result = comparison.compare(judged, None if own else starts, criterion, level=level)
+    if tails and completed:
+        result = _with_moments(result, policies)
     if drawn:
         summaries = {ranked.name: ranked.summary for ranked in result.ranking}
         write_figure(plot_mean_std(summaries, criterion=criterion), out)
@@ -90,8 +99,8 @@ def compare(
         lines += [f"doubt about {name}: {title}{there}" for title in titles]
     if apart is not None:
         lines.append(f"doubt about the difference: the data do not start alike, {apart}")
-    believed = tails or any(r.summary.completed is None or r.summary.cut_off for r in result.ranking)
-    if believed and len(set(features.values())) > 1:
+    by_features = (not tails and r.summary.cut_off for r in result.ranking)  # what they complete
+    if (not own or any(by_features)) and len(set(features.values())) > 1:
         each = ", ".join(f"{name} with {spelling}" for name, spelling in features.items())
         lines.append(
             f"doubt about the difference: {each}; different features have different biases, so evaluate all "
@@ -120,6 +129,16 @@ def _distributions(
             )
         found[name] = evaluation.distribution
     return found
+
+
+def _with_moments(result: Comparison, policies: Mapping[str, Evaluation]) -> Comparison:
+    """With mean, variance and std of the completed returns, which the distributions' would be beside."""
+    ranking = []
+    for ranked in result.ranking:
+        whole = policies[ranked.name].risk.summary(level=result.level)
+        moments = {of: getattr(whole, of) for of in ("mean", "variance", "std")}
+        ranking.append(replace(ranked, summary=replace(ranked.summary, **moments)))
+    return replace(result, ranking=tuple(ranking))
 
 
 def _spelled(evaluation: Evaluation, tails: bool) -> str:

@@ -2,5 +2,6 @@
 
 from policyrisk.distribution.estimator import ReturnDistribution
 from policyrisk.distribution.function import DistributionFunction, DistributionSummary
+from policyrisk.distribution.recorded import RecordedReturns
 
-__all__ = ["DistributionFunction", "DistributionSummary", "ReturnDistribution"]
+__all__ = ["DistributionFunction", "DistributionSummary", "RecordedReturns", "ReturnDistribution"]

@@ -49,10 +49,10 @@ def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
 
 
 def trust(evaluation: Evaluation) -> str:
-    """How far to trust mean and std over the starts, in a line: the titles of what stands against them.
+    """How far to trust the answer over the starts, in a line: the titles of what stands against it.
 
-    Where no episode was cut off they are those of the returns themselves, and what is wrong with the estimate
-    is wrong at other states alone.
+    Where no episode was cut off it is that of the returns themselves, and what is wrong with the estimate is
+    wrong at other states alone.
     """
     against = [each for each in evaluation.advice if each.severity in ("serious", "warning")]
     fine = "as far as the intervals say"
@@ -64,7 +64,8 @@ def trust(evaluation: Evaluation) -> str:
     if completed is None or evaluation.target is not None or evaluation.survey.cut_off:
         return care
     few = completed.count < FEW_EPISODES or any(data_findings.heavy_tails(evaluation))
-    return care if few else f"{fine}; at states {care}"
+    tails = any(each.severity in ("serious", "warning") for each in tail_findings.of_answer(evaluation))
+    return care if few or tails else f"{fine}; at states {care}"
 
 
 def _all_well(evaluation: Evaluation) -> Advice:

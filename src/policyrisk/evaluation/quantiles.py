@@ -1,7 +1,8 @@
 """Quantiles, the mean of the worst returns and the chance of a loss in an evaluation that asks for them.
 
-They are :class:`policyrisk.ReturnDistribution`'s, by the features that were spelled, or by those candidates
-for a mixture whose mean was nearest to held-out episodes.
+At states they are :class:`policyrisk.ReturnDistribution`'s, by the features that were spelled, or by those
+candidates for a mixture whose mean was nearest to held-out episodes: the *model*. Over the starts they are
+those of the recorded returns, with the model's beside them, unless episodes were cut off: the model's then.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, as_list, as_number
 from policyrisk._core.imports import check_installed
-from policyrisk._core.text import percent, table
-from policyrisk.distribution import DistributionFunction, ReturnDistribution
+from policyrisk._core.text import percent
+from policyrisk.distribution import DistributionFunction, RecordedReturns, ReturnDistribution
 from policyrisk.errors import InvalidInputError, PolicyRiskWarning
 from policyrisk.evaluation.feature_choice import FeatureChoice
 from policyrisk.evaluation.spelling import Spelling
 from policyrisk.features import Features
 from policyrisk.passes.fold import Fold
+from policyrisk.passes.survey import Survey
 from policyrisk.risk.estimate import Estimate
 from policyrisk.selection.stacking import FOREST
 
@@ -60,14 +63,24 @@ class TailsAsked:
         return cls(tuple(sorted({*found})) or _DEFAULT, loss_below)
 
     def fit(
-        self, features: Features, fold: Fold, discount: float, starts: Floats, level: float
+        self, features: Features, fold: Fold, discount: float, survey: Survey, level: float
     ) -> tuple[DistributionFunction, dict[str, Any]]:
-        """The distribution, and its summary over starts in plain values."""
+        """The distribution, and the summary over the starts in plain values."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PolicyRiskWarning)  # what is given up is in the advice
             dist = ReturnDistribution(features, discount=discount).fit_by(fold)
         below = () if self.loss_below is None else (self.loss_below,)
-        return dist, dist.summary(starts, self.quantiles, level, below=below).to_dict()
+        model = dist.summary(survey.starts, self.quantiles, level, below=below).to_dict()
+        recorded = recorded_returns(survey, discount)
+        if recorded is None:
+            return dist, model
+        return dist, {**recorded.summary(self.quantiles, level, below=below).to_dict(), "model": model}
+
+
+def recorded_returns(survey: Survey, discount: float) -> RecordedReturns | None:
+    """The recorded returns, all or the survey's uniform sample; None where one of all was cut off."""
+    returns = survey.returns[0]
+    return None if survey.cut_off or returns.size < 2 else RecordedReturns(returns, discount)
 
 
 def spelling_for(choice: FeatureChoice) -> Spelling:
@@ -89,11 +102,13 @@ def rows(told: Mapping[str, Any]) -> Iterator[tuple[str, Estimate]]:
         yield f"chance of a return below {line}", Estimate(*value.values())
 
 
-def text(told: Mapping[str, Any]) -> str:
-    """The same as a table."""
-    cells = [[name, *value.cells] for name, value in rows(told)]
-    head = ["", "value", "std error", f"{told['level']:.4g} interval"]
-    return f"the return's distribution, by {told['features']}\n{table(head, cells)}"
+def whose(told: Mapping[str, Any], survey: Survey) -> str:
+    """What the quantiles over the starts are of, in a few words."""
+    if "model" not in told:
+        cut = f", as {percent(survey.cut_off / survey.episodes)} of the episodes were cut off"
+        return f"by the model ({told['features']}){cut if survey.cut_off else ''}"
+    some = "the" if told["starts"] == survey.episodes else f"a uniform sample of {told['starts']:,} of the"
+    return f"of {some} {survey.episodes:,} recorded returns"
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +138,10 @@ class WorstReturns:
 
 
 def plot_start(evaluation: Evaluation) -> Axes:
-    """F over the starts, with the quantiles that were asked for and the line that a loss is below."""
+    """F over the starts, with the quantiles that were asked for and the line that a loss is below.
+
+    The recorded returns' F, where the quantiles are theirs, and the model's.
+    """
     check_installed("matplotlib", "a picture")
     from matplotlib.figure import Figure
 
@@ -132,10 +150,15 @@ def plot_start(evaluation: Evaluation) -> Axes:
     theta = dist.thresholds
     F = dist.over(evaluation.survey.starts).curve[0, : theta.size]
     axes: Axes = Figure(figsize=(6, 4), layout="constrained").subplots()
-    if dist.grid.steps:
-        axes.step(theta, F, where="post", color="tab:blue")
-    else:
-        axes.plot(theta, F, color="tab:blue")
+    how: dict[str, Any] = {"color": "tab:blue"}
+    if "model" in told:
+        returns = np.sort(evaluation.survey.returns[0])
+        shares = np.arange(1, returns.size + 1) / returns.size
+        axes.step(returns, shares, where="post", color="tab:blue", label="recorded returns")
+        how = {"color": "0.5", "linewidth": 1.0, "linestyle": "--", "label": "model"}
+    axes.plot(theta, F, drawstyle="steps-post" if dist.grid.steps else "default", **how)
+    if "model" in told:
+        axes.legend(fontsize="small", loc="lower right")
     for q, value in told["quantiles"].items():
         axes.plot([value["low"], value["high"]], [float(q)] * 2, color="tab:orange", linewidth=1.6)
         axes.plot(value["value"], float(q), "o", color="tab:orange", markersize=4)

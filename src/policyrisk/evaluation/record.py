@@ -41,6 +41,7 @@ from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.check import FeatureCheck
+from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.summary import PolicySummary
 from policyrisk.trajectories import Source, coordinates_of
 
@@ -96,15 +97,15 @@ class Evaluation(Readable):
 
     def _blocks(self) -> Iterator[str | TextTable]:
         """The answer, and how far to trust it; the details are the report's."""
-        from policyrisk.evaluation import quantiles
-
-        summary = self.summary
+        summary, told = self.summary, self.notes.get("distribution")
         rows = {"mean": summary.mean, "std": summary.std}
-        if "distribution" in self.notes:
-            rows |= dict(quantiles.rows(self.notes["distribution"]))
+        of, tails, _ = self.tails()
+        rows |= tails
         yield f"{self.name}: return {self._whose()}"
         head = ["", "value", "std error", f"{100 * self.level:g}% interval"]
         yield TextTable(head, [[name, *estimate.cells] for name, estimate in rows.items()])
+        if told is not None and ("model" not in told or told["starts"] < self.survey.episodes):
+            yield f"quantiles: {of}"
         yield f"trust: {trust(self)}"
 
     def _repr_html_(self) -> str:
@@ -349,6 +350,19 @@ class Evaluation(Readable):
             "seconds": dict(self.seconds),
             **({"target": notes.get("target")} if self.target is not None else {}),
         }
+
+    def tails(self) -> tuple[str, dict[str, Estimate], dict[str, Estimate]]:
+        """What quantiles and the like over the starts are of, they by their names, and the model's.
+
+        Nothing where they were not asked for, and nothing beside them where they are the model's.
+        """
+        from policyrisk.evaluation import quantiles
+
+        told = self.notes.get("distribution")
+        if told is None:
+            return "", {}, {}
+        model = dict(quantiles.rows(told["model"])) if "model" in told else {}
+        return quantiles.whose(told, self.survey), dict(quantiles.rows(told)), model
 
     def tail_pictures(self) -> dict[str, Axes]:
         """The return's distribution over the starts and a map of the mean of its worst, by their names."""

@@ -99,8 +99,8 @@ def _disagreement(evaluation: Evaluation, told: dict[str, Any]) -> Iterator[Advi
             f"Over the starts its {of} is {number(told[of]['value'], 4)}, that of the returns "
             f"{number(getattr(summary, of), 4)}. Both come from the same episodes: the distribution's "
             f"features ({told['features']}) are too coarse at the starts, and so its quantiles are off too.",
-            "Use finer --features (features=), which the distribution then has as well; for the starts alone "
-            "the quantiles of the recorded returns will do.",
+            "Use finer --features (features=), which the distribution then has as well"
+            + ("; those over the starts are of the recorded returns." if "model" in told else "."),
         )
 
 
@@ -128,8 +128,16 @@ def findings(evaluation: Evaluation) -> Iterator[Advice]:
     """All of them, none where no distribution was asked for."""
     told = evaluation.notes.get("distribution")
     if told is not None:
+        told = {**told, **told.get("model", {})}  # what was fitted
         for check in (_few_in_tail, _thresholds, _disagreement, _corrected):
             yield from check(evaluation, told)
+
+
+def of_answer(evaluation: Evaluation) -> Iterator[Advice]:
+    """Those that stand against the quantiles over the starts: all of the model's, few of the returns'."""
+    told = evaluation.notes.get("distribution")
+    if told is not None:
+        yield from _few_in_tail(evaluation, told) if "model" in told else findings(evaluation)
 
 
 CHECKS = (findings,)

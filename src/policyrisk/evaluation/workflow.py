@@ -342,7 +342,7 @@ def evaluate(
             with clock("distribution"):
                 spelled = spelling_for(choice) if choice is not None else spelling
                 assert spelled is not None
-                distribution, told = tails.fit(maps(spelled)[0], fold, discount, survey.starts, level)
+                distribution, told = tails.fit(maps(spelled)[0], fold, discount, survey, level)
                 notes["distribution"] = {"features": str(spelled), **told}
         check = None
         if choice is not None and shards is None and survey.transitions <= CHECKED:

@@ -303,21 +303,18 @@ def _tails(evaluation: Evaluation) -> str:
     told = evaluation.notes.get("distribution")
     if told is None:
         return ""
-    each = {"quantile": told["quantiles"], "mean of the worst": told["cvar"], "chance below": told["below"]}
-    rows = []
-    for of, values in each.items():
-        for at, value in values.items():
-            if of == "mean of the worst" and float(at) >= 0.5:
-                continue
-            estimate = Estimate(*value.values())
-            shown = at if of == "chance below" else percent(float(at))
-            rows.append([f"{of} {shown}", digits(estimate), ends(estimate) or "no interval"])
+    of, tails, model = evaluation.tails()
+    rows = [[name, digits(value), ends(value) or "no interval"] for name, value in tails.items()]
+    head = ["", "value", f"{100 * told['level']:g}% interval"]
+    limits = "Intervals do not cover what the features cannot express."
+    if model:
+        rows = [[*row, digits(model[row[0]])] for row in rows]
+        head.append("model")
+        limits = f"The model, by {escape(told['features'])}, has the states other than the starts."
     pictures = "".join(_picture(axes, name) for name, axes in evaluation.tail_pictures().items())
     return (
         '<h3 class="apart">The distribution of the return</h3><p class="caption">From the data’s own '
-        f"starts, by {escape(told['features'])}. Intervals do not cover what the features cannot express.</p>"
-        + plain_table(["", "value", f"{100 * told['level']:g}% interval"], rows)
-        + pictures
+        f"starts, {escape(of)}. {limits}</p>" + plain_table(head, rows) + pictures
     )
 
 

@@ -15,7 +15,8 @@ from policyrisk._core.output import plain
 from policyrisk._core.random import generator
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk.criteria import Assessment, Criterion, CVaR, Quantile, Sharpe, tail_of
-from policyrisk.distribution.function import DistributionFunction, StartMixture
+from policyrisk.distribution import DistributionFunction, RecordedReturns
+from policyrisk.distribution.function import StartMixture
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
@@ -23,6 +24,7 @@ from policyrisk.risk.summary import Moments, PolicySummary
 
 _SMALLEST_P = 1e-9  # of a difference of quantiles: from there on it is 0
 _LIMITS = "intervals cover the estimators' limits, not the bias of their features"
+_OWN_STARTS = "each policy is judged by its returns from its own starts, taken to be alike"
 _INDEPENDENT = "the data of different policies are taken as independent"
 
 
@@ -153,7 +155,7 @@ class Comparison(Readable):
 
 
 def compare(
-    policies: Mapping[str, RiskFunction] | Mapping[str, DistributionFunction],
+    policies: Mapping[str, RiskFunction] | Mapping[str, DistributionFunction] | Mapping[str, RecordedReturns],
     starts: npt.ArrayLike | None = None,
     criterion: Criterion | None = None,
     *,
@@ -176,7 +178,7 @@ def compare(
     without bootstrap replicates need).
 
     :class:`policyrisk.criteria.Quantile` and :class:`policyrisk.criteria.CVaR` compare the distributions that
-    :class:`policyrisk.ReturnDistribution` fitted, from ``starts``.
+    :class:`policyrisk.ReturnDistribution` fitted, from ``starts``, or without them :class:`RecordedReturns`.
 
     >>> import policyrisk as pr
     >>> risks = {}
@@ -209,15 +211,17 @@ def _compare_tails(
     at: npt.ArrayLike | None,
 ) -> Comparison:
     check_named(policies, "policies", "DistributionFunction", "ReturnDistribution(...).fit(data)")
+    recorded = starts is None and all(isinstance(each, RecordedReturns) for each in policies.values())
     for policy in policies.values():
-        if not hasattr(policy, "over"):
+        if not recorded and not hasattr(policy, "over"):
             tail_of(None, criterion)
         tail_of(policy, criterion)
     _check_discounts({name: dist.discount for name, dist in policies.items()})
-    if starts is None or at is not None:
-        got, way = ("no starts", "pass states") if starts is None else ("at=", "leave it out")
+    if at is not None or (starts is None and not recorded):
+        got, way = ("no starts", "pass states") if at is None else ("at=", "leave it out")
         raise InvalidInputError(f"{criterion!r} is compared over starts, got {got}; {way}")
-    mixtures: dict[str, StartMixture] = {name: dist.over(starts) for name, dist in policies.items()}
+    mixtures: dict[str, StartMixture | RecordedReturns]
+    mixtures = {name: dist if recorded else dist.over(starts) for name, dist in policies.items()}
     summaries = {name: mixture.summary([criterion.q], level) for name, mixture in mixtures.items()}
     ranked = [RankedPolicy(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
     ranking = tuple(sorted(ranked, key=_order))
@@ -229,13 +233,17 @@ def _compare_tails(
         if r.summary.unvisited
     ]
     for name, mixture in mixtures.items():
+        if isinstance(mixture, RecordedReturns):
+            continue
         judged = mixture.estimate("quantile", q=criterion.q, level=level)
         if mixture.coarseness(criterion.q) > (judged.high - judged.low) / 4:
             notes.append(
                 f"{name}: its thresholds are too coarse at the {percent(criterion.q)} quantile, or end "
                 "before it; fit it with more thresholds, or others"
             )
-    if any(mixture.moves is None for mixture in mixtures.values()):
+    if recorded:
+        notes.append(f"{_OWN_STARTS}; {_INDEPENDENT}")
+    elif not all(r.summary.known for r in ranking):
         notes.append(
             "without error bars there are no intervals and no probabilities; error_bars=True gives them"
         )
@@ -249,7 +257,12 @@ def _compare_tails(
 
 
 def _tail_significance(
-    best: str, second: str, a: StartMixture, b: StartMixture, criterion: Quantile | CVaR, level: float
+    best: str,
+    second: str,
+    a: StartMixture | RecordedReturns,
+    b: StartMixture | RecordedReturns,
+    criterion: Quantile | CVaR,
+    level: float,
 ) -> Significance:
     def less(level: float) -> Estimate:
         v, w = (criterion.assess(each.summary([criterion.q], level)).value for each in (a, b))
@@ -263,7 +276,8 @@ def _tail_significance(
     if difference.value == 0.0:
         p_value = 1.0
     elif not math.isnan(difference.low):
-        least, most = math.log(_SMALLEST_P), 0.0
+        known = [each.least_p(criterion.q) for each in (a, b) if isinstance(each, RecordedReturns)]
+        least, most = math.log(max(_SMALLEST_P, *known, 0.0)), 0.0
         while most - least > 1e-3:
             middle = (least + most) / 2
             least, most = (least, middle) if less(1.0 - math.exp(middle)).low > 0 else (middle, most)
@@ -372,7 +386,7 @@ def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]
         completed = [r.summary.completed for r in ranking]
         limits = _LIMITS
         if all(each is not None for each in completed) and not any(r.summary.covered for r in ranking):
-            limits = "each policy is judged by its returns from its own starts, taken to be alike"
+            limits = _OWN_STARTS
             if any(each is not None and each.cut_off for each in completed):
                 limits += "; the estimators complete what was cut off"
         together = len(ranking) > 1 and _paired(*(r.summary for r in ranking[:2]))
