@@ -19,11 +19,11 @@ import pytest
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation import Evaluation
-from policyrisk.evaluation.maps import _draw, _mapped, write_maps
+from policyrisk.evaluation.maps import _draw, _mapped, draw_map, write_maps
 from policyrisk.passes.survey import Survey
 from policyrisk.report import write_report
 from policyrisk.report.grid import CELLS, MapGrid
-from policyrisk.report.numbers import APART, Maps, Sampled, histogram, measure
+from policyrisk.report.numbers import APART, Maps, Sampled, histogram, line, measure
 
 ROUNDING = 2e-4  # of the numbers in the page
 HOSTILE = '<img src=x onerror="window.harmed = 1">'
@@ -328,9 +328,98 @@ def test_whole_numbers_stay_whole():
 
 def test_maps_and_ranges(three):
     grid = MapGrid.of(three)
-    maps = Maps.of(three.risk, grid)
+    maps = Maps.of(three, grid)
     std = np.concatenate([np.sqrt(np.where(pair[1] >= 0, pair[1], np.nan)).ravel() for pair in maps.pairs])
     np.testing.assert_allclose(maps.ranges()["std"], np.nanpercentile(std, [1, 99]), rtol=1e-5)
+
+
+# ---- outside the data ----
+
+
+@pytest.fixture(scope="module")
+def diagonal():
+    """One step from states near a diagonal, of a spread that rises along it; dense features extrapolate."""
+    rng = np.random.default_rng(0)
+    along = rng.random((3000, 1))
+    states = np.repeat(np.hstack([along, along]) + 0.05 * rng.normal(size=(3000, 2)), 2, axis=0)
+    rewards = (0.2 + states[::2, 0]) * rng.normal(size=3000)
+    data = pr.Trajectories(states, rewards, np.ones(3000, int), np.ones(3000, bool))
+    return evaluate(pr.Polynomial(2, [-0.2, -0.2], [1.2, 1.2]), data)
+
+
+def cells_of(evaluation, axes):
+    """The states at the centres of a picture's cells, rows upwards, and which lie outside the data."""
+    rows, columns = axes.get_images()[0].get_array().shape
+    (left, right), (below, above) = axes.get_xlim(), axes.get_ylim()
+    x, y = left + (np.arange(columns) + 0.5) / columns * (right - left), (np.arange(rows) + 0.5) / rows
+    states = np.array([[a, b] for b in below + y * (above - below) for a in x])
+    return states, evaluation.outside(states)
+
+
+def test_pictures_are_blank_outside_the_data_and_not_hatched_there(diagonal):
+    axes = draw_map(diagonal, "std")
+    states, outside = cells_of(diagonal, axes)
+    assert 0.3 < outside.mean() < 0.9
+    assert diagonal.risk.visited(states[outside]).mean() > 0.5, "as far as the features know"
+    values = axes.get_images()[0].get_array()
+    np.testing.assert_array_equal(
+        np.ma.getmaskarray(values).ravel(), outside | ~(diagonal.risk.variance(states) >= 0)
+    )
+    (hatched,) = axes.collections
+    corners = np.array([path.vertices for path in hatched.get_paths()])
+    low, high = corners[:, 0], corners[:, 2]
+    inside = [((low < at).all(axis=1) & (at < high).all(axis=1)).any() for at in states]
+    expected = diagonal.risk.riskier(states[~outside], seed=0)
+    assert diagonal.risk.riskier(states, seed=0)[outside].any(), "so they would be"
+    assert expected.any()
+    np.testing.assert_array_equal(np.array(inside)[~outside], expected)
+    assert not np.array(inside)[outside].any()
+    said = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert said[1:] == ["blank: outside the data"]
+
+
+def test_maps_of_the_page_are_blank_outside_the_data(diagonal, tmp_path):
+    data = embedded(written(diagonal, tmp_path).read_text(encoding="utf-8"))
+    grid = MapGrid.of(diagonal)
+    outside = diagonal.outside(grid.states((0, 1)))
+    assert 0.3 < outside.mean() < 0.9
+    J, V, J_error, V_error, episodes = unpacked(data["maps"]["pairs"][0])
+    for values in (J, V, J_error, V_error):
+        assert np.isnan(values[outside]).all()
+        assert np.isfinite(values[~outside]).all()
+    assert (episodes[outside] == 0).all()
+    assert (episodes[~outside] > 0).all()
+
+
+def test_lines_have_gaps_outside_the_data():
+    """States at both ends of the line and none between."""
+    rng = np.random.default_rng(0)
+    states = np.repeat(np.concatenate([rng.random(300), 9 + rng.random(300)])[:, None], 2, axis=0)
+    data = pr.Trajectories(states, rng.normal(size=600), np.ones(600, int), np.ones(600, bool))
+    evaluation = evaluate(pr.Polynomial(1, [0], [10]), data)
+    axes = draw_map(evaluation, "mean")
+    x, y = axes.get_lines()[0].get_data()
+    between = (x > 1.2) & (x < 8.8)
+    assert np.isnan(y[between]).all()
+    assert np.isfinite(y[(x < 0.9) | (x > 9.1)]).all()
+    assert axes.get_legend().get_title().get_text() == "blank: outside the data"
+    grid = MapGrid.of(evaluation)
+    drawn_line = line(evaluation, grid)
+    between = (grid.axes[0].cells > 1.2) & (grid.axes[0].cells < 8.8)
+    for values in (drawn_line["values"]["std"], *drawn_line["intervals"]["std"]):
+        assert {value is None for value in np.array(values)[between]} == {True}
+    assert (np.array(drawn_line["values"]["episodes"])[between] == 0).all()
+
+
+def test_a_table_knows_its_rare_states():
+    """One in 30,000 states, which a sample of the visited ones need not hold, is not outside the data."""
+    places = np.r_[np.zeros(15_000), 4.0, np.full(15_000, 9.0)].repeat(2)[:, None]
+    n = len(places) // 2
+    data = pr.Trajectories(places, np.arange(n) % 3 * 1.0, np.ones(n, int), np.ones(n, bool))
+    evaluation = evaluate(pr.Tabular(10), data)
+    assert not evaluation.outside([[0], [4], [9]]).any()
+    x, y = draw_map(evaluation, "mean").get_lines()[0].get_data()
+    assert x[np.isfinite(y)].tolist() == [0, 4, 9]
 
 
 # ---- the riskiest states ----
@@ -363,7 +452,7 @@ def test_pictures_of_tables_have_cells_at_whole_numbers(count):
     maps = pr.Polynomial(1, [0], [1], dims=[0]), pr.Tabular(count, dims=[1])
     values = _draw(evaluate(pr.Joint(maps), data), "mean", (0, 1)).get_images()[0].get_array()
     assert len(values) == (count if count <= 100 else -(-count // 3))
-    assert not np.ma.getmaskarray(values).any()
+    assert not np.ma.getmaskarray(values).all(axis=1).any(), "every number was visited, not at every x"
 
 
 def test_labels_are_shown_by_their_names(cities, tmp_path):
@@ -563,7 +652,8 @@ def test_unvisited_cells_are_blank_and_say_so(opened):
     row, column = np.argwhere(~visited)[0]
     lines = hover(browser, "plot-mean", x.cells[column], y.cells[row], "not visited")
     assert len(lines) == 3, "the place, and that nothing is known"
-    assert "the data say nothing there" in browser.run("return document.getElementById('view').textContent")
+    text = browser.run("return document.getElementById('view').textContent")
+    assert "Blank: outside the data, which say nothing there" in text
 
 
 def test_one_coordinate_is_a_line(opened):
@@ -728,6 +818,7 @@ def test_a_mixture_shows_its_members_and_what_its_intervals_cover(mixed, tmp_pat
         assert f"<td>{member['features']}</td>" in text
     assert "Intervals at states cover randomness and the choice of features" in text
     assert "the mixture over the same starts" in text
+    assert "may reach down to 0 where “riskier” says yes" in text
     assert "Joint(" not in text.split("Plotly")[0]
     page = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
     assert page["error"] == "half of its 68% interval"

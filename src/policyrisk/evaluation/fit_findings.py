@@ -277,14 +277,15 @@ def _wide(evaluation: Evaluation) -> Iterator[Advice]:
     with np.errstate(divide="ignore"):  # the lower end may be 0
         middle = float(np.median(high / low))
     if severity := severity_of(middle, _WIDE):
+        level = f"{100 * evaluation.level:g}%"
         yield Advice(
             severity,
             "The standard deviation is known only roughly",
-            f"At half of the visited states the upper end of its {100 * evaluation.level:g}% interval is "
+            "At half of the visited states "
             + (
-                f"at least {number(middle, 3)} times the lower one."
+                f"the upper end of its {level} interval is at least {number(middle, 3)} times the lower one."
                 if middle < math.inf
-                else "above 0, the lower one is 0."
+                else f"its {level} interval reaches down to 0."
             ),
             "Record more episodes: with four times as many the intervals are about half as wide. Until then "
             "quote the interval, not the number.",

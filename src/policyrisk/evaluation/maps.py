@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +31,8 @@ def write_maps(evaluation: Evaluation, folder: Path) -> None:
     """Write ``map_mean.png``, ``map_std.png`` and ``map_sharpe.png``, of a target ``map_covered.png`` too.
 
     Maps over the first two coordinates that matter, of many the two most influential, the others at their
-    median; lines over one. In that of the std, cells are hatched that are riskier than the median one. Where
-    the features misfit, ``map_check.png`` shows where.
+    median; lines over one. Blank outside the data (:meth:`Evaluation.outside`). In that of the std, cells are
+    hatched that are riskier than the median one. Where the features misfit, ``map_check.png`` shows where.
     """
     quantities: tuple[Shown, ...] = ("mean", "std", "sharpe")
     for of in quantities if evaluation.target is None else (*quantities, "covered"):
@@ -63,13 +62,14 @@ def tail_map(evaluation: Evaluation) -> Axes:
     q = min(map(float, evaluation.notes["distribution"]["cvar"]))
     worst: Any = WorstReturns(evaluation.distribution, q)
     of: Any = "cvar"
-    axes = _draw(replace(evaluation, risk=worst), of, _mapped(evaluation))
+    axes = _draw(evaluation, of, _mapped(evaluation), worst)
     axes.set_title(f"mean of the worst {percent(q)} of the returns", fontsize="small")
     return axes
 
 
-def _draw(evaluation: Evaluation, of: Shown, dims: tuple[int, ...]) -> Axes:
-    survey, risk, names = evaluation.survey, evaluation.risk, evaluation.names
+def _draw(evaluation: Evaluation, of: Shown, dims: tuple[int, ...], risk: Any = None) -> Axes:
+    survey, risk, names = evaluation.survey, risk or evaluation.risk, evaluation.names
+    outside = evaluation.outside
     if len(dims) == 1:
         (d,) = dims
         at = np.linspace(survey.low[d], survey.high[d], _LINE)
@@ -77,7 +77,7 @@ def _draw(evaluation: Evaluation, of: Shown, dims: tuple[int, ...]) -> Axes:
             at = np.unique(np.round(at))  # a table knows no others
         line = np.tile(evaluation.middle, (len(at), 1))
         line[:, d] = at
-        axes = plot_line(risk, line, of, level=evaluation.level, axis=d)
+        axes = plot_line(risk, line, of, level=evaluation.level, axis=d, outside=outside)
         axes.set_xlabel(names[d])
         _name_ticks(evaluation, d, axes.xaxis)
         return axes
@@ -94,7 +94,16 @@ def _draw(evaluation: Evaluation, of: Shown, dims: tuple[int, ...]) -> Axes:
     cells = (shape[across], shape[up])
     at, mark = evaluation.middle, evaluation.level if of == "std" and risk.error_bars is not None else None
     axes = plot_map(
-        risk, of, level=mark, low=low, high=high, dims=(across, up), at=at, shape=cells, names=names
+        risk,
+        of,
+        level=mark,
+        low=low,
+        high=high,
+        dims=(across, up),
+        at=at,
+        shape=cells,
+        names=names,
+        outside=outside,
     )
     _name_ticks(evaluation, across, axes.xaxis)
     _name_ticks(evaluation, up, axes.yaxis)

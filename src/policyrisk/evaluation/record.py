@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial import KDTree
 
 import policyrisk
 from policyrisk._core import records
@@ -36,7 +35,7 @@ from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk.distribution import DistributionFunction
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation.advice import Advice, advise, trust
-from policyrisk.features import Features
+from policyrisk.features import Features, Tabular
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction
@@ -53,6 +52,7 @@ FEW_COORDINATES = 2  # up to which they are mapped in their own order
 _POINTS = 10_000  # of the box, to tell how much of it the data speak of
 _PERMUTED = 1_000  # visited states that influence is measured at
 NEIGHBOURS = 2000  # visited states whose distances are looked at
+_BLOCK = 1000  # states whose distances are in hand at once
 _MARGIN = 0.01  # of the data's extent: a state that is beyond it by less is not called outside
 
 
@@ -256,8 +256,9 @@ class Evaluation(Readable):
 
         That is in some coordinate by more than a hundredth of what the data span: feature maps take such a
         state for the nearest one of their box, whose estimate it shares. Or farther from every visited state
-        than any of these is from its nearest neighbour (of NEIGHBOURS of them, in coordinates of span 1):
-        dense features and trees have an estimate there all the same, and claim all episodes for it.
+        than any of these is from its nearest neighbour (of NEIGHBOURS of them, in coordinates of span 1 that
+        the features look at): dense features and trees have an estimate there all the same, and claim all
+        episodes for it. A table knows itself which of its states were visited.
         """
         states, survey = self.risk._states(x), self.survey
         check_shape(states, "x", (None, survey.dim))
@@ -266,11 +267,20 @@ class Evaluation(Readable):
             states > np.maximum(survey.high, survey.reached) + _MARGIN * span
         )
         scale = np.where(span > 0, span, 1.0)
-        sample = survey.visited[:: -(-len(survey.visited) // NEIGHBOURS)] / scale
-        tree = KDTree(sample)
-        apart = np.asarray(tree.query(sample, k=2)[0])[:, 1].max()  # infinite for one state alone
-        distance, _ = tree.query(np.clip(states, survey.low, survey.high) / scale)
-        found: Bools = np.any(beyond, axis=1) | (distance > max(apart, _MARGIN))
+        found: Bools = np.any(beyond, axis=1)
+        if all(isinstance(each, Tabular) for each in (self.risk.features, self.risk.second_features)):
+            return found
+        seen = list(self.looked_at)
+        few = survey.visited[:: -(-len(survey.visited) // NEIGHBOURS)]
+        sample, places = (
+            ((np.clip(each, survey.low, survey.high) - survey.low) / scale)[:, seen] for each in (few, states)
+        )
+        between = _squared_distances(sample, sample)
+        np.fill_diagonal(between, np.inf)
+        apart = max(float(between.min(axis=1).max()), _MARGIN**2)  # infinite for one state alone
+        for first in range(0, len(places), _BLOCK):
+            near = _squared_distances(places[first : first + _BLOCK], sample).min(axis=1)
+            found[first : first + _BLOCK] |= near > apart
         return found
 
     @property
@@ -437,6 +447,12 @@ def _from_format_1(header: Header, arrays: Arrays) -> dict[str, Any]:
     survey = {name: unboxed(array) for name, array in arrays.items()}
     values = {name: header[name] for name in ("name", "level", "notes", "risk")}
     return {**values, "names": tuple(header["names"]), "survey": Survey(**survey)}
+
+
+def _squared_distances(x: Floats, y: Floats) -> Floats:
+    """Between points (n, dim) and (m, dim) of coordinates in [0, 1], of shape (n, m): one product."""
+    squares: Floats = np.square(x).sum(axis=1)[:, None] + np.square(y).sum(axis=1) - 2.0 * (x @ y.T)
+    return squares
 
 
 def _dims(features: Features, dim: int) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -28,7 +28,9 @@ from policyrisk.risk import Quantity, RiskFunction
 from policyrisk.risk.check import FeatureCheck
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
 
     from policyrisk.distribution.function import DistributionFunction
 
@@ -44,8 +46,10 @@ LABELS = {
     "episodes": "episodes behind the estimate",
     "covered": "the target's probability on logged actions",
 }
+OUTSIDE = "blank: outside the data"
 _COUNTED = ("episodes", "covered")  # which have no error
 BLANK = "0.88"  # the grey of cells that the data say nothing about
+Outside: TypeAlias = Callable[[Floats], Bools]  # which states (n, dim) lie outside the data, (n,)
 
 
 def plot_line(
@@ -56,12 +60,13 @@ def plot_line(
     level: float = 0.95,
     truth: npt.ArrayLike | None = None,
     axis: int = 0,
+    outside: Outside | None = None,
     axes: Axes | None = None,
 ) -> Axes:
     """A quantity along a line of states x (n, dim), with its confidence band where there are error bars.
 
-    ``of`` is as in :func:`plot_map`. ``axis`` is the coordinate that is drawn to the right; ``truth`` (n,) is
-    drawn beside the estimate.
+    ``of`` and ``outside`` are as in :func:`plot_map`. ``axis`` is the coordinate that is drawn to the right;
+    ``truth`` (n,) is drawn beside the estimate.
 
     >>> import policyrisk as pr
     >>> risk = pr.LSTD(pr.Tabular(5)).fit(pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1))
@@ -73,10 +78,11 @@ def plot_line(
     _check_known(risk, of)
     axes = axes_or_new(axes, 6, 4)
     at = states[:, axis]
-    estimate = getattr(risk, of)(states)
+    blank = _blank(outside, states)
+    estimate = np.where(blank, np.nan, getattr(risk, of)(states))
     (line,) = axes.plot(at, estimate, color="tab:blue", label=f"{risk.provenance.estimator} estimate")
     if risk.error_bars is not None and of != "episodes" and of != "covered":
-        low, high = risk.interval(states, of=of, level=level).T
+        low, high = np.where(blank, np.nan, risk.interval(states, of=of, level=level).T)
         axes.fill_between(
             at, low, high, color=line.get_color(), alpha=0.25, linewidth=0, label=f"{100 * level:g}% interval"
         )
@@ -87,7 +93,7 @@ def plot_line(
         axes.axhline(0.0, color="0.6", linewidth=0.8)
     axes.set_xlabel("state" if states.shape[1] == 1 else f"coordinate {axis}")
     axes.set_ylabel(LABELS[of])
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, title=OUTSIDE if blank.any() else None, title_fontsize="small")
     return axes
 
 
@@ -153,6 +159,7 @@ def plot_map(
     names: Sequence[str] | None = None,
     obstacles: Sequence[npt.ArrayLike] = (),
     background: npt.ArrayLike | None = None,
+    outside: Outside | None = None,
     axes: Axes | None = None,
 ) -> Axes:
     """A quantity over two coordinates of the state, with a colour bar; grey where the data say nothing.
@@ -168,6 +175,9 @@ def plot_map(
     for all cells together, as far as randomness goes (:meth:`RiskFunction.riskier`; draws that it needs are
     always the same).
 
+    ``outside``, as an evaluation's :meth:`Evaluation.outside`, tells which states lie outside the data: their
+    cells are blank, whatever the features extrapolate there, and are none of those that are compared.
+
     ``names`` (dim) are the coordinates' names, ``obstacles`` polygons of shape (k, 2) in the two coordinates,
     drawn on top, and ``background`` an image, its first row on top, which is stretched over the box and seen
     where the map is blank. Where V < 0 the std is blank too.
@@ -182,6 +192,8 @@ def plot_map(
     >>> axes.get_xlabel(), axes.images[0].get_array().shape
     ('x', (2, 3))
     """
+    from matplotlib.patches import Patch
+
     error = as_flag(error, "error")
     box_low = as_floats(low, "low", (None,))
     box_high = as_floats(high, "high", (box_low.size,))
@@ -198,6 +210,7 @@ def plot_map(
         raise InvalidInputError(f"shape must be two numbers of cells, got {across_up}; pass (across, up)")
     shape = across_up[0], across_up[1]
     states = _cells(box_low, box_high, dims, at, shape)
+    blank = _blank(outside, states)
     if of == "episodes":
         behind = risk.episodes(states)
         values = np.where(behind > 0, behind, np.nan)
@@ -205,7 +218,7 @@ def plot_map(
         values = (
             risk.standard_error(states, of=of) if error and of != "covered" else getattr(risk, of)(states)
         )
-    values = values.reshape(shape[1], shape[0])
+    values = np.where(blank, np.nan, values).reshape(shape[1], shape[0])
     axes = axes_or_new(axes, 6, 4.8)
     extent = (box_low[across], box_high[across], box_low[up], box_high[up])
     axes.set_facecolor(BLANK)
@@ -230,9 +243,18 @@ def plot_map(
     for k, vertices in enumerate(as_list(obstacles, "obstacles", "polygons of shape (k, 2)")):
         x, y = as_floats(vertices, f"obstacles[{k}]", (None, 2)).T
         axes.fill(x, y, facecolor="0.35", edgecolor="0.35", linewidth=0.5, zorder=2)
+    legend: list[Artist] = []
     if level is not None:
-        riskier = risk.riskier(states, level, seed=0).reshape(values.shape)
-        _hatch(axes, riskier, extent, f"riskier than the median cell ({100 * level:g}% for all together)")
+        riskier = np.zeros(len(states), dtype=np.bool_)
+        if not blank.all():
+            riskier[~blank] = risk.riskier(states[~blank], level, seed=0)
+        label = f"riskier than the median cell ({100 * level:g}% for all together)"
+        legend.append(_hatch(axes, riskier.reshape(values.shape), extent, label))
+    if blank.any():
+        legend.append(Patch(facecolor=BLANK, edgecolor="0.6", linewidth=0.5, label=OUTSIDE))
+    if legend:
+        place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12)}
+        axes.legend(handles=legend, frameon=False, fontsize="small", **place)
     axes.set(xlim=extent[:2], ylim=extent[2:])
     labels = [f"coordinate {i}" for i in range(box_low.size)] if names is None else names
     axes.set_xlabel(literal(labels[across]))
@@ -309,8 +331,13 @@ def plot_check(
     return axes
 
 
-def _hatch(axes: Axes, marked: Bools, extent: tuple[float, ...], label: str) -> None:
-    """Hatch the marked cells of a map (rows, columns), the first row below, with a legend under the axes."""
+def _blank(outside: Outside | None, states: Floats) -> Bools:
+    """Which states are not drawn."""
+    return np.zeros(len(states), dtype=np.bool_) if outside is None else outside(states)
+
+
+def _hatch(axes: Axes, marked: Bools, extent: tuple[float, ...], label: str) -> PolyCollection:
+    """Hatch the marked cells of a map (rows, columns), the first row below."""
     from matplotlib.collections import PolyCollection
 
     runs = np.diff(np.pad(marked, ((0, 0), (1, 1))).astype(np.int8), axis=1)  # 1 and −1 at the ends of each
@@ -321,8 +348,7 @@ def _hatch(axes: Axes, marked: Bools, extent: tuple[float, ...], label: str) -> 
     hatched = PolyCollection(list(corners), hatch="////", facecolors="none", edgecolors="0.1", linewidths=0.0)
     hatched.set(zorder=1.5, label=label)
     axes.add_collection(hatched, autolim=False)
-    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12)}
-    axes.legend(handles=[hatched], frameon=False, fontsize="small", **place)
+    return hatched
 
 
 def _check_known(risk: RiskFunction, of: str) -> None:

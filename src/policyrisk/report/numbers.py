@@ -40,6 +40,7 @@ ONE_ERROR = 0.6827  # the level at which an interval reaches one standard error 
 _MAPPED: tuple[Quantity, ...] = ("mean", "std")
 _ROWS = 16_384  # states between two steps of the progress bar
 _BITS = np.array([12, 12, 7, 7, 9, 7])  # kept of the mantissas: J, V, their errors, episodes, covered
+_EPISODES = 4  # the row of what is measured that counts them
 _BINS = 50  # of the histogram, at most
 
 
@@ -75,6 +76,16 @@ def measure(risk: RiskFunction, states: Floats) -> Floats:
     return np.stack([mean, variance, *errors, episodes, *covered])
 
 
+def _measure_inside(evaluation: Evaluation, states: Floats) -> Floats:
+    """As ``measure``, and outside the data nan with 0 episodes, whatever the features extrapolate there."""
+    inside = ~evaluation.outside(states)
+    measured = measure(evaluation.risk, states[inside])
+    values = np.full((len(measured), len(states)), np.nan)
+    values[_EPISODES] = 0.0
+    values[:, inside] = measured
+    return values
+
+
 def _errors(at: StateEstimates, bars: ErrorBars) -> Floats:
     """Those of J and V, of shape (2, n)."""
     if at.model is None:
@@ -93,8 +104,8 @@ class Maps:
     pairs: tuple[Floats, ...]
 
     @classmethod
-    def of(cls, risk: RiskFunction, grid: MapGrid) -> Maps:
-        """Evaluate every map that can be chosen."""
+    def of(cls, evaluation: Evaluation, grid: MapGrid) -> Maps:
+        """Evaluate every map that can be chosen; outside the data nothing is known, of no episode."""
         states = [grid.states(pair) for pair in grid.pairs]
         pieces = [np.array_split(part, max(len(part) // _ROWS, 1)) for part in states]
         measured = []
@@ -102,7 +113,7 @@ class Maps:
             for pair, parts in zip(grid.pairs, pieces, strict=True):
                 values = []
                 for part in parts:
-                    values.append(measure(risk, part))
+                    values.append(_measure_inside(evaluation, part))
                     bar.advance()
                 across, up = (grid.axes[k].cells.size for k in pair)
                 measured.append(np.concatenate(values, axis=1).reshape(len(values[0]), -1, up, across))
@@ -134,9 +145,13 @@ def line(evaluation: Evaluation, grid: MapGrid) -> dict[str, Any]:
     states[:, axis.coordinate] = axis.cells
     quantities: tuple[Quantity, ...] = ("mean", "std", "sharpe")
     counted = ("episodes",) if evaluation.target is None else ("episodes", "covered")
-    values = {of: getattr(risk, of)(states) for of in (*quantities, *counted)}
     known = quantities if risk.error_bars is not None else ()
-    intervals = {of: risk.interval(states, of=of, level=evaluation.level).T for of in known}
+    blank = evaluation.outside(states)
+    values = {of: np.where(blank, np.nan, getattr(risk, of)(states)) for of in (*quantities, *counted)}
+    values["episodes"][blank] = 0.0
+    intervals = {
+        of: np.where(blank, np.nan, risk.interval(states, of=of, level=evaluation.level).T) for of in known
+    }
     return {"values": plain(values, DIGITS), "intervals": plain(intervals, DIGITS)}
 
 

@@ -198,7 +198,7 @@
       const share = (count) => (count / cells < 0.001 ? "<0.1%" : Number((100 * count / cells).toPrecision(2)) + "%");
       const parts = [];
       if (held.length) parts.push("Shown at " + held.join(", ") + ".");
-      if (unvisited) parts.push("Grey: the data say nothing there (" + share(unvisited) + " of the cells).");
+      if (unvisited) parts.push("Blank: outside the data, which say nothing there (" + share(unvisited) + " of the cells).");
       if (negative) parts.push("The standard deviation is blank where the estimated variance is negative (" + share(negative) + ").");
       parts.push("Colours run from the 1st to the 99th percentile over all views.");
       byId("view").textContent = parts.join(" ");
@@ -289,7 +289,7 @@
       });
     }
     const parts = [];
-    if (values.episodes.some((count) => !(count > 0))) parts.push("Gaps: the data say nothing there.");
+    if (values.episodes.some((count) => !(count > 0))) parts.push("Gaps: outside the data, which say nothing there.");
     if (values.std.some((std, k) => std === null && values.mean[k] !== null))
       parts.push("The standard deviation has gaps where the estimated variance is negative.");
     byId("view").textContent = parts.join(" ");

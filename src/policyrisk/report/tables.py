@@ -37,6 +37,11 @@ def ranked_text(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> str:
             f"The intervals hold for all these states together; “riskier” says which are riskier than the "
             f"median state, with {100 * evaluation.level:g}% confidence for all together. "
         )
+    if evaluation.risk.error_bars is not None and evaluation.risk.misfit is not None:
+        surely += (
+            "It is about randomness alone; the intervals cover the choice of features as well, so that one "
+            "may reach down to 0 where “riskier” says yes. "
+        )
     many = len(evaluation.names) - len(grid.idle) - len(grid.shown)
     left = f" {many} coordinates of less influence are not shown." if many else ""
     return escape(
