@@ -61,7 +61,7 @@ def cart_pole() -> dict[str, Any]:
 def hopper() -> dict[str, Any]:
     """PPO's own policy on Hopper-v5, whose observations were normalised in training."""
     import gymnasium as gym
-    import mujoco  # noqa: F401
+    import mujoco  # noqa: F401  (asked for here, before anything is trained)
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 

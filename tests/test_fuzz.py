@@ -94,18 +94,20 @@ def calls_of(folder: Path, left_out: set[str]) -> list[Call]:
         untouched.maps = some_maps
 
 
+def tries(inputs: int) -> settings:
+    """So many inputs, the same ones in every run."""
+    every = list(HealthCheck)
+    return settings(
+        max_examples=inputs, deadline=None, database=None, derandomize=True, suppress_health_check=every
+    )
+
+
 def attack(calls: list[Call], inputs: int, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.chdir(folder)  # where texts that pass for paths are written
     tried: Counter[str] = Counter()
     foreign: dict[str, str] = {}
 
-    @settings(
-        max_examples=inputs,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
+    @tries(inputs)
     @given(st.data())
     def one(data: Any) -> None:
         call = data.draw(st.sampled_from(calls))
@@ -291,13 +293,7 @@ def attack_files(shelf: dict[str, bytes], inputs: int, folder: Path) -> None:
     tried: Counter[str] = Counter()
     foreign: dict[str, str] = {}
 
-    @settings(
-        max_examples=inputs,
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
+    @tries(inputs)
     @given(st.data())
     def one(data: Any) -> None:
         # Half of them begin with a valid file.

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.linalg as sla
+from conftest import Stops
 
 import policyrisk as pr
 from policyrisk.equations import moment_equations
@@ -422,20 +423,6 @@ def test_a_table_of_many_pairs_is_solved_as_one_of_states(monkeypatch, gamma):
             assert (np.abs(ratio - 1) < 4 / np.sqrt(2 * 4000)).all()
 
 
-class Stops:
-    """Data whose second pass is never finished."""
-
-    def __init__(self, parts):
-        self.parts, self.passes = parts, 0
-
-    def __iter__(self):
-        self.passes += 1
-        yield self.parts[0]
-        if self.passes == 2:
-            raise KeyboardInterrupt
-        yield from self.parts[1:]
-
-
 def test_a_fit_goes_on_where_it_was_killed(tmp_path):
     """With a policy that is a function, of which no file holds anything."""
     P, r = process()
@@ -444,7 +431,7 @@ def test_a_fit_goes_on_where_it_was_killed(tmp_path):
     parts, q = [data[:40], data[40:70], data[70:]], pr.LSTDQ(LINE, mostly_left, actions=3)
     whole = q.fit_by(DurableFold(parts, tmp_path / "a.npz", {}, resume=False))
     with pytest.raises(KeyboardInterrupt):
-        q.fit_by(DurableFold(Stops(parts), tmp_path / "b.npz", {}, resume=False))
+        q.fit_by(DurableFold(Stops(parts, 2), tmp_path / "b.npz", {}, resume=False))
     again = q.fit_by(DurableFold(parts, tmp_path / "b.npz", {}, resume=True))
     np.testing.assert_array_equal(again.variance(range(N)), whole.variance(range(N)))
     np.testing.assert_array_equal(again.error_bars.second, whole.error_bars.second)

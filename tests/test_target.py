@@ -6,7 +6,7 @@ from contextlib import redirect_stdout
 
 import numpy as np
 import pytest
-from conftest import listing
+from conftest import Stops, listing
 from test_evaluate import call
 from test_lstdq import ACTIONS, N, log, policies, process
 from test_pr_evaluate import compared
@@ -354,27 +354,13 @@ def test_the_doubly_robust_figures_stand_beside(data):
     np.testing.assert_array_equal(bare.risk.w_second, result.risk.w_second)
 
 
-class Stops:
-    """Data whose fourth pass is never finished."""
-
-    def __init__(self, parts):
-        self.parts, self.passes = parts, 0
-
-    def __iter__(self):
-        self.passes += 1
-        yield self.parts[0]
-        if self.passes == 4:
-            raise KeyboardInterrupt
-        yield from self.parts[1:]
-
-
 def test_a_killed_evaluation_goes_on(tmp_path, data):
     """To the same bits, with the same target alone."""
     parts = [data[:400], data[400:900], data[900:]]
     whole = pr.evaluate(parts, target=PI, seed=1)
     with pytest.raises(KeyboardInterrupt):
-        pr.evaluate(Stops(parts), target=PI, seed=1, checkpoint=tmp_path / "c.npz")
-    source = Stops(parts)
+        pr.evaluate(Stops(parts, 4), target=PI, seed=1, checkpoint=tmp_path / "c.npz")
+    source = Stops(parts, 4)
     source.passes = 10
     with pytest.raises(InvalidInputError, match="same problem"):
         pr.evaluate(source, target=NEAR, seed=1, checkpoint=tmp_path / "c.npz", resume=True)

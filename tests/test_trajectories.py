@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.errors import EmptyDataError, InvalidInputError, MismatchError
 from policyrisk.trajectories import (
     ACTION_COLUMNS,
     COLUMNS,
@@ -215,3 +215,12 @@ def test_parts_carry_the_same_of_actions_and_propensities():
     for parts in ((bare, taken), (taken, known), (taken, box), (box, one(actions=[[1, 2], [0, 2]]))):
         with pytest.raises(MismatchError, match="parts must agree on their actions"):
             Trajectories.concatenate(parts)
+
+
+def test_what_a_stream_says_itself_is_kept():
+    class Broken:
+        def __iter__(self):
+            raise EmptyDataError("the folder must hold files, got none; look there")
+
+    with pytest.raises(EmptyDataError, match="the folder must hold files"):
+        next(batches(Broken()))

@@ -39,6 +39,8 @@ def as_array(value: object, name: str, what: str) -> npt.NDArray[Any]:
             if any(isinstance(entry, str | bytes) for entry in array.flat):
                 raise TypeError("text among the numbers")  # which NumPy would read as numbers where it can
             array = array.astype(np.float64)
+    except MemoryError:
+        raise
     except Exception as error:
         raise InvalidInputError(
             f"{rule} ({str(error)[:200]}); pass an array or a list of equal-length lists of numbers"
@@ -271,6 +273,8 @@ def as_csr(value: Any, name: str) -> sp.csr_array[Any, tuple[int, int]]:
         # To float64 first, so that the sum of repeated entries cannot overflow a small type.
         matrix = sp.csr_array(value.astype(np.float64, copy=False), copy=True)
         matrix.check_format(full_check=True)
+    except MemoryError:
+        raise
     except Exception as error:
         raise InvalidInputError(
             f"{name} must be a whole sparse matrix, got one whose parts do not fit ({error}); make it again"

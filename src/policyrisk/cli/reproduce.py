@@ -108,14 +108,15 @@ def _curves_text(result: CurvesResult) -> str:
     from policyrisk._core.text import number, table
 
     sizes = result.parameters.episodes
+    columns = sorted({0, len(sizes) // 2, len(sizes) - 1})
     lines = []
     for k, of in enumerate(("mean J", "variance V")):
         rows = [
             [name, *(f"{number(m, 3)} ({number(low, 3)} to {number(high, 3)})" for low, m, high in shown)]
             for name in result.errors
-            for shown in [result.bands(name)[:, [0, len(sizes) // 2, -1], k].T.tolist()]
+            for shown in [result.bands(name)[:, columns, k].T.tolist()]
         ]
-        heads = [f"{size:,} episodes" for size in (sizes[0], sizes[len(sizes) // 2], sizes[-1])]
+        heads = [f"{sizes[i]:,} episodes" for i in columns]
         lines += [f"Error of the {of}: median and 10 to 90% of the data sets", table(["", *heads], rows), ""]
     return "\n".join(lines)
 

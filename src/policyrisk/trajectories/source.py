@@ -14,7 +14,7 @@ import numpy as np
 
 from policyrisk._core.arrays import Ints, is_frame
 from policyrisk._core.frames import Coordinates
-from policyrisk.errors import InvalidInputError
+from policyrisk.errors import InvalidInputError, PolicyRiskError
 from policyrisk.trajectories.record import Trajectories
 
 Source: TypeAlias = "Trajectories | Iterable[Trajectories]"
@@ -32,6 +32,8 @@ def batches(source: Source) -> Iterator[Trajectories]:
         return
     try:
         parts = iter(source)
+    except PolicyRiskError:
+        raise  # of a stream, which says what is wrong
     except Exception as error:
         raise InvalidInputError(
             f"data must be Trajectories or an iterable of them, got {type(source).__name__} ({error}); "
