@@ -80,8 +80,41 @@ class Criterion(Protocol):
         ...
 
 
+class _OfMoments:
+    """A criterion of mean and variance: the larger the better and no constraint, unless it says so."""
+
+    larger_is_better: ClassVar[bool] = True
+
+    def slack(self, mean: float, variance: float) -> Slopes | None:
+        """There is no constraint."""
+        return None
+
+
 @dataclass(frozen=True)
-class Sharpe:
+class _WithNumber(_OfMoments):
+    """One with a number, c."""
+
+    c: float
+    _least: ClassVar[float] = 0.0
+    _remedy: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "c", as_number(self.c, "c", self._least, remedy=self._remedy))
+
+
+@dataclass(frozen=True)
+class _OfTail:
+    """A criterion of the worst q of the returns."""
+
+    q: float
+
+    def __post_init__(self) -> None:
+        remedy = "pass 0.05 for the worst 5 %"
+        object.__setattr__(self, "q", as_number(self.q, "q", 0.0, 1.0, open_low=True, remedy=remedy))
+
+
+@dataclass(frozen=True)
+class Sharpe(_OfMoments):
     """max m / √v: mean return for each unit of standard deviation.
 
     It is meant for positive means: where m < 0, more variance makes it larger.
@@ -90,8 +123,6 @@ class Sharpe:
     >>> Sharpe().assess(Moments(6.0, 4.0, np.diag([0.01, 0.04]), episodes=1000, level=0.95)).value
     3 ± 0.0901 (2.8231 to 3.1769)
     """
-
-    larger_is_better: ClassVar[bool] = True
 
     def assess(self, summary: Moments) -> Assessment:
         """The ratio; there is no constraint."""
@@ -104,24 +135,15 @@ class Sharpe:
         root = math.sqrt(variance)
         return Slopes(mean / root, 1.0 / root, -0.5 * mean / root**3)
 
-    def slack(self, mean: float, variance: float) -> None:
-        """There is no constraint."""
-
     def __str__(self) -> str:
         return "Sharpe ratio, the larger the better"
 
 
 @dataclass(frozen=True)
-class MeanMinusStd:
+class MeanMinusStd(_WithNumber):
     """max m − c √v: mean return less c standard deviations (c ≥ 0)."""
 
-    larger_is_better: ClassVar[bool] = True
-
-    c: float
-
-    def __post_init__(self) -> None:
-        c = as_number(self.c, "c", 0.0, remedy="pass how many standard deviations to take off")
-        object.__setattr__(self, "c", c)
+    _remedy: ClassVar[str] = "pass how many standard deviations to take off"
 
     def assess(self, summary: Moments) -> Assessment:
         """The penalised mean; there is no constraint."""
@@ -136,15 +158,12 @@ class MeanMinusStd:
         root = math.sqrt(max(variance, 0.0))
         return Slopes(mean - self.c * root, 1.0, -0.5 * self.c / root if root > 0 else 0.0)
 
-    def slack(self, mean: float, variance: float) -> None:
-        """There is no constraint."""
-
     def __str__(self) -> str:
         return f"mean − {self.c:g}·std, the larger the better"
 
 
 @dataclass(frozen=True)
-class MeanMinusVariance:
+class MeanMinusVariance(_WithNumber):
     """max m − c v: mean return less c times its variance (c ≥ 0).
 
     >>> import numpy as np
@@ -152,13 +171,7 @@ class MeanMinusVariance:
     4 ± 0.141 (3.7225 to 4.2775)
     """
 
-    larger_is_better: ClassVar[bool] = True
-
-    c: float
-
-    def __post_init__(self) -> None:
-        c = as_number(self.c, "c", 0.0, remedy="pass what a unit of variance costs")
-        object.__setattr__(self, "c", c)
+    _remedy: ClassVar[str] = "pass what a unit of variance costs"
 
     def assess(self, summary: Moments) -> Assessment:
         """The penalised mean; there is no constraint."""
@@ -169,24 +182,15 @@ class MeanMinusVariance:
         """m − c v and its derivatives."""
         return Slopes(mean - self.c * variance, 1.0, -self.c)
 
-    def slack(self, mean: float, variance: float) -> None:
-        """There is no constraint."""
-
     def __str__(self) -> str:
         return f"mean − {self.c:g}·variance, the larger the better"
 
 
 @dataclass(frozen=True)
-class MeanVarianceAtMost:
+class MeanVarianceAtMost(_WithNumber):
     """max m subject to v ≤ c."""
 
-    larger_is_better: ClassVar[bool] = True
-
-    c: float
-
-    def __post_init__(self) -> None:
-        c = as_number(self.c, "c", 0.0, remedy="pass the largest variance allowed")
-        object.__setattr__(self, "c", c)
+    _remedy: ClassVar[str] = "pass the largest variance allowed"
 
     def assess(self, summary: Moments) -> Assessment:
         """The mean, and whether the variance is small enough."""
@@ -206,16 +210,12 @@ class MeanVarianceAtMost:
 
 
 @dataclass(frozen=True)
-class VarianceMeanAtLeast:
+class VarianceMeanAtLeast(_WithNumber):
     """min v subject to m ≥ c."""
 
     larger_is_better: ClassVar[bool] = False
-
-    c: float
-
-    def __post_init__(self) -> None:
-        c = as_number(self.c, "c", remedy="pass the smallest mean allowed")
-        object.__setattr__(self, "c", c)
+    _least: ClassVar[float] = -math.inf
+    _remedy: ClassVar[str] = "pass the smallest mean allowed"
 
     def assess(self, summary: Moments) -> Assessment:
         """The variance, and whether the mean is large enough."""
@@ -235,7 +235,7 @@ class VarianceMeanAtLeast:
 
 
 @dataclass(frozen=True)
-class Quantile:
+class Quantile(_OfTail):
     """max of the q-quantile of the return: what it falls short of with a probability of at most q.
 
     >>> import policyrisk as pr
@@ -248,11 +248,6 @@ class Quantile:
     ('p = 0.8', True)
     """
 
-    q: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "q", _as_share(self.q))
-
     def assess(self, summary: Tail) -> Assessment:
         """The quantile; there is no constraint."""
         return Assessment(tail_of(summary, self).quantiles[self.q], True, False, True, 1.0)
@@ -262,13 +257,8 @@ class Quantile:
 
 
 @dataclass(frozen=True)
-class CVaR:
+class CVaR(_OfTail):
     """max of the mean of the worst (smallest) q of the returns."""
-
-    q: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "q", _as_share(self.q))
 
     def assess(self, summary: Tail) -> Assessment:
         """The mean of the worst q; there is no constraint."""
@@ -305,10 +295,6 @@ def tail_of(estimate: Any, criterion: Quantile | CVaR) -> Any:
 def _checked(summary: Moments) -> Moments:
     check_kind(summary, "summary", Moments, "pass risk.summary(starts)")
     return summary
-
-
-def _as_share(q: Any) -> float:
-    return as_number(q, "q", 0.0, 1.0, open_low=True, remedy="pass 0.05 for the worst 5 %")
 
 
 def _assessment(

@@ -258,6 +258,12 @@ def is_sparse(value: object) -> TypeGuard[sp.csr_array[Any, tuple[int, int]]]:
     return sp.issparse(value)
 
 
+def as_dense(matrix: Any) -> Floats:
+    """A matrix, sparse or not, as an array."""
+    array: Floats = matrix.toarray() if is_sparse(matrix) else np.asarray(matrix)
+    return array
+
+
 def as_csr(value: Any, name: str) -> sp.csr_array[Any, tuple[int, int]]:
     """A sparse matrix as finite float64 entries in CSR, sorted and none repeated, or an error that names it.
 

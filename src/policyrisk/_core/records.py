@@ -29,7 +29,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import IO, Any, TypeAlias, TypeVar
+from typing import IO, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +59,14 @@ def record(cls: type[T]) -> type[T]:
     if _records.setdefault(cls.__name__, cls) is not cls:
         raise TypeError(f"two record classes are called {cls.__name__}")
     return cls
+
+
+class Additive:
+    """A dataclass whose values add field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 def makes_features(function: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:

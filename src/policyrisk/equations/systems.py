@@ -161,15 +161,9 @@ class DenseSystem:
         return w
 
     def _factor(self, matrix: Floats) -> None:
-        self.reduced = matrix
-        if len(matrix) == 0:
-            self.condition = 1.0
-            return
-        norm = float(np.abs(matrix).sum(axis=0).max())
-        lu, pivots, info = sla.lapack.dgetrf(matrix)
-        self._lu = (lu, pivots)
-        rcond = float(sla.lapack.dgecon(lu, norm)[0]) if info == 0 else 0.0
-        self.condition = 1.0 / rcond if rcond > 0.0 else np.inf
+        self.reduced, self.condition = matrix, 1.0
+        if len(matrix):
+            self._lu, self.condition = factored(matrix)
 
     def _solve_reduced(self, y: Floats) -> Floats:
         """The solution, in y's place where that is possible."""
@@ -267,6 +261,14 @@ class SparseSystem:
         self.residual = max(self.residual, residual)
         w[kept] = S * u
         return w
+
+
+def factored(matrix: Floats) -> tuple[tuple[Floats, Ints], float]:
+    """The LU factors of a matrix, with their pivots, and its 1-norm condition number."""
+    norm = float(np.abs(matrix).sum(axis=0).max())
+    lu, pivots, info = sla.lapack.dgetrf(matrix)
+    rcond = float(sla.lapack.dgecon(lu, norm)[0]) if info == 0 else 0.0
+    return (lu, pivots), 1.0 / rcond if rcond > 0.0 else np.inf
 
 
 def visited_features(A: Matrix, gram: Matrix, visits: npt.NDArray[Any], name: str) -> tuple[Ints, Floats]:

@@ -22,7 +22,7 @@ import scipy.linalg as sla
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints
-from policyrisk.equations.systems import CONDITION_LIMIT, visited_features
+from policyrisk.equations.systems import CONDITION_LIMIT, factored, visited_features
 from policyrisk.errors import SingularSystemError
 
 
@@ -53,11 +53,7 @@ class TableSystem:
         self._following = sp.csr_array(sp.diags_array(self._inverse) @ following)
         self._policy = sp.csr_array(policy)[:, self.kept]
         core = np.eye(n) - (self._policy @ self._following).toarray()
-        norm = float(np.abs(core).sum(axis=0).max())
-        lu, pivots, info = sla.lapack.dgetrf(core)
-        self._lu = lu, pivots
-        rcond = float(sla.lapack.dgecon(lu, norm)[0]) if info == 0 else 0.0
-        self.condition = 1.0 / rcond if rcond > 0.0 else np.inf
+        self._lu, self.condition = factored(core)
         if self.condition > CONDITION_LIMIT:
             raise SingularSystemError(
                 f"{name} is singular or nearly so, with condition number {self.condition:.1e}: from some "

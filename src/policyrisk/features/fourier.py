@@ -9,7 +9,7 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Ints, as_count
 from policyrisk.features import _kernels
 from policyrisk.features.box import Box
-from policyrisk.features.lattice import OnLattice, lattice
+from policyrisk.features.lattice import OnLattice
 
 
 class Fourier(OnLattice):
@@ -41,15 +41,12 @@ class Fourier(OnLattice):
         self.order = as_count(order, "order")
         self.total = None if total is None else as_count(total, "total")
         self.box = Box.of(low, high, dims)
+        self._bounds = self.order, self.order * self.box.dim if self.total is None else self.total
 
     @property
     def frequencies(self) -> Ints:
         """The frequencies k, of shape (size, dim)."""
         return self._vectors
-
-    def _lattice(self) -> Ints:
-        total = self.order * self.box.dim if self.total is None else self.total
-        return lattice(self.box.dim, largest=self.order, total=total)
 
     def spec(self) -> dict[str, Any]:
         """This map in plain values."""

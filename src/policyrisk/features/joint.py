@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Ints, Matrix, as_list, as_states
+from policyrisk._core.arrays import Bools, Ints, Matrix, as_dense, as_list, as_states
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.function import as_features
 from policyrisk.features.protocol import Described, Features, active_of, is_binary, matrix_of, outside
@@ -75,7 +75,7 @@ class Joint(Described):
         filled = sum(part.shape[1] for part in parts if isinstance(part, np.ndarray))
         if filled <= _DENSE_SHARE * self.size:
             return sp.csr_array(sp.hstack([sp.csr_array(part) for part in parts], format="csr"))
-        return np.hstack([part if isinstance(part, np.ndarray) else part.toarray() for part in parts])
+        return np.hstack([as_dense(part) for part in parts])
 
     def outside(self, states: npt.ArrayLike) -> Bools:
         """Which states lie outside the box of one of the maps, of shape (n,)."""

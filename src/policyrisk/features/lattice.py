@@ -7,7 +7,6 @@ so a product over coordinates needs one multiplication per k: the parent's produ
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
@@ -58,13 +57,11 @@ class OnLattice(OnBox):
 
     _fill: ClassVar[Callable[..., Any]]
 
-    @abstractmethod
-    def _lattice(self) -> Ints:
-        """The vectors, of shape (size, dim)."""
+    _bounds: tuple[int, int]  # of each k_i, and of their sum
 
     @cached_property
     def _vectors(self) -> Ints:
-        return self._lattice()
+        return lattice(self.box.dim, *self._bounds)
 
     @cached_property
     def _parents(self) -> tuple[Ints, Ints]:

@@ -11,7 +11,7 @@ from policyrisk._core.arrays import Ints, as_count
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _kernels
 from policyrisk.features.box import Box
-from policyrisk.features.lattice import OnLattice, lattice
+from policyrisk.features.lattice import OnLattice
 
 MOST = 1_000_000  # monomials
 
@@ -37,6 +37,7 @@ class Polynomial(OnLattice):
     ) -> None:
         self.degree = as_count(degree, "degree")
         self.box = Box.of(low, high, dims)
+        self._bounds = self.degree, self.degree
         size = math.comb(self.box.dim + self.degree, self.box.dim)
         if size > MOST:
             raise InvalidInputError(
@@ -48,9 +49,6 @@ class Polynomial(OnLattice):
     def exponents(self) -> Ints:
         """The exponents k, of shape (size, dim)."""
         return self._vectors
-
-    def _lattice(self) -> Ints:
-        return lattice(self.box.dim, largest=self.degree, total=self.degree)
 
     def spec(self) -> dict[str, Any]:
         """This map in plain values."""

@@ -20,7 +20,6 @@ Of more than DENSE_MOST sparse features the sums stay sparse, and traces are cut
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -84,45 +83,32 @@ def accumulate(
         add_on_gpu(sums, parts)
         return sums.equations()
     for part in in_order(partial(_chunk_sums, plan), parts, uses_blas=plan.dense):
-        sums.add(part)
+        sums.add(*part)
     return sums.equations()
 
 
-@dataclass(eq=False)
-class _Part:
-    """What a chunk adds."""
-
-    data: Trajectories
-    outside: int
-    maps: list[_MapSums]
-    products: list[TraceProduct]
-
-
-def _chunk_sums(plan: Plan, data: Trajectories) -> _Part:
-    """Everything that a chunk adds to the equations."""
-    chunk = Chunk.of(data)
-    part = _Part(data, chunk.outside(plan.maps), _map_sums(plan), chunk_products(plan, chunk))
-    weights = np.split(right_hand_sides(plan, chunk), len(part.maps))
+def _chunk_sums(
+    plan: Plan, data: Trajectories
+) -> tuple[Trajectories, int, list[_MapSums], list[TraceProduct]]:
+    """What a chunk adds to the equations, as :meth:`Sums.add` takes it."""
+    chunk, maps = Chunk.of(data), _map_sums(plan)
+    products, r = chunk_products(plan, chunk), data.rewards
+    to_go = [plan.to_go(x, chunk, kappa) for x, kappa in zip((r, r**2), plan.decays, strict=True)]
+    weights = np.split(np.stack(to_go), len(maps))  # of the rows, in b and in e
     for at, *phi in plan.blocks(chunk):
-        for sums, rows, weight in zip(part.maps, phi, weights, strict=False):
+        for sums, rows, weight in zip(maps, phi, weights, strict=False):
             sums.block(rows, weight[:, at])
-        for product, (left, right, _) in zip(part.products, plan.products, strict=True):
+        for product, (left, right, _) in zip(products, plan.products, strict=True):
             product.block(at, phi[left], phi[right])
         for rows in phi:
             if isinstance(rows, DenseRows):
                 rows.release()
-    for sums in part.maps:
+    for sums in maps:
         sums.episodes += sums.under_way
     if not plan.sparse_sums:
-        for product in part.products:
+        for product in products:
             product.finish()
-    return part
-
-
-def right_hand_sides(plan: Plan, chunk: Chunk) -> Floats:
-    """The weights of a chunk's rows in b and in e, of shape (2, rows)."""
-    r = chunk.data.rewards
-    return np.stack([plan.to_go(x, chunk, kappa) for x, kappa in zip((r, r**2), plan.decays, strict=True)])
+    return data, chunk.outside(plan.maps), maps, products
 
 
 def chunk_products(plan: Plan, chunk: Chunk) -> list[TraceProduct]:
@@ -227,12 +213,14 @@ class Sums:
         self.episodes = self.terminated = self.transitions = self.outside = 0
         self.single = True
 
-    def add(self, part: _Part) -> None:
+    def add(
+        self, data: Trajectories, outside: int, maps: list[_MapSums], products: list[TraceProduct]
+    ) -> None:
         """Add a chunk; chunks come in the order of the data."""
-        self.count(part.data, part.outside)
-        for sums, more in zip(self.maps, part.maps, strict=True):
+        self.count(data, outside)
+        for sums, more in zip(self.maps, maps, strict=True):
             sums.add(more)
-        for total, product in zip(self.totals, part.products, strict=True):
+        for total, product in zip(self.totals, products, strict=True):
             total.add(product)
 
     def count(self, data: Trajectories, outside: int) -> None:

@@ -17,17 +17,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import comb
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from policyrisk._core.arrays import Floats
-from policyrisk._core.threads import in_order
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.lstd.accumulate import accumulate
-from policyrisk.lstd.chunks import Chunk, Plan
+from policyrisk.lstd.chunks import Chunk, Plan, by_chunks
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.fold import Fold
@@ -37,20 +36,8 @@ from policyrisk.risk.support import supports_of
 from policyrisk.trajectories import Source, Trajectories
 
 
-class MomentSums(Protocol):
-    """Where the sums come from: data, or a known chain."""
-
-    def equations(self, phi: Features, discount: float) -> MomentEquations:
-        """Those whose matrix A is C_k, of φ_k and γ^k."""
-        ...
-
-    def right_hand_side(self, risk: RiskFunction, phi: Features) -> Floats:
-        """That of the first moment that an estimate lacks, (l_k,)."""
-        ...
-
-
 def with_higher_moments(
-    risk: RiskFunction, maps: Sequence[Features], weights: Weights, sums: MomentSums
+    risk: RiskFunction, maps: Sequence[Features], weights: Weights, sums: MomentPasses | ExactMoments
 ) -> RiskFunction:
     """An estimate with the moments of these maps, φ_3 and φ_4, besides; C is in the weights' systems."""
     gamma, ridge = risk.provenance.discount, risk.provenance.ridge
@@ -121,11 +108,9 @@ def moment_right_hand_side(source: Source, risk: RiskFunction, phi: Features) ->
     """
     lam, discount = risk.provenance.lam, risk.provenance.discount
     order = 3 if risk.higher is None else risk.higher.order + 1
-    plan, parts = Plan.of(source, phi, phi, lam, discount**order)
     total = np.zeros(phi.size)
-    if plan is not None:
-        for part in in_order(partial(_terms, plan, risk), parts, uses_blas=plan.dense):
-            total += part
+    for part in by_chunks(partial(_terms, risk), source, phi, phi, lam, discount**order):
+        total += part
     return total
 
 
@@ -147,7 +132,7 @@ def moments_at(risk: RiskFunction, states: Floats) -> tuple[Floats, Floats]:
     return J, np.stack([np.ones_like(J), np.zeros_like(J), V, *higher])
 
 
-def _terms(plan: Plan, risk: RiskFunction, data: Trajectories) -> Floats:
+def _terms(risk: RiskFunction, plan: Plan, data: Trajectories) -> Floats:
     """What a chunk adds."""
     chunk, gamma = Chunk.of(data), risk.provenance.discount
     J, mu = moments_at(risk, chunk.states)

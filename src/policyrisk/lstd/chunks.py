@@ -11,15 +11,17 @@ Features are called from several threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, readonly
+from policyrisk._core.threads import in_order
 from policyrisk.equations import too_many_for_dense
 from policyrisk.features import Features
 from policyrisk.features.protocol import outside
@@ -31,6 +33,7 @@ from policyrisk.trajectories import Source, Trajectories, batches, pieces
 SPARSE_CHUNK = 1 << 16  # transitions whose sparse traces and indices are in hand at once
 DENSE_CHUNK = 1 << 12  # the same for dense features
 DENSE_BLOCK = 1 << 11  # rows whose dense features and traces stay in a cache while they are used
+T = TypeVar("T")
 _PROBE = 64  # states that decide whether features are sparse
 
 
@@ -87,6 +90,20 @@ def chunks(source: Iterable[Trajectories], most: int) -> Iterator[Trajectories]:
         if waiting and (batch is None or count >= most):
             yield from pieces(waiting[0] if len(waiting) == 1 else Trajectories.concatenate(waiting), most)
             waiting, count = [], 0
+
+
+def by_chunks(
+    work: Callable[[Plan, Trajectories], T],
+    source: Source,
+    features: Features,
+    second: Features,
+    lam: float,
+    discount: float,
+) -> Iterator[T]:
+    """``work`` of the plan and each chunk of a source, on all threads, in the order of the data."""
+    plan, parts = Plan.of(source, features, second, lam, discount)
+    if plan is not None:
+        yield from in_order(partial(work, plan), parts, uses_blas=plan.dense)
 
 
 @dataclass(frozen=True, eq=False)

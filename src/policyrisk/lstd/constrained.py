@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Matrix
+from policyrisk._core.arrays import Floats, as_dense
 from policyrisk._core.records import record
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.equations.constraint import solve_constrained
@@ -80,7 +80,7 @@ class Constraint:
                 f"11: feasible constraint). Add a second feature that is positive at all of them, such as a "
                 f"constant, or name fewer states. In detail, with a row for each state: {error}"
             ) from error
-        H, G = _dense(-phi_M[solution.active]), _dense(phi_J[solution.active])
+        H, G = as_dense(-phi_M[solution.active]), as_dense(phi_J[solution.active])
         face = Face(H=H, G=np.zeros_like(G) if self.direct else -2.0 * J[solution.active, None] * G)
         return Constrained(system.lift(solution.w), face, solution.residual)
 
@@ -120,7 +120,7 @@ class Offenders:
 
     def worst(self, second_features: Features) -> npt.NDArray[Any]:
         """A state for each of the worst φ_M, (n, dim)."""
-        phi = _dense(second_features(self.states))
+        phi = as_dense(second_features(self.states))
         distinct = np.sort(np.unique(phi, axis=0, return_index=True)[1])
         return np.asarray(self.states[distinct[:OFFENDERS]])
 
@@ -142,7 +142,3 @@ def _offenders(
                 worst = negative[np.argsort(V[negative], kind="stable")[: 4 * OFFENDERS]]
                 found += Offenders(states[worst], V[worst])
     return found
-
-
-def _dense(rows: Matrix) -> Floats:
-    return rows if isinstance(rows, np.ndarray) else rows.toarray()

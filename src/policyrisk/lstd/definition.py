@@ -65,9 +65,8 @@ from operator import add
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, is_sparse
+from policyrisk._core.arrays import Floats, as_dense
 from policyrisk.features import Features
 from policyrisk.trajectories import Trajectories
 
@@ -113,19 +112,20 @@ class Definition:
 
     def terms(self, episode: Trajectories) -> Terms:
         """A_k, b_k, C_k, D_k and e_k of a single episode."""
-        lam, gamma = self.lam, self.discount
-        phi_J, phi_M = rows(self.features, episode), rows(self.second_features, episode)
+        lam, gamma, c = self.lam, self.discount, self._factors(episode)
+        phi_J, next_J = self._pairs(self.features, episode)
+        phi_M, next_M = self._pairs(self.second_features, episode)
         l_J, l_M = phi_J.shape[1], phi_M.shape[1]
         A, b = np.zeros((l_J, l_J)), np.zeros(l_J)
         C, D, e = np.zeros((l_M, l_M)), np.zeros((l_M, l_J)), np.zeros(l_M)
         z, y = np.zeros(l_J), np.zeros(l_M)
         for t, r in enumerate(episode.rewards):
-            z = lam * gamma * z + phi_J[t]
-            y = lam * gamma**2 * y + phi_M[t]
-            A += np.outer(z, phi_J[t] - gamma * phi_J[t + 1])
+            z = lam * gamma * c[t] * z + phi_J[t]
+            y = lam * gamma**2 * c[t] * y + phi_M[t]
+            A += np.outer(z, phi_J[t] - gamma * next_J[t])
             b += z * r
-            C += np.outer(y, phi_M[t] - gamma**2 * phi_M[t + 1])
-            D += np.outer(y, 2 * gamma * r * phi_J[t + 1])
+            C += np.outer(y, phi_M[t] - gamma**2 * next_M[t])
+            D += np.outer(y, 2 * gamma * r * next_J[t])
             e += y * r**2
         return Terms(A, b, C, D, e)
 
@@ -187,6 +187,15 @@ class Definition:
         covariance: Floats = psi.T @ psi / (K * (K - 1))
         return covariance
 
+    def _factors(self, episode: Trajectories) -> Floats:
+        """c_t, of shape (T,): 1 where the policy is the one that logged."""
+        return np.ones(episode.transitions)
+
+    def _pairs(self, features: Features, episode: Trajectories) -> tuple[Floats, Floats]:
+        """φ(x_t) and φ(x_{t+1}), each of shape (T, l)."""
+        phi = rows(features, episode)
+        return phi[:-1], phi[1:]
+
     def _inverse(self, matrix: Floats) -> Floats:
         return _pinv(matrix + self.ridge * np.eye(len(matrix)))
 
@@ -205,48 +214,26 @@ class ActionDefinition(Definition):
     (array([1., 3.]), array([0., 0.]))
     """
 
-    def terms(self, episode: Trajectories) -> Terms:
-        """A_k, b_k, C_k, D_k and e_k of a single episode."""
-        lam, gamma, c = self.lam, self.discount, self._factors(episode)
-        l_J, l_M = self.features.size, self.second_features.size
-        A, b = np.zeros((l_J, l_J)), np.zeros(l_J)
-        C, D, e = np.zeros((l_M, l_M)), np.zeros((l_M, l_J)), np.zeros(l_M)
-        z, y = np.zeros(l_J), np.zeros(l_M)
-        for t, r in enumerate(episode.rewards):
-            (phi_J, bar_J), (phi_M, bar_M) = (
-                self._pair("features", episode, t),
-                self._pair("second_features", episode, t),
-            )
-            z = lam * gamma * c[t] * z + phi_J
-            y = lam * gamma**2 * c[t] * y + phi_M
-            A += np.outer(z, phi_J - gamma * bar_J)
-            b += z * r
-            C += np.outer(y, phi_M - gamma**2 * bar_M)
-            D += np.outer(y, 2 * gamma * r * bar_J)
-            e += y * r**2
-        return Terms(A, b, C, D, e)
-
     def right_hand_side(self, episode: Trajectories, w_J: Floats) -> tuple[Floats, Floats]:
         """d_k (l_M,) of a single episode, and D_k (l_M, l_J), its derivative in w_J."""
         if not self.direct:
             return super().right_hand_side(episode, w_J)
         lam, gamma, c = self.lam, self.discount, self._factors(episode)
+        phi_J, phi_M = (self._pairs(phi, episode)[0] for phi in (self.features, self.second_features))
         y, d = np.zeros(self.second_features.size), np.zeros(self.second_features.size)
         D = np.zeros((len(y), len(w_J)))
         for t, r in enumerate(episode.rewards):
-            phi_J, phi_M = self._pair("features", episode, t)[0], self._pair("second_features", episode, t)[0]
-            y = lam * gamma**2 * c[t] * y + phi_M
-            pi, after = self._choices("features", episode, t)
+            y = lam * gamma**2 * c[t] * y + phi_M[t]
+            pi, after = self._choices(self.features, episode, t)
             if not pi.size:
                 pi, after = np.ones(1), np.zeros((1, len(w_J)))
             for chance, phi in zip(pi, after, strict=True):
-                delta = r + gamma * phi @ w_J - phi_J @ w_J
+                delta = r + gamma * phi @ w_J - phi_J[t] @ w_J
                 d += y * chance * delta**2
-                D += np.outer(y, chance * 2 * delta * (gamma * phi - phi_J))
+                D += np.outer(y, chance * 2 * delta * (gamma * phi - phi_J[t]))
         return d, D
 
     def _factors(self, episode: Trajectories) -> Floats:
-        """c_t, of shape (T,)."""
         target: Any = self.features.target  # type: ignore[attr-defined]
         if self.lam == 0.0:
             return np.zeros(episode.transitions)
@@ -255,9 +242,8 @@ class ActionDefinition(Definition):
             return np.asarray(chance)
         return np.asarray(np.minimum(1.0, chance / episode.propensities))
 
-    def _choices(self, which: str, episode: Trajectories, t: int) -> tuple[Floats, Floats]:
+    def _choices(self, phi: Any, episode: Trajectories, t: int) -> tuple[Floats, Floats]:
         """π at x_{t+1} (m,) and φ of each choice (m, l); none where the episode terminated there."""
-        phi: Any = getattr(self, which)
         if t + 1 == episode.transitions and episode.terminated[0]:
             return np.zeros(0), np.zeros((0, phi.size))
         x = episode.states[[t + 1]]
@@ -266,13 +252,14 @@ class ActionDefinition(Definition):
         pairs: list[Any] = [
             phi.map.at(x, actions[[j]] if actions.ndim == 1 else actions[:, j]) for j in range(pi.size)
         ]
-        return pi, np.vstack([pair.toarray() if is_sparse(pair) else pair for pair in pairs])
+        return pi, np.vstack([as_dense(pair) for pair in pairs])
 
-    def _pair(self, which: str, episode: Trajectories, t: int) -> tuple[Floats, Floats]:
-        """φ(x_t, a_t) and φ̄(x_{t+1}), each of shape (l,)."""
-        taken: Any = getattr(self, which).map.at(episode.states[[t]], episode.actions[[t]])  # type: ignore[index]
-        pi, after = self._choices(which, episode, t)
-        return (taken.toarray() if is_sparse(taken) else taken)[0], pi @ after
+    def _pairs(self, features: Any, episode: Trajectories) -> tuple[Floats, Floats]:
+        """φ(x_t, a_t) and φ̄(x_{t+1}), each of shape (T, l)."""
+        taken: Any = features.map.at(episode.states[:-1], episode.actions)
+        choices = [self._choices(features, episode, t) for t in range(episode.transitions)]
+        after = np.array([pi @ phi for pi, phi in choices])
+        return as_dense(taken), after
 
 
 def rows(features: Features, episode: Trajectories) -> Floats:
@@ -280,7 +267,7 @@ def rows(features: Features, episode: Trajectories) -> Floats:
     T, terminated = int(episode.lengths[0]), bool(episode.terminated[0])
     shown = features(episode.states[:T] if terminated else episode.states)
     phi = np.zeros((T + 1, features.size))
-    phi[: shown.shape[0]] = shown.toarray() if sp.issparse(shown) else shown
+    phi[: shown.shape[0]] = as_dense(shown)
     return phi
 
 

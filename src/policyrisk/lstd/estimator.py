@@ -27,6 +27,7 @@ from policyrisk._core.arrays import (
     as_states,
     check_callable,
     check_choice,
+    check_kind,
 )
 from policyrisk._core.devices import Device
 from policyrisk._core.text import plural
@@ -76,56 +77,41 @@ class LSTD:
     array([  9.902, -16.038, -43.016])
     """
 
-    features: Features
-    second_features: Features
-    lam: float
-    discount: float
-    ridge: float
-    variance: VarianceMethod
-    nonnegative_at: Floats | Literal["visited"] | None
-    constraint_solver: ConstraintSolver
-    variance_lam: float
-    moments: int
-    higher_features: tuple[Features, ...]
+    features: Any
+    second_features: Any = None
+    lam: float = 0.9
+    discount: float = 1.0
+    ridge: float = 0.0
+    variance: VarianceMethod = "second-moment"
+    nonnegative_at: npt.ArrayLike | Literal["visited"] | None = None
+    constraint_solver: ConstraintSolver = "active-set"
+    variance_lam: float = 0.0
+    moments: int = 2
+    higher_features: Any = None
 
-    def __init__(
-        self,
-        features: Any,
-        second_features: Any = None,
-        lam: float = 0.9,
-        discount: float = 1.0,
-        ridge: float = 0.0,
-        variance: VarianceMethod = "second-moment",
-        nonnegative_at: npt.ArrayLike | Literal["visited"] | None = None,
-        constraint_solver: ConstraintSolver = "active-set",
-        variance_lam: float = 0.0,
-        moments: int = 2,
-        higher_features: Sequence[Any] | None = None,
-    ) -> None:
-        check_choice(variance, "variance", get_args(VarianceMethod))
-        kappa = as_number(variance_lam, "variance_lam", 0.0, 1.0)
-        if kappa and variance != "direct":
+    def __post_init__(self) -> None:
+        check_choice(self.variance, "variance", get_args(VarianceMethod))
+        kappa = as_number(self.variance_lam, "variance_lam", 0.0, 1.0)
+        if kappa and self.variance != "direct":
             raise InvalidInputError(
                 f'variance_lam must be 0 unless variance="direct", got {kappa:g}; leave one of them out'
             )
-        check_choice(constraint_solver, "constraint_solver", get_args(ConstraintSolver))
-        first = as_features(features)
-        second = first if second_features is None else as_features(second_features)
-        order = as_count(moments, "moments", 2, 4)
-        settings = {
+        check_choice(self.constraint_solver, "constraint_solver", get_args(ConstraintSolver))
+        first = as_features(self.features)
+        second = first if self.second_features is None else as_features(self.second_features)
+        order = as_count(self.moments, "moments", 2, 4)
+        checked = {
             "features": first,
             "second_features": second,
-            "lam": as_number(lam, "lam", 0.0, 1.0),
-            "discount": as_number(discount, "discount", 0.0, 1.0, open_low=True),
-            "ridge": as_number(ridge, "ridge", 0.0),
-            "variance": variance,
-            "nonnegative_at": _as_demand(nonnegative_at),
-            "constraint_solver": constraint_solver,
+            "lam": as_number(self.lam, "lam", 0.0, 1.0),
+            "discount": as_number(self.discount, "discount", 0.0, 1.0, open_low=True),
+            "ridge": as_number(self.ridge, "ridge", 0.0),
+            "nonnegative_at": _as_demand(self.nonnegative_at),
             "variance_lam": kappa,
             "moments": order,
-            "higher_features": _as_higher(higher_features, second, order),
+            "higher_features": _as_higher(self.higher_features, second, order),
         }
-        for name, value in settings.items():
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     def exact_equations(self, chain: MarkovChain, start: npt.ArrayLike = 0) -> MomentEquations:
@@ -211,7 +197,7 @@ class LSTD:
         sampled = self._sampled
         first = fold(lambda source, _: FirstPass.over(source, **sampled, device=device))
         returns, equations = first.returns, first.equations  # of all episodes, whatever is given up
-        starts, cut, trimmed, episodes = error_bars, Trim(()), fold, first.episodes
+        episodes = first.episodes
         lost: tuple[Floats, ...] = ()
         if equations.sparse:
             self._refuse_where_sparse(bootstrap)
@@ -222,50 +208,31 @@ class LSTD:
                     NoErrorBarsWarning,
                     stacklevel=3,
                 )
-            error_bars = False
-        some_must_end = self.discount == 1.0 and equations.terminated == 0  # an error, and solve's
-        if equations.terminated < equations.episodes and not some_must_end:
-            seen = [(self.features, equations.visits), (self.second_features, equations.second_visits)]
-            seen = seen[:1] if self.second_features == self.features else seen
-            decays = [self.lam * self.discount, self.lam * self.discount**2][: len(seen)]
-            for k, phi in enumerate(self.higher_features, start=3):
-                if phi not in [each for each, _ in seen]:
-                    visits = MomentPasses(fold, self.lam).equations(phi, self.discount**k).visits
-                    seen.append((phi, visits))
-                    decays.append(self.lam * self.discount**k)
-            cut = trim(fold, seen, self.discount)
-            if cut.transitions:
+        cut, decays = self._cut(fold, equations)
 
-                def trimmed(work: Callable[[Source, int], Sum]) -> Sum:
-                    return fold(lambda source, part: work(cut(source), part))
+        def trimmed(work: Callable[[Source, int], Sum]) -> Sum:
+            return fold(lambda source, part: work(cut(source), part))
 
-                del first, equations  # large, and no longer true
-                first = trimmed(lambda source, _: FirstPass.over(source, **sampled, device=device))
-                equations = first.equations
-                lost = lost_traces(fold, cut, decays)[: 1 + (self.second_features != self.features)]
+        if cut.transitions:
+            del first, equations  # large, and no longer true
+            first = trimmed(lambda source, _: FirstPass.over(source, **sampled, device=device))
+            equations = first.equations
+            lost = lost_traces(fold, cut, decays)[: 1 + (self.second_features != self.features)]
         weights = equations.solve(self.ridge)
         d = equations.second_rhs(weights.mean)
         if self.variance == "direct":
             w_mean, own = weights.mean, {**sampled, "variance_lam": self.variance_lam}
             d = trimmed(lambda source, _: direct_right_hand_side(source, w_mean, **own))
-        risk, face = self._answer(
-            equations,
-            weights,
-            d,
-            "LSTD",
-            visited=trimmed,
-            returns=returns,
-            given_up=cut.transitions,
-            lost=lost,
-        )
+        found: dict[str, Any] = {"returns": returns, "given_up": cut.transitions, "lost": lost}
+        risk, face = self._answer(equations, weights, d, "LSTD", visited=trimmed, **found)
         if lost:
             risk = _count_biased(risk, trimmed)
         if self.moments > 2:
             risk = with_higher_moments(risk, self.higher_features, weights, MomentPasses(trimmed, self.lam))
         if not error_bars:
-            # Where the features are too many for error bars, no other pass goes over the starts.
-            seen_again = fold(lambda s, _: StartsAndReturns.over(s, risk)) if starts else None
-            return replace(risk, **vars(seen_again)) if seen_again else risk
+            return risk
+        if equations.sparse:
+            return replace(risk, **vars(fold(lambda source, _: StartsAndReturns.over(source, risk))))
         weights = replace(weights, second=risk.w_second)
         reference = returns.mean if returns.count else 0.0
         scores = ScorePass.of(
@@ -283,6 +250,20 @@ class LSTD:
         completed = with_weights(second.completed, second.scores, reference, equations, weights, face)
         return replace(risk, error_bars=bars, starts=second.starts, completed=completed)
 
+    def _cut(self, fold: Fold, equations: MomentEquations) -> tuple[Trim, list[float]]:
+        """What cut-off episodes give up, and by how much the trace of each map decays in a step."""
+        if equations.terminated == equations.episodes or (self.discount == 1.0 and not equations.terminated):
+            return Trim(()), []  # the second is an error, and solve's
+        seen = [(self.features, equations.visits), (self.second_features, equations.second_visits)]
+        seen = seen[:1] if self.second_features == self.features else seen
+        decays = [self.lam * self.discount, self.lam * self.discount**2][: len(seen)]
+        for k, phi in enumerate(self.higher_features, start=3):
+            if phi not in [each for each, _ in seen]:
+                visits = MomentPasses(fold, self.lam).equations(phi, self.discount**k).visits
+                seen.append((phi, visits))
+                decays.append(self.lam * self.discount**k)
+        return trim(fold, seen, self.discount), decays
+
     @property
     def _sampled(self) -> dict[str, Any]:
         """What the sums over data depend on: the arguments of :func:`accumulate` besides the data."""
@@ -293,11 +274,7 @@ class LSTD:
 
         The direct variance, ``nonnegative_at="visited"`` and ``moments`` need the data again: use ``fit``.
         """
-        if not isinstance(equations, MomentEquations):
-            raise InvalidInputError(
-                f"equations must be MomentEquations, got {type(equations).__name__}; "
-                "make them with lstd.equations(data)"
-            )
+        check_kind(equations, "equations", MomentEquations, "make them with lstd.equations(data)")
         settings = {
             'variance="direct"': self.variance == "direct",
             'nonnegative_at="visited"': isinstance(self.nonnegative_at, str),
@@ -331,10 +308,7 @@ class LSTD:
             )
 
     def _project(self, chain: MarkovChain, start: npt.ArrayLike) -> ProjectedChain:
-        if not isinstance(chain, MarkovChain):
-            raise InvalidInputError(
-                f"chain must be a MarkovChain, got {type(chain).__name__}; build MarkovChain(P, r)"
-            )
+        check_kind(chain, "chain", MarkovChain, "build MarkovChain(P, r)")
         return ProjectedChain(
             chain,
             self.features,

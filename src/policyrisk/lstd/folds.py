@@ -44,7 +44,6 @@ def fits_without_each(
     >>> bool(abs(without[0].variance([0]) / lstd.fit(data[30:]).variance([0]) - 1) < 1e-9)
     True
     """
-    sampled = {name: getattr(lstd, name) for name in ("features", "second_features", "lam", "discount")}
     sums = [lstd.equations(part) for part in parts]
     if choose and lstd.variance == "direct" and _misses(lstd, parts, sums):
         lstd = replace(lstd, variance_lam=lstd.lam)
@@ -57,7 +56,7 @@ def fits_without_each(
             weights = equations.solve(lstd.ridge)
             d = equations.second_rhs(weights.mean)
             if lstd.variance == "direct":
-                own = {**sampled, "variance_lam": lstd.variance_lam}
+                own = {**lstd._sampled, "variance_lam": lstd.variance_lam}
                 each = (direct_right_hand_side(parts[k], weights.mean, **own) for k in others)
                 d = np.sum(list(each), axis=0)
             fits.append(lstd._answer(equations, weights, d, "LSTD")[0])

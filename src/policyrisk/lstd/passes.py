@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from policyrisk._core.records import record
+from policyrisk._core.records import Additive, record
 from policyrisk.equations import MomentEquations
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.cutoffs import Trim
@@ -26,7 +26,7 @@ from policyrisk.trajectories import Source, Trajectories, batches, gathered
 
 @record
 @dataclass(frozen=True, eq=False)
-class FirstPass:
+class FirstPass(Additive):
     """What the pass for the equations finds."""
 
     equations: MomentEquations
@@ -47,15 +47,10 @@ class FirstPass:
         equations = accumulate(observed(), **settings)
         return cls(equations, returns, (equations.episodes,))
 
-    def __add__(self, other: FirstPass) -> FirstPass:
-        return FirstPass(
-            self.equations + other.equations, self.returns + other.returns, self.episodes + other.episodes
-        )
-
 
 @record
 @dataclass(frozen=True, eq=False)
-class SecondPass:
+class SecondPass(Additive):
     """What the pass for the error bars finds."""
 
     scores: EpisodeScores
@@ -68,15 +63,10 @@ class SecondPass:
         observed = Observed(source, risk)
         return cls(scores(cut(observed), part), observed.starts, observed.completed)
 
-    def __add__(self, other: SecondPass) -> SecondPass:
-        return SecondPass(
-            self.scores + other.scores, self.starts + other.starts, self.completed + other.completed
-        )
-
 
 @record
 @dataclass(frozen=True, eq=False)
-class StartsAndReturns:
+class StartsAndReturns(Additive):
     """What the summary needs, where no other pass goes over the data."""
 
     starts: StartSums
@@ -88,9 +78,6 @@ class StartsAndReturns:
         observed = Observed(source, risk)
         deque(observed, maxlen=0)
         return cls(observed.starts, observed.completed)
-
-    def __add__(self, other: StartsAndReturns) -> StartsAndReturns:
-        return StartsAndReturns(self.starts + other.starts, self.completed + other.completed)
 
 
 class Observed:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Ints, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, as_dense, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import active_of, is_binary, matrix_of
@@ -64,9 +64,9 @@ class SparseRows:
         """Rows of the types that the kernels were compiled for."""
         return cls(
             ends,
-            readonly(np.ascontiguousarray(ptr, dtype=np.int64).view()),
-            readonly(np.ascontiguousarray(idx, dtype=np.int64).view()),
-            readonly(np.ascontiguousarray(val, dtype=np.float64).view()),
+            readonly(np.ascontiguousarray(ptr, dtype=np.int64)),
+            readonly(np.ascontiguousarray(idx, dtype=np.int64)),
+            readonly(np.ascontiguousarray(val, dtype=np.float64)),
             size,
         )
 
@@ -173,8 +173,7 @@ class Evaluator:
             return SparseRows.of(ends, ptr, active.ravel(), np.ones(active.size), size)
         phi = matrix_of(self.features, states)
         if self.dense:
-            array = phi if isinstance(phi, np.ndarray) else phi.toarray()
-            return DenseRows(ends, readonly(array.view()), self.memory)
+            return DenseRows(ends, readonly(as_dense(phi)), self.memory)
         csr = sp.csr_array(phi)
         if not np.isfinite(csr.data).all():
             raise InvalidInputError(

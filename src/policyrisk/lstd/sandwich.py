@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Matrix
+from policyrisk._core.arrays import Floats, Matrix, as_dense
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.lstd.scores import EpisodeScores
@@ -144,8 +144,7 @@ def _from_influences(
     for part in scores.waiting:
         at = slice(first, first + part.shape[0])
         for out, columns in ((s_J, slice(0, k_J)), (s_M, slice(k_J, n))):
-            few = part[:, columns]
-            out[at] = few.toarray() if sp.issparse(few) else few
+            out[at] = as_dense(part[:, columns])
             out[at] -= mean_score[columns]
         first = at.stop
     P_J, P_M = (psi.T.astype(dtype) for psi in solver(s_J.T, s_M.T))

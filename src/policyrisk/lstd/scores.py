@@ -38,14 +38,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, Matrix, Seed, as_count
+from policyrisk._core.arrays import Floats, Ints, Matrix, Seed, as_count, as_dense
 from policyrisk._core.random import keys, mammen
 from policyrisk._core.records import record
-from policyrisk._core.threads import in_order
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.features import Features
 from policyrisk.lstd import _kernels
-from policyrisk.lstd.chunks import Chunk, Plan
+from policyrisk.lstd.chunks import Chunk, Plan, by_chunks
 from policyrisk.lstd.rows import DenseRows, Rows
 from policyrisk.lstd.trace_products import Total, TraceProduct
 from policyrisk.risk.completed import SIZE, episode_terms
@@ -71,23 +70,15 @@ def direct_right_hand_side(
     >>> direct_right_hand_side(data, np.array([2.0]), Tabular(1), Tabular(1), lam=0.0, discount=1.0)
     array([2.])
     """
-    plan, parts = Plan.of(source, features, second_features, lam, discount)
     total = np.zeros(second_features.size)
-    if plan is not None:
-        for part in in_order(
-            partial(_squared_errors, plan, w_mean, variance_lam), parts, uses_blas=plan.dense
-        ):
-            total += part
+    work = partial(_squared_errors, w_mean, variance_lam)
+    for part in by_chunks(work, source, features, second_features, lam, discount):
+        total += part
     return total
 
 
 def lag_products(
-    source: Source,
-    w_mean: Floats,
-    features: Features,
-    *,
-    lam: float,
-    discount: float,
+    source: Source, w_mean: Floats, features: Features, *, lam: float, discount: float
 ) -> tuple[float, float]:
     """Σ_k X_k and Σ_k X_k², X_k = Σ_t γ²ᵗ 2δ_t (ε_t − δ_t) of episode k with ε_t = Σ_{s≥t} (λγ)^{s−t} δ_s.
 
@@ -98,18 +89,18 @@ def lag_products(
     >>> lag_products(data, np.array([2.0]), Tabular(1), lam=1.0, discount=1.0)
     (2.0, 4.0)
     """
-    plan, parts = Plan.of(source, features, features, lam, discount)
     total = square = 0.0
-    for data in () if plan is None else parts:
-        assert plan is not None
-        chunk = Chunk.of(data)
-        J, J_next = _Blocks(plan, chunk).values(w_mean, 0)
-        delta = data.rewards + discount * J_next - J
-        epsilon = plan.to_go(delta, chunk, plan.decays[0])[data.visited_rows]
-        products = 2.0 * delta * (epsilon - delta)
-        X = plan.to_go(products, chunk, discount**2)[data.visited_rows[data.offsets[:-1]]]
+    for X in by_chunks(partial(_lag_products, w_mean), source, features, features, lam, discount):
         total, square = total + float(X.sum()), square + float(X @ X)
     return total, square
+
+
+def _lag_products(w_mean: Floats, plan: Plan, data: Trajectories) -> Floats:
+    """X of a chunk's episodes, (episodes,)."""
+    blocks = _Blocks(plan, Chunk.of(data))
+    delta, epsilon = blocks.errors(w_mean, plan.lam)
+    X = plan.to_go(2.0 * delta * (epsilon - delta), blocks.chunk, plan.discount**2)
+    return X[data.visited_rows[data.offsets[:-1]]]
 
 
 @record
@@ -242,9 +233,8 @@ class ScorePass:
 
     def _over(self, source: Source) -> Iterator[tuple[Scores, Floats, Any]]:
         """The chunks' scores, their z and their parts of the direct D, in the order of the data."""
-        plan, chunks = Plan.of(source, self.features, self.second_features, self.lam, self.discount)
-        if plan is not None:
-            yield from in_order(partial(self._chunk, plan), chunks, uses_blas=plan.dense)
+        maps = self.features, self.second_features
+        yield from by_chunks(self._chunk, source, *maps, self.lam, self.discount)
 
     def _with(self, sums: EpisodeScores, scores: Scores, z: Floats, numbers: Ints) -> EpisodeScores:
         """Some episodes' scores (some, n) and z (some, 5) put in, in order; the sums are changed in place."""
@@ -292,7 +282,7 @@ class ScorePass:
             product.finish()
         if sp.issparse(scores[0]) and sp.issparse(scores[1]):
             return sp.csr_array(sp.hstack([sp.csr_array(s) for s in scores], format="csr")), z, derivative
-        return np.hstack([s.toarray() if sp.issparse(s) else s for s in scores]), z, derivative
+        return np.hstack([as_dense(s) for s in scores]), z, derivative
 
     def _terms(self, data: Trajectories, J: Floats, J_next: Floats, M: Floats, M_next: Floats) -> Floats:
         """z (episodes, 5) about the reference, from the values at x_t and x_{t+1}."""
@@ -320,31 +310,35 @@ class _Blocks:
     """A chunk's features, computed once where they are one block, and again each time otherwise."""
 
     def __init__(self, plan: Plan, chunk: Chunk) -> None:
-        self._plan, self._chunk = plan, chunk
+        self._plan, self.chunk = plan, chunk
         alone = len(chunk.blocks(plan.block_size)) == 1
         self._only = list(plan.blocks(chunk)) if alone else None
 
     def __iter__(self) -> Iterator[tuple[slice, Rows, Rows]]:
-        return iter(self._plan.blocks(self._chunk) if self._only is None else self._only)
+        return iter(self._plan.blocks(self.chunk) if self._only is None else self._only)
 
     def values(self, w: Floats, which: int) -> tuple[Floats, Floats]:
         """φ_J w (which = 0) or φ_M w (which = 1) at x_t and at x_{t+1}, 0 where the episode terminated."""
-        out, data = np.empty(len(self._chunk.ends)), self._chunk.data
+        out, data = np.empty(len(self.chunk.ends)), self.chunk.data
         for at, *phi in self:
             out[at] = phi[which].dot(w)
         after = out[data.visited_rows + 1]
         after[data.offsets[1:][data.terminated] - 1] = 0.0
         return out[data.visited_rows], after
 
+    def errors(self, w_mean: Floats, kappa: float) -> tuple[Floats, Floats]:
+        """δ_t and ε_t = Σ_{s≥t} (κγ)^{s−t} δ_s, of shape (transitions,)."""
+        J, J_next = self.values(w_mean, 0)
+        data, gamma = self.chunk.data, self._plan.discount
+        delta = data.rewards + gamma * J_next - J
+        return delta, self._plan.to_go(delta, self.chunk, kappa * gamma)[data.visited_rows]
 
-def _squared_errors(plan: Plan, w_mean: Floats, variance_lam: float, data: Trajectories) -> Floats:
+
+def _squared_errors(w_mean: Floats, variance_lam: float, plan: Plan, data: Trajectories) -> Floats:
     """Σ y_t δ_t (2ε_t − δ_t) over a chunk's episodes, of shape (l_M,)."""
-    chunk = Chunk.of(data)
-    blocks = _Blocks(plan, chunk)
-    J, J_next = blocks.values(w_mean, 0)
-    delta = data.rewards + plan.discount * J_next - J
-    epsilon = plan.to_go(delta, chunk, variance_lam * plan.discount)[data.visited_rows]
-    H = plan.to_go(delta * (2.0 * epsilon - delta), chunk, plan.decays[1])
+    blocks = _Blocks(plan, Chunk.of(data))
+    delta, epsilon = blocks.errors(w_mean, variance_lam)
+    H = plan.to_go(delta * (2.0 * epsilon - delta), blocks.chunk, plan.decays[1])
     total: Floats = np.sum([phi_M.weighted_sum(H[at]) for at, _, phi_M in blocks], axis=0)
     return total
 

@@ -10,14 +10,15 @@ each of shape (p,), the derivatives G of their totals by the weights, and their 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, Matrix, is_sparse
+from policyrisk._core.arrays import Floats, Ints, Matrix, as_dense
 from policyrisk._core.random import mammen
+from policyrisk._core.records import Additive
 from policyrisk.errors import MismatchError
 from policyrisk.features.protocol import Features, matrix_of
 from policyrisk.risk.error_bars import ErrorBars
@@ -33,7 +34,7 @@ Estimates: TypeAlias = Callable[[Floats], Iterator[StateEstimates]]
 
 
 @dataclass(frozen=True, eq=False)
-class CheckSums:
+class CheckSums(Additive):
     """What the pass sums for each of the SUMS statistics, side by side; they add."""
 
     episodes: int
@@ -45,9 +46,6 @@ class CheckSums:
     G_M: Floats  # (4p, k_M)
     steps: Floats  # (p,): Σ ψ
     variance: Floats  # (p,): Σ ψ Ṽ
-
-    def __add__(self, other: CheckSums) -> CheckSums:
-        return CheckSums(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +123,7 @@ class CheckPass:
         W_J = [G @ psi for G in (step, step_J, whole, whole_J)]
         W_M = [0 * W_J[0], step_M @ psi, 0 * W_J[0], whole_M @ psi]
         of_episode = sp.csr_array((one, (episode, np.arange(n))), shape=(K, n))
-        s = np.hstack([_dense((of_episode * x) @ psi) for x in values])
+        s = np.hstack([as_dense((of_episode * x) @ psi) for x in values])
         xi = np.empty((K, len(bars.replicates)))
         mammen(np.uint64(bars.key[0]), np.uint64(bars.key[1]), numbers, xi)
         return CheckSums(
@@ -169,11 +167,6 @@ def _product(weights: Sequence[Any], phi: Sequence[Matrix]) -> Floats:
     first, total = 0, np.zeros((sum(W.shape[1] for W in weights), phi[0].shape[1]))
     for part in phi:
         at = slice(first, first + part.shape[0])
-        total += np.vstack([_dense(W[at].T @ part) for W in weights])
+        total += np.vstack([as_dense(W[at].T @ part) for W in weights])
         first = at.stop
     return total
-
-
-def _dense(matrix: Any) -> Floats:
-    dense: Floats = matrix.toarray() if is_sparse(matrix) else np.asarray(matrix)
-    return dense

@@ -41,6 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, check_shape
+from policyrisk._core.records import Additive
 from policyrisk._core.text import Readable, TextTable, percent, plural
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import Estimate
@@ -51,7 +52,7 @@ _PIECE = 2**17  # transitions at a time
 
 
 @dataclass(frozen=True)
-class ClusterSums:
+class ClusterSums(Additive):
     """What a mean over steps and its standard error over episodes need; they add."""
 
     clusters: int = 0  # K: episodes with at least one step
@@ -74,9 +75,6 @@ class ClusterSums:
         n = np.bincount(episode[counted]).astype(np.float64)
         products = (float(left @ right) for left, right in ((S, S), (S, n), (n, n)))
         return cls(int(np.count_nonzero(n)), float(n.sum()), float(S.sum()), *products)
-
-    def __add__(self, other: ClusterSums) -> ClusterSums:
-        return ClusterSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(ClusterSums)))
 
     def __neg__(self) -> ClusterSums:
         """The sums of the negated values."""
@@ -134,7 +132,7 @@ def step_scores(J: Floats, V: Floats, B: Floats, beyond: Floats | float = 0.0) -
 
 
 @dataclass(frozen=True)
-class ScoreSums:
+class ScoreSums(Additive):
     """The sums that a :class:`Score` is made of; they add, over batches and folds."""
 
     squared_error: ClusterSums = ClusterSums()
@@ -152,9 +150,6 @@ class ScoreSums:
         squared, calibration, dawid_sebastiani = (ClusterSums.of(values, episode) for values in scores[:3])
         counts = (int(np.count_nonzero(which)) for which in scores[3:])
         return cls(squared, calibration, dawid_sebastiani, np.unique(episode).size, episode.size, *counts)
-
-    def __add__(self, other: ScoreSums) -> ScoreSums:
-        return ScoreSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(ScoreSums)))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ that fall slowly, power in (½, 1). δ_J and δ_M always use the iterate itself.
 from __future__ import annotations
 
 import warnings
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -134,7 +135,8 @@ class TD:
         """
         for batch in batches(more):
             if len(batch):
-                learned = self._start(batch) if self._learned is None else self._learned.copy()
+                # In arrays of its own: what was learned before stays as it is.
+                learned = self._start(batch) if self._learned is None else deepcopy(self._learned)
                 self._learn(learned, batch)
                 self._learned = learned
         return replace(self.risk, coordinates=coordinates_of(more))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,10 +24,6 @@ class Iterate:
     def zero(cls, size: int, *, averaged: bool) -> Iterate:
         """No update made."""
         return cls(np.zeros(size), np.zeros(size if averaged else 0))
-
-    def copy(self) -> Iterate:
-        """The same, in arrays of its own."""
-        return Iterate(self.w.copy(), self.u.copy(), self.largest)
 
     def weights(self, updates: int) -> Floats:
         """w_K, or the average Σ k w_k / Σ k over k = 1, …, K; read-only, of shape (l,).
@@ -53,10 +49,6 @@ class VisitCounts:
         """No state visited."""
         gram = np.zeros((size, size)) if isinstance(rows, FullRows) else None
         return cls(np.zeros(size), np.zeros(size), np.zeros(size), gram)
-
-    def copy(self) -> VisitCounts:
-        """The same, in arrays of its own."""
-        return VisitCounts(self.visits.copy(), self.feature_episodes.copy(), self.before, self.gram)
 
     def next_pass(self) -> VisitCounts:
         """As at the start of another pass over the same data."""
@@ -95,11 +87,6 @@ class Learned:
     given_up: int = 0
     shortened: int = 0  # episodes that gave up transitions
     returns: SampleReturns = field(default_factory=lambda: SampleReturns.of([]))  # of those that terminated
-
-    def copy(self) -> Learned:
-        """The same, in arrays of its own: learning on leaves the original as it is."""
-        counts = tuple(each.copy() for each in self.counts)
-        return replace(self, mean=self.mean.copy(), second=self.second.copy(), counts=counts)
 
     def next_pass(self) -> Learned:
         """The same weights at the start of another pass, so that no episode is counted twice."""
