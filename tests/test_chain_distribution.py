@@ -192,6 +192,20 @@ def test_gains_and_losses_on_a_lattice_are_the_trees():
         assert cvars[x] == pytest.approx(worst, abs=1e-9)
 
 
+def test_gains_and_losses_in_a_loop_are_the_paths_counted():
+    """Beyond some s E[e^{sB}] is infinite, and the system's solution positive at the start all the same."""
+    P = np.array([[0.0, 0.37, 0.23], [0.6, 0.0, 0.0], [0.0, 0.29, 0.31]])
+    r, end = np.array([[-3, 0, -3], [7, 0, -3], [0, 7, -3]]), np.array([0, 7, 7])
+    steps, N = 80, 2**11  # values from −N/2 on, in whole numbers: no path goes further
+    alive, ended = np.zeros((3, N)), np.zeros(N)
+    alive[1, N // 2] = 1.0
+    for _ in range(steps):
+        ended += sum((1 - P[x].sum()) * np.roll(alive[x], end[x]) for x in range(3))
+        alive = np.array([sum(P[x, y] * np.roll(alive[x], r[x, y]) for x in range(3)) for y in range(3)])
+    d = pr.MarkovChain(P, r / 21, terminal_rewards=end / 21).distribution(1)
+    np.testing.assert_allclose(d.cdf((np.arange(N) - N // 2) / 21), np.cumsum(ended), atol=1e-12)
+
+
 def test_many_sparse_states():
     """A ring of waits of 20,000 states, each like the others: geometric from all of them."""
     n, p = 20_000, 0.05
@@ -368,3 +382,4 @@ def test_shapes_follow_the_argument():
     d = pr.domains.walk(5).distribution(0)
     assert d.cdf(np.full((2, 3), -6.0)).shape == d.quantile(np.full((2, 3), 0.5)).shape == (2, 3)
     assert np.shape(d.cdf(-6.0)) == np.shape(d.cvar(0.5)) == ()
+    np.testing.assert_array_equal(d.cdf([-np.inf, np.inf, np.nan]), [0.0, 1.0, np.nan])

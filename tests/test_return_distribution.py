@@ -302,6 +302,14 @@ def test_thresholds_are_chosen_from_the_returns():
     cut = pr.domains.walk(30).sample(np.full(30, 1 / 30), episodes=1000, seed=1, max_steps=20)
     low = ReturnSurvey.over(cut, 0, 1.0).choose(200)[0]
     assert -250 < low < -90
+    # Many rows in each of few states: what follows a cut is that of any of them. 0.1 + 0.2 − 0.3 is 0.
+    P, r = [[0.2, 0.5, 0.1], [0.3, 0.1, 0.4], [0.0, 0.2, 0.3]], [[0.1, -0.3, 0], [0, 0.2, 0.1], [0, -0.3, 0.1]]
+    chain = pr.MarkovChain(P, r)
+    cut = chain.sample([0.5, 0.3, 0.2], episodes=4000, seed=4, max_steps=2)
+    theta = ReturnSurvey.over(cut, 0, 1.0).choose(200)
+    assert theta[0] < chain.quantile(0.001).min()
+    assert theta[-1] > chain.quantile(0.999).max()
+    assert 0.0 in theta
 
 
 def test_states_that_were_not_visited_are_nan():

@@ -37,7 +37,7 @@ from policyrisk.risk.support import Support
 from policyrisk.trajectories import Source
 
 _ROOM = 1 << 23  # numbers that are looked at together
-_SKEWED = 200  # groups from which on they tell the skewness
+_SKEWED = 200  # groups of several episodes from which on they tell the skewness
 Reading: TypeAlias = Literal["mean", "variance", "std", "cdf", "quantile", "cvar"]
 
 
@@ -272,7 +272,7 @@ class DistributionFunction:
             if of == "quantile":
                 half = student_quantile(level, behind) * error
                 return np.column_stack([self.grid.quantile(curves, q + sign * half) for sign in (-1.0, 1.0)])
-            skewness, dof = _shape(change, error, behind)
+            skewness, dof = _shape(change, error, behind, min(self.episodes, _SKEWED))
         value = self._value(curves, of, q, z)
         ends = skewed_interval(value, error, skewness, dof, level)
         if of != "cdf":
@@ -404,14 +404,14 @@ def _moves(rows: Any, influences: npt.NDArray[np.float32]) -> Floats:
     return np.asarray(rows @ influences.reshape(size, groups * k)).reshape(-1, groups, k)
 
 
-def _shape(change: Floats, error: Floats, behind: Floats) -> tuple[Floats, Floats]:
+def _shape(change: Floats, error: Floats, behind: Floats, fewest: int = 0) -> tuple[Floats, Floats]:
     """α and ν of :mod:`policyrisk.risk.estimate` of what each group contributes (n, groups), each (n,).
 
-    Few groups say nothing of the skewness, as each holds many episodes.
+    Fewer groups than ``fewest`` say nothing of the skewness, as each holds many episodes.
     """
     groups = change.shape[1]
     third, fourth = (change**3).sum(axis=1), (change**4).sum(axis=1)
-    known = (error > 0) & (groups >= _SKEWED)
+    known = (error > 0) & (groups >= fewest)
     skewness = np.where(known, third / error**3, 0.0)
     spread = fourth - error**4 / groups
     dof = np.where(spread > 0, 2 * error**4 / spread, np.inf)

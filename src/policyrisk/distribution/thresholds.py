@@ -21,6 +21,7 @@ from policyrisk.trajectories import Source, Trajectories, batches
 _SAMPLE = 20_000  # returns to go that are kept, and as many whole ones
 _VALUES = 1000  # different values up to which all are kept
 _NEAR = 10  # rows that count as near a state
+_APART = 1e-6  # of a coordinate's std: states that are nearer are the same
 _ROUNDS = 100  # pieces that an episode is put together of, at most
 ROUNDING = 1e-9  # of the thresholds' range: returns that are closer are the same
 
@@ -100,12 +101,16 @@ def _completed(rows: Floats, pool: Floats, rng: np.random.Generator) -> Floats:
     dim = (rows.shape[1] - 3) // 2
     states, ends = pool[:, 3 : 3 + dim], rows[:, 3 + dim :].copy()
     scale = np.where(np.ptp(states, axis=0) > 0, states.std(axis=0), 1.0)
-    near = cKDTree(states / scale)
+
+    def apart(states: Floats) -> Floats:  # of rows in one and the same state any may be the nearest
+        return states / scale + _APART * rng.random(states.shape)
+
+    near = cKDTree(apart(states))
     for _ in range(_ROUNDS):
         left = np.flatnonzero(factor > 1e-9)
         if not left.size:
             break
-        found = near.query(ends[left] / scale, k=min(_NEAR, len(pool)))[1].reshape(left.size, -1)
+        found = near.query(apart(ends[left]), k=min(_NEAR, len(pool)))[1].reshape(left.size, -1)
         drawn = pool[found[np.arange(left.size), rng.integers(found.shape[1], size=left.size)]]
         total[left] += factor[left] * drawn[:, 1]
         factor[left] *= drawn[:, 2]
@@ -130,4 +135,6 @@ def _apart(values: Floats) -> Floats:
     found = np.unique(values)
     if found.size < 2:
         return found
-    return np.asarray(found[np.append(True, np.diff(found) > ROUNDING * (found[-1] - found[0]))])
+    tol = ROUNDING * (found[-1] - found[0])
+    found[np.abs(found) <= tol] = 0.0
+    return np.asarray(found[np.append(True, np.diff(found) > tol)])

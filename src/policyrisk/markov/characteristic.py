@@ -73,9 +73,12 @@ class Transform:
                 f"tolerance must be such that {self.most} frequencies suffice, got one that needs {count}; "
                 f"pass one that is {count / self.most:.3g} times larger"
             )
-        found = self._systems(s, count) if self._chain.discount == 1.0 else self._products(s, count)
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.concatenate([(self._Z @ part.T).T for part in found])
+            return np.concatenate([(self._Z @ part.T).T for part in self._everywhere(s, count)])
+
+    def _everywhere(self, s: complex, count: int) -> Iterator[Complexes]:
+        """The same from every state: blocks (m, n)."""
+        return self._systems(s, count) if self._chain.discount == 1.0 else self._products(s, count)
 
     def _systems(self, s: complex, count: int) -> Iterator[Complexes]:
         """(I − P∘e^{sρ}) ψ = P_end∘e^{sρ}, a system for each s: blocks (m, n)."""
@@ -137,16 +140,17 @@ class Transform:
     def _tail(self, sign: float, std: float) -> float:
         """The smallest b found with P(±B ≥ b) ≤ e^{−sb} E[e^{±sB}] ≤ TAIL / 2 from every start.
 
-        Where E[e^{sB}] is infinite, the system's solution is not positive.
+        Where E[e^{sB}] is infinite, the system's solution is not positive at every state, though it may be
+        at the starts.
         """
         s = 2.0 / std
         for _ in range(40):
-            m = self.multiples(complex(sign * s), _SEARCHED)[1:].real
-            finite = (np.isfinite(m) & (m > 0)).all(axis=1)
+            psi = np.concatenate(list(self._everywhere(complex(sign * s), _SEARCHED)))[1:].real
+            finite = (np.isfinite(psi) & (psi > 0)).all(axis=1)
             known = int(np.argmin(finite)) if not finite.all() else finite.size
             if known:
                 exponents = s * np.arange(1, known + 1)[:, None]
-                reach = (np.log(m[:known]) + np.log(2.0 / TAIL)) / exponents
+                reach = (np.log((self._Z @ psi[:known].T).T) + np.log(2.0 / TAIL)) / exponents
                 return float(reach.max(axis=1).min())
             s /= 4.0
         raise SolverError(

@@ -23,7 +23,7 @@ class Steps:
     (0.3333333333333333, 3.0, 2.0)
     """
 
-    values: Floats  # (m,), rising
+    values: Floats  # (m,), rising; a bracket's may be at an end of its support several times
     cumulative: Floats  # (m,), not falling, 1 at last
 
     def __post_init__(self) -> None:
@@ -33,7 +33,8 @@ class Steps:
         """F(z) = P(B ≤ z), of z's shape; a z within a rounding of a value counts as that value."""
         z = as_array(z, "z", "numbers")
         near = z + 1e-9 * np.min(np.diff(self.values), initial=1.0)
-        return np.append(0.0, self.cumulative)[np.searchsorted(self.values, near, side="right")]
+        F = np.append(0.0, self.cumulative)[np.searchsorted(self.values, near, side="right")]
+        return np.where(np.isnan(near), np.nan, F)[()]
 
     def quantile(self, q: npt.ArrayLike) -> Floats:
         """The smallest value with F ≥ q, of q's shape."""
