@@ -194,6 +194,18 @@ def test_evaluate_and_compare_write_their_numbers_without_pictures(place, tmp_pa
     assert not (tmp_path / "c.png").exists()
 
 
+@pytest.mark.parametrize(("package", "what"), [("matplotlib", "pictures are"), ("plotly", "the report is")])
+def test_a_broken_package_costs_its_pictures_alone(place, tmp_path, capsys, monkeypatch, package, what):
+    used = {"matplotlib": "matplotlib.figure", "plotly": "plotly.offline"}[package]
+    other = {"matplotlib": "plotly", "plotly": "matplotlib"}[package]
+    monkeypatch.setitem(sys.modules, used, None)  # it is found, and ends in an ImportError
+    monkeypatch.setitem(sys.modules, other, None)  # which takes long
+    assert evaluate(place, tmp_path / "a", "--quantiles", "0.1") == 0
+    said = capsys.readouterr().err
+    assert f"{what} left out: {package} is broken (ModuleNotFoundError: " in said
+    assert (tmp_path / "a" / "summary.json").exists()
+
+
 def test_reproduce_and_train_do_without_pictures(tmp_path):
     code = (
         "import sys; sys.modules['matplotlib'] = None; from policyrisk.cli import run; "

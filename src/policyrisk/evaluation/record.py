@@ -28,7 +28,7 @@ import numpy.typing as npt
 import policyrisk
 from policyrisk._core import records
 from policyrisk._core.arrays import Bools, Floats, as_list, check_kind, check_shape
-from policyrisk._core.imports import is_installed
+from policyrisk._core.imports import hindrance
 from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
@@ -124,7 +124,7 @@ class Evaluation(Readable):
 
     def _pictures(self) -> str:
         """Small maps of mean and std; none without Matplotlib, or where a target's function is not there."""
-        if not is_installed("matplotlib") or self.told is not None:
+        if hindrance("matplotlib") or self.told is not None:
             return ""
         from policyrisk.evaluation.maps import draw_map
 
@@ -379,7 +379,7 @@ class Evaluation(Readable):
         from policyrisk.evaluation.maps import tail_map
         from policyrisk.evaluation.quantiles import plot_start
 
-        if self.distribution is None or not is_installed("matplotlib"):
+        if self.distribution is None or hindrance("matplotlib"):
             return {}
         return {"distribution": plot_start(self), "map_cvar": tail_map(self)}
 
