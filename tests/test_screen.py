@@ -115,15 +115,14 @@ def test_a_line_of_progress_now_and_then(total, monkeypatch):
     assert len(said) == 2, "nobody is told any more"
 
 
-def test_the_command_line_is_told_of_progress_without_a_terminal(
-    place, tmp_path, capsys, monkeypatch, no_pictures
-):
+def test_the_command_line_is_told_of_progress_without_a_terminal(place, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "_EVERY", 0.0)
     assert evaluate(place, tmp_path / "a", "--json") == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["episodes"] == 300
     assert "policyrisk: survey: " in err
-    assert "policyrisk: fit: 100% after " in err
+    for part in ("fit", "maps", "report"):
+        assert f"policyrisk: {part}: 100% after " in err
 
 
 @pytest.mark.parametrize(

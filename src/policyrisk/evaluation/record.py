@@ -41,6 +41,7 @@ from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.check import FeatureCheck
 from policyrisk.risk.estimate import Estimate
+from policyrisk.risk.parts import estimates_in_parts
 from policyrisk.risk.summary import PolicySummary
 from policyrisk.trajectories import Source, coordinates_of
 
@@ -314,7 +315,13 @@ class Evaluation(Readable):
     @cached_property
     def negative_share(self) -> float:
         """The share of the visited states (the survey's sample of them) where the variance is negative."""
-        return float((self.risk.variance(self.survey.visited) < 0).mean())
+        return float((self.at_visited[0] < 0).mean())
+
+    @cached_property
+    def at_visited(self) -> Floats:
+        """Ṽ at these states, nan where it is unknown, and the episodes behind it, of shape (2, n)."""
+        parts = estimates_in_parts(self.risk, self.survey.visited)
+        return np.hstack([[at.V, at.episodes] for at in parts])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values, as ``summary.json`` holds it; notes that there are not are None."""

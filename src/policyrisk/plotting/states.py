@@ -211,14 +211,15 @@ def plot_map(
     shape = across_up[0], across_up[1]
     states = _cells(box_low, box_high, dims, at, shape)
     blank = _blank(outside, states)
-    if of == "episodes":
-        behind = risk.episodes(states)
-        values = np.where(behind > 0, behind, np.nan)
-    else:
-        values = (
-            risk.standard_error(states, of=of) if error and of != "covered" else getattr(risk, of)(states)
-        )
-    values = np.where(blank, np.nan, values).reshape(shape[1], shape[0])
+    values: Floats = np.full(len(states), np.nan)
+    if not blank.all():
+        some = states[~blank]
+        if error and of != "covered" and of != "episodes":
+            values[~blank] = risk.standard_error(some, of=of)
+        else:
+            drawn = getattr(risk, of)(some)
+            values[~blank] = np.where(drawn > 0, drawn, np.nan) if of == "episodes" else drawn
+    values = values.reshape(shape[1], shape[0])
     axes = axes_or_new(axes, 6, 4.8)
     extent = (box_low[across], box_high[across], box_low[up], box_high[up])
     axes.set_facecolor(BLANK)
