@@ -166,7 +166,7 @@ def test_without_names_a_frame_is_refused():
         pr.LSTD(pr.Tabular(5)).fit(pd.DataFrame({"state": [0.0]}))
     with pytest.raises(InvalidInputError, match="frame must be a data frame, got list"):
         pr.Trajectories.from_frame([1, 2])
-    with pytest.raises(InvalidInputError, match="columns are of one type each"):
+    with pytest.raises(InvalidInputError, match="columns have a name and a type each"):
         pr.read(pd.DataFrame({"x": [1, "a"]}))
     with pytest.raises(InvalidInputError, match="stat must be an option of read_frame"):
         pr.read(pd.DataFrame({"x": [1]}), stat="x")
@@ -190,6 +190,8 @@ def test_estimators_keep_the_names_of_their_data(tmp_path):
     ]
     for risk in fits:
         np.testing.assert_array_equal(risk.mean(frame), risk.mean([3, 1]))
+    for axes in (pr.plotting.plot_line(fits[1], frame), pr.plotting.plot_fan(fits[5], frame)):
+        np.testing.assert_array_equal(axes.lines[0].get_xdata(), [3, 1])
     orders = (("a", "b"), ("b", "a"))
     pair = [replace(fits[0], coordinates=Coordinates(("place",), {"place": names})) for names in orders]
     found = pr.compare(dict(zip("ab", pair, strict=True)), at=pd.DataFrame({"place": ["a", "b"]}))

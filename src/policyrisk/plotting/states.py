@@ -16,11 +16,11 @@ from policyrisk._core.arrays import (
     as_flag,
     as_floats,
     as_list,
-    as_states,
     as_whole,
     check_choice,
     check_kind,
 )
+from policyrisk._core.frames import states_of
 from policyrisk.distribution import DistributionFunction
 from policyrisk.errors import InvalidInputError, NoDistributionError
 from policyrisk.plotting.axes import axes_or_new, literal
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.collections import PolyCollection
-
-    from policyrisk.distribution.function import DistributionFunction
 
 Shown: TypeAlias = Quantity | Literal["episodes", "covered"]
 
@@ -73,7 +71,7 @@ def plot_line(
     >>> pr.plotting.plot_line(risk, range(5), of="std").get_ylabel()
     'standard deviation √V(x)'
     """
-    states = as_states(x, "x")
+    states = states_of(x, getattr(risk, "coordinates", None))
     axis = as_count(axis, "axis", 0, states.shape[1] - 1)
     _check_known(risk, of)
     axes = axes_or_new(axes, 6, 4)
@@ -116,7 +114,7 @@ def plot_fan(
     'return'
     """
     check_kind(dist, "dist", DistributionFunction, "fit pr.ReturnDistribution(features) to data")
-    states = as_states(x, "x")
+    states = states_of(x, dist.coordinates)
     axis = as_count(axis, "axis", 0, states.shape[1] - 1)
     levels = as_floats(q, "q", (None,))
     if levels.size < 2 or not (np.diff(levels) > 0).all():
