@@ -14,6 +14,7 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+import pandas as pd
 import pytest
 
 import policyrisk as pr
@@ -305,6 +306,10 @@ def test_folders_and_files_are_shards(tmp_path):
     assert_same(distributed.equations(lstd, few), lstd.equations(data[:2]))
     streams = [pr.read_parquet(tmp_path / f"{k}.parquet", state=["place"]) for k in range(2)]
     assert_same(distributed.equations(lstd, streams), lstd.equations(data[:2]))
+    frame = pd.DataFrame({"other": [7, 8], "place": [3, 1]})
+    for estimator in (lstd, pr.ReturnDistribution(TABLE, thresholds=10)):
+        risk = distributed.fit(estimator, shards[::-1])  # the first, without episodes, knows no names
+        np.testing.assert_array_equal(risk.mean(frame), risk.mean([3, 1]))
 
 
 @pytest.mark.parametrize("rows", [1, 7, 50, 10_000])

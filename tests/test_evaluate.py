@@ -617,6 +617,18 @@ def test_compare_of_cut_off_data_doubts_other_features_and_other_starts(capsys, 
     assert "the data do not start alike, x being 0 in near and 3 in far on average" in out
 
 
+def test_compare_asks_for_the_same_coordinates_where_they_have_names(place, capsys, tmp_path):
+    for name, called in (("named", "place"), ("other", "spot")):
+        replace(Evaluation.load(place / "quick"), name=name, names=(called,)).save(tmp_path / name)
+    picture = ("--out", tmp_path / "p.png")
+    for pair in ((place / "slow", tmp_path / "named"), (tmp_path / "named", place / "slow")):
+        code, _, err = call(capsys, "compare", *pair, *picture)  # slow's is state_0, a column without a name
+        assert code == 0, err
+    code, _, err = call(capsys, "compare", tmp_path / "named", tmp_path / "other", *picture)
+    assert code == 1
+    assert "same coordinates to be compared, got place in" in err
+
+
 def test_compare_with_an_older_evaluation_pools_the_starts(place, capsys, tmp_path):
     older = Evaluation.load(place / "quick")
     replace(older, risk=replace(older.risk, completed=None)).save(tmp_path / "older")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 import policyrisk as pr
+from policyrisk._core.frames import Coordinates
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.readers import write_npz
 
@@ -163,7 +166,7 @@ def test_without_names_a_frame_is_refused():
         pr.LSTD(pr.Tabular(5)).fit(pd.DataFrame({"state": [0.0]}))
     with pytest.raises(InvalidInputError, match="frame must be a data frame, got list"):
         pr.Trajectories.from_frame([1, 2])
-    with pytest.raises(InvalidInputError, match="columns are of one type each"):
+    with pytest.raises(InvalidInputError, match="columns have a name and a type each"):
         pr.read(pd.DataFrame({"x": [1, "a"]}))
     with pytest.raises(InvalidInputError, match="stat must be an option of read_frame"):
         pr.read(pd.DataFrame({"x": [1]}), stat="x")
@@ -187,6 +190,13 @@ def test_estimators_keep_the_names_of_their_data(tmp_path):
     ]
     for risk in fits:
         np.testing.assert_array_equal(risk.mean(frame), risk.mean([3, 1]))
+    for axes in (pr.plotting.plot_line(fits[1], frame), pr.plotting.plot_fan(fits[5], frame)):
+        np.testing.assert_array_equal(axes.lines[0].get_xdata(), [3, 1])
+    orders = (("a", "b"), ("b", "a"))
+    pair = [replace(fits[0], coordinates=Coordinates(("place",), {"place": names})) for names in orders]
+    found = pr.compare(dict(zip("ab", pair, strict=True)), at=pd.DataFrame({"place": ["a", "b"]}))
+    lead = fits[0].sharpe([0, 1]) - fits[0].sharpe([1, 0])  # each by its own names
+    np.testing.assert_allclose(found.at.difference, lead)
     other = pr.Trajectories(*parts, coordinates=["spot"])
     assert pr.Trajectories.concatenate([data, plain, data[3]]).coordinates.names == ("place",)
     with pytest.raises(MismatchError, match=r"agree on the names of the state's coordinates.*place and spot"):

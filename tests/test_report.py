@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
+from policyrisk._core.progress import ProgressBar
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation import Evaluation
 from policyrisk.evaluation.maps import _draw, _mapped, draw_map, write_maps
@@ -328,7 +329,7 @@ def test_whole_numbers_stay_whole():
 
 def test_maps_and_ranges(three):
     grid = MapGrid.of(three)
-    maps = Maps.of(three, grid)
+    maps = Maps.of(three, grid, ProgressBar("", None))
     std = np.concatenate([np.sqrt(np.where(pair[1] >= 0, pair[1], np.nan)).ravel() for pair in maps.pairs])
     np.testing.assert_allclose(maps.ranges()["std"], np.nanpercentile(std, [1, 99]), rtol=1e-5)
 

@@ -115,15 +115,14 @@ def test_a_line_of_progress_now_and_then(total, monkeypatch):
     assert len(said) == 2, "nobody is told any more"
 
 
-def test_the_command_line_is_told_of_progress_without_a_terminal(
-    place, tmp_path, capsys, monkeypatch, no_pictures
-):
+def test_the_command_line_is_told_of_progress_without_a_terminal(place, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "_EVERY", 0.0)
     assert evaluate(place, tmp_path / "a", "--json") == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["episodes"] == 300
     assert "policyrisk: survey: " in err
-    assert "policyrisk: fit: 100% after " in err
+    for part in ("fit", "maps", "report"):
+        assert f"policyrisk: {part}: 100% after " in err
 
 
 @pytest.mark.parametrize(
@@ -192,6 +191,18 @@ def test_evaluate_and_compare_write_their_numbers_without_pictures(place, tmp_pa
     assert cli.run(["compare", str(out), "--out", str(tmp_path / "c.png"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["picture"] is None
     assert not (tmp_path / "c.png").exists()
+
+
+@pytest.mark.parametrize(("package", "what"), [("matplotlib", "pictures are"), ("plotly", "the report is")])
+def test_a_broken_package_costs_its_pictures_alone(place, tmp_path, capsys, monkeypatch, package, what):
+    used = {"matplotlib": "matplotlib.figure", "plotly": "plotly.offline"}[package]
+    other = {"matplotlib": "plotly", "plotly": "matplotlib"}[package]
+    monkeypatch.setitem(sys.modules, used, None)  # it is found, and ends in an ImportError
+    monkeypatch.setitem(sys.modules, other, None)  # which takes long
+    assert evaluate(place, tmp_path / "a", "--quantiles", "0.1") == 0
+    said = capsys.readouterr().err
+    assert f"{what} left out: {package} is broken (ModuleNotFoundError: " in said
+    assert (tmp_path / "a" / "summary.json").exists()
 
 
 def test_reproduce_and_train_do_without_pictures(tmp_path):

@@ -49,8 +49,9 @@ def as_table(frame: Any, name: str) -> pa.Table:
     except (pa.ArrowException, AttributeError, TypeError, ValueError, OverflowError) as error:
         reason = "; ".join(map(str, error.args))
         raise InvalidInputError(
-            f"{name} must be a data frame whose columns are of one type each, got a {type(frame).__name__} "
-            f"that Arrow cannot take ({reason}); convert that column, or leave it out"
+            f"{name} must be a data frame whose columns have a name and a type each, got a "
+            f"{type(frame).__name__} that Arrow cannot take ({reason}); convert or rename that column, or "
+            "leave it out"
         ) from error
     return table
 

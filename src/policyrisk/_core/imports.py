@@ -13,6 +13,8 @@ from policyrisk.errors import InvalidInputError, MissingPackageError
 _EXTRAS = {"gymnasium": "gym", "minari": "gym", "pyarrow": "parquet", "ray": "ray"}
 _EXTRAS |= {"matplotlib": "plot", "plotly": "plot", "numba_cuda": "cuda", "cupy": "cuda"}
 _EXTRAS |= {"torch": "torch", "stable_baselines3": "sb3"}
+# What is used of packages that draw, which import it where they are in order.
+_DRAWING = {"matplotlib": "matplotlib.figure", "plotly": "plotly.offline"}
 
 
 def lazy(
@@ -53,6 +55,21 @@ def how_to_install(package: str) -> str:
     'install it with `pip install ".[plot]"` in your clone of policyrisk'
     """
     return f'install it with `pip install ".[{_EXTRAS.get(package, "all")}]"` in your clone of policyrisk'
+
+
+def hindrance(package: str) -> str | None:
+    """Why a package that draws cannot, with the way out: it is not installed, or broken; None where it can.
+
+    >>> hindrance("matplotlib") is None
+    True
+    """
+    if not is_installed(package):
+        return f"{package} is not installed; {how_to_install(package)}"
+    try:
+        importlib.import_module(_DRAWING[package])
+    except Exception as error:  # whatever is broken in it
+        return f"{package} is broken ({type(error).__name__}: {error}); install it again"
+    return None
 
 
 def check_installed(package: str, what: str) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from policyrisk._core.imports import is_installed
+from policyrisk._core.imports import hindrance
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError
 
@@ -63,9 +63,9 @@ def write_figure(drawn: Axes | Figure, path: Path) -> Path:
 def write_figures(draw: Callable[[T], Figure], result: T, folder: Path, name: str) -> list[Path]:
     """Draw a result of an experiment for screens and for papers: ``name.png``, ``.svg`` and ``.pdf``.
 
-    Nothing where Matplotlib is not installed.
+    Nothing where Matplotlib is not installed, or broken.
     """
-    if not is_installed("matplotlib"):
+    if hindrance("matplotlib"):
         return []
     figure = draw(result)
     return [write_figure(figure, folder / f"{name}{suffix}") for suffix in (".png", ".svg", ".pdf")]

@@ -177,7 +177,9 @@ def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -
 
     first = evaluations[0]
     for evaluation, folder in zip(evaluations, folders, strict=True):
-        if evaluation.names != first.names:
+        pairs = enumerate(zip(first.names, evaluation.names, strict=False))
+        unlike = any(a != b and not {a, b} & {"state", f"state_{d}"} for d, (a, b) in pairs)  # names of none
+        if unlike or len(evaluation.names) != len(first.names):
             raise MismatchError(
                 "evaluations must have the same coordinates to be compared, got "
                 f"{', '.join(first.names)} in {folders[0]} and {', '.join(evaluation.names)} in {folder}; "

@@ -50,16 +50,16 @@ def cluster(ray: bool, address: str | None) -> Iterator[bool]:
 
 
 def can_draw(package: str) -> bool:
-    """Whether the package that draws is there; where it is not, a note says what is left out.
+    """Whether the package that draws is there and works; where not, a note says what is left out.
 
     Commands ask at their beginning, and write their numbers in any case.
     """
-    from policyrisk._core.imports import how_to_install, is_installed
+    from policyrisk._core.imports import hindrance
 
-    if is_installed(package):
+    if (why := hindrance(package)) is None:
         return True
     what = {"matplotlib": "pictures are", "plotly": "the report is"}[package]
-    screen.note(f"{what} left out: {package} is not installed; {how_to_install(package)}")
+    screen.note(f"{what} left out: {why}")
     return False
 
 

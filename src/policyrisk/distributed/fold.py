@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args, overload
 
 from policyrisk._core.arrays import Seed, check_choice
+from policyrisk._core.frames import Coordinates
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import plural
 from policyrisk.distributed import session
@@ -100,9 +101,10 @@ def fit(
                     f"bootstrap must be 0 for a ReturnDistribution, got {bootstrap}; its intervals need none"
                 )
             found = estimator.fit_by(fold, error_bars=error_bars)
-            return replace(found, skipped=fold.skipped)
+            return replace(found, skipped=fold.skipped, coordinates=fold.coordinates)
         risk = estimator.fit_by(fold, error_bars=error_bars, bootstrap=bootstrap, seed=seed)
-        return replace(risk, provenance=replace(risk.provenance, skipped=fold.skipped))
+        facts = replace(risk.provenance, skipped=fold.skipped)
+        return replace(risk, provenance=facts, coordinates=fold.coordinates)
 
 
 def equations(lstd: LSTD | LSTDQ, shards: Any, *, on_error: OnError = "stop") -> MomentEquations:
@@ -120,6 +122,7 @@ class PartReport(NamedTuple):
     vanished: int
     filled: int
     dropped: int
+    coordinates: dict[int, Coordinates | None]  # of the states, by the shards' place
 
 
 class ShardFold:
@@ -134,6 +137,7 @@ class ShardFold:
         self.failed: dict[int, str] = {}  # all that were skipped
         # As policyrisk.readers.Counts has them, of the last pass.
         self.given_up = self.vanished = self.filled = self.dropped = 0
+        self._coordinates: dict[int, Coordinates | None] = {}
         self._passes = 0
         self._told: set[tuple[type[Warning], str]] = set()
 
@@ -141,6 +145,11 @@ class ShardFold:
     def skipped(self) -> tuple[str, ...]:
         """The names of the shards that were skipped."""
         return tuple(self.shards[place].name for place in sorted(self.failed))
+
+    @property
+    def coordinates(self) -> Coordinates | None:
+        """What the states' coordinates are called, by the first shard that has episodes."""
+        return self._coordinates[min(self._coordinates)] if self._coordinates else None
 
     def __call__(self, work: Callable[[Source, int], Sum]) -> Sum:
         """The sum of ``work(source, part)`` over all parts."""
@@ -174,6 +183,7 @@ class ShardFold:
         self.vanished += report.vanished
         self.filled += report.filled
         self.dropped += report.dropped
+        self._coordinates |= report.coordinates
         for kind, text in report.warned:
             alike = sum(told is kind for told, _ in self._told)
             if (kind, text) not in self._told and alike < _ALIKE:
@@ -225,6 +235,7 @@ def _take_part(work: Any, shards: dict[int, Shard], number: int, may_skip: bool)
                     sum(each.vanished for each in counts),
                     sum(each.filled for each in counts),
                     sum(each.dropped for each in counts),
+                    source.coordinates,
                 )
 
 

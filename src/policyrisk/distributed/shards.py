@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from policyrisk._core.frames import Coordinates
 from policyrisk.distributed import session
 from policyrisk.errors import EmptyDataError, InvalidInputError
 from policyrisk.readers import Stream, read
@@ -21,7 +22,7 @@ from policyrisk.readers.minari_datasets import minari_folder
 from policyrisk.readers.npz import npz_labels
 from policyrisk.readers.parquet import count_row_groups
 from policyrisk.readers.stream import Counts
-from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable
+from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable, coordinates_of
 
 _SUFFIXES = (".parquet", ".csv", ".npz")
 MANY_FILES = 16  # from which on each is one shard
@@ -145,6 +146,7 @@ class ShardEpisodes:
 
     shards: Mapping[int, Shard]  # by their place
     counts: dict[int, Counts] = field(default_factory=dict)  # likewise, of streams once they were read
+    coordinates: dict[int, Coordinates | None] = field(default_factory=dict)  # likewise, the states'
 
     def __iter__(self) -> Iterator[Trajectories]:
         for place, shard in self.shards.items():
@@ -152,6 +154,7 @@ class ShardEpisodes:
             try:
                 source = shard.open()
                 yield from batches(source)
+                self.coordinates[place] = coordinates_of(source)
             except EmptyDataError:
                 pass  # one among others, as writers leave them
             except Exception as error:

@@ -41,7 +41,7 @@ _HEAVY_KURTOSIS = 4.0  # a normal distribution has 3
 
 def _few_episodes(evaluation: Evaluation) -> Iterator[Advice]:
     summary = evaluation.summary
-    behind = evaluation.risk.episodes(evaluation.survey.visited)
+    behind = evaluation.at_visited[1]
     behind = behind[behind > 0]
     if not behind.size:
         return  # without an estimate anywhere, other findings speak

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policyrisk._core.output import write_figure
+from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import percent
 from policyrisk.errors import PolicyRiskWarning
 from policyrisk.evaluation.quantiles import WorstReturns
@@ -35,8 +36,11 @@ def write_maps(evaluation: Evaluation, folder: Path) -> None:
     hatched that are riskier than the median one. Where the features misfit, ``map_check.png`` shows where.
     """
     quantities: tuple[Shown, ...] = ("mean", "std", "sharpe")
-    for of in quantities if evaluation.target is None else (*quantities, "covered"):
-        write_figure(draw_map(evaluation, of), folder / f"map_{of}.png")
+    quantities = quantities if evaluation.target is None else (*quantities, "covered")
+    with ProgressBar("maps", len(quantities)) as bar:
+        for of in quantities:
+            write_figure(draw_map(evaluation, of), folder / f"map_{of}.png")
+            bar.advance()
     check = evaluation.check
     if check is not None and check.material().any():
         of_mean = check.material(ratio=np.inf).any()

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import policyrisk
 from policyrisk._core import records
 from policyrisk._core.arrays import Bools, Floats, as_list, check_kind, check_shape
-from policyrisk._core.imports import is_installed
+from policyrisk._core.imports import hindrance
 from policyrisk._core.output import make_folder
 from policyrisk._core.records import Arrays, Header, unboxed
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
@@ -41,6 +41,7 @@ from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.check import FeatureCheck
 from policyrisk.risk.estimate import Estimate
+from policyrisk.risk.parts import estimates_in_parts
 from policyrisk.risk.summary import PolicySummary
 from policyrisk.trajectories import Source, coordinates_of
 
@@ -124,7 +125,7 @@ class Evaluation(Readable):
 
     def _pictures(self) -> str:
         """Small maps of mean and std; none without Matplotlib, or where a target's function is not there."""
-        if not is_installed("matplotlib") or self.told is not None:
+        if hindrance("matplotlib") or self.told is not None:
             return ""
         from policyrisk.evaluation.maps import draw_map
 
@@ -314,7 +315,13 @@ class Evaluation(Readable):
     @cached_property
     def negative_share(self) -> float:
         """The share of the visited states (the survey's sample of them) where the variance is negative."""
-        return float((self.risk.variance(self.survey.visited) < 0).mean())
+        return float((self.at_visited[0] < 0).mean())
+
+    @cached_property
+    def at_visited(self) -> Floats:
+        """Ṽ at these states, nan where it is unknown, and the episodes behind it, of shape (2, n)."""
+        parts = estimates_in_parts(self.risk, self.survey.visited)
+        return np.hstack([[at.V, at.episodes] for at in parts])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values, as ``summary.json`` holds it; notes that there are not are None."""
@@ -379,7 +386,7 @@ class Evaluation(Readable):
         from policyrisk.evaluation.maps import tail_map
         from policyrisk.evaluation.quantiles import plot_start
 
-        if self.distribution is None or not is_installed("matplotlib"):
+        if self.distribution is None or hindrance("matplotlib"):
             return {}
         return {"distribution": plot_start(self), "map_cvar": tail_map(self)}
 

@@ -29,7 +29,7 @@ from scipy import stats
 from policyrisk import distributed
 from policyrisk._core.arrays import Floats, Seed, as_count
 from policyrisk._core.devices import Device
-from policyrisk._core.imports import is_installed
+from policyrisk._core.imports import hindrance
 from policyrisk._core.output import Clock, make_folder, write_figures, write_json
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.records import write_atomically
@@ -185,7 +185,7 @@ def write(result: PinballResult, folder: Path) -> list[Path]:
         result.maps(),
     )
     write_atomically(path, lambda file: np.savez_compressed(file, allow_pickle=False, **maps))
-    if not is_installed("matplotlib"):
+    if hindrance("matplotlib"):
         return [numbers, path]
 
     from policyrisk.paper.pinball_figures import draw_distance, draw_std, draw_value

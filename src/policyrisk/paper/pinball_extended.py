@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from policyrisk._core.arrays import Floats
-from policyrisk._core.imports import is_installed
+from policyrisk._core.imports import hindrance
 from policyrisk._core.output import write_figures, write_json
 from policyrisk._core.progress import ProgressBar
 from policyrisk.control.pinball import pinball_features
@@ -120,7 +120,7 @@ def write(extension: ExtendedResult, folder: Path) -> list[Path]:
     """Write the figures, and ``result.json`` anew with a key ``extended``; the figures' paths."""
     result, numbers = extension.result, folder / "result.json"
     write_json({**result.to_dict(), "extended": extension.numbers}, numbers)
-    if not is_installed("matplotlib"):
+    if hindrance("matplotlib"):
         return []
 
     from policyrisk.paper.pinball_figures import draw_curves, draw_error_bars, draw_estimates

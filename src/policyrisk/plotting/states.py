@@ -16,11 +16,11 @@ from policyrisk._core.arrays import (
     as_flag,
     as_floats,
     as_list,
-    as_states,
     as_whole,
     check_choice,
     check_kind,
 )
+from policyrisk._core.frames import states_of
 from policyrisk.distribution import DistributionFunction
 from policyrisk.errors import InvalidInputError, NoDistributionError
 from policyrisk.plotting.axes import axes_or_new, literal
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.collections import PolyCollection
-
-    from policyrisk.distribution.function import DistributionFunction
 
 Shown: TypeAlias = Quantity | Literal["episodes", "covered"]
 
@@ -73,7 +71,7 @@ def plot_line(
     >>> pr.plotting.plot_line(risk, range(5), of="std").get_ylabel()
     'standard deviation √V(x)'
     """
-    states = as_states(x, "x")
+    states = states_of(x, getattr(risk, "coordinates", None))
     axis = as_count(axis, "axis", 0, states.shape[1] - 1)
     _check_known(risk, of)
     axes = axes_or_new(axes, 6, 4)
@@ -116,7 +114,7 @@ def plot_fan(
     'return'
     """
     check_kind(dist, "dist", DistributionFunction, "fit pr.ReturnDistribution(features) to data")
-    states = as_states(x, "x")
+    states = states_of(x, dist.coordinates)
     axis = as_count(axis, "axis", 0, states.shape[1] - 1)
     levels = as_floats(q, "q", (None,))
     if levels.size < 2 or not (np.diff(levels) > 0).all():
@@ -211,14 +209,15 @@ def plot_map(
     shape = across_up[0], across_up[1]
     states = _cells(box_low, box_high, dims, at, shape)
     blank = _blank(outside, states)
-    if of == "episodes":
-        behind = risk.episodes(states)
-        values = np.where(behind > 0, behind, np.nan)
-    else:
-        values = (
-            risk.standard_error(states, of=of) if error and of != "covered" else getattr(risk, of)(states)
-        )
-    values = np.where(blank, np.nan, values).reshape(shape[1], shape[0])
+    values: Floats = np.full(len(states), np.nan)
+    if not blank.all():
+        some = states[~blank]
+        if error and of != "covered" and of != "episodes":
+            values[~blank] = risk.standard_error(some, of=of)
+        else:
+            drawn = getattr(risk, of)(some)
+            values[~blank] = np.where(drawn > 0, drawn, np.nan) if of == "episodes" else drawn
+    values = values.reshape(shape[1], shape[0])
     axes = axes_or_new(axes, 6, 4.8)
     extent = (box_low[across], box_high[across], box_low[up], box_high[up])
     axes.set_facecolor(BLANK)

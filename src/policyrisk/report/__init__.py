@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from policyrisk._core.arrays import check_kind
 from policyrisk._core.imports import check_installed
 from policyrisk._core.output import plain
+from policyrisk._core.progress import ProgressBar
 from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError, PolicyRiskWarning
 from policyrisk.report.grid import MapGrid
@@ -51,13 +52,18 @@ def write_report(evaluation: Evaluation, path: str | os.PathLike[str], command: 
     with warnings.catch_warnings():
         # Negative variances and few episodes are part of the advice.
         warnings.simplefilter("ignore", PolicyRiskWarning)
-        grid, sampled = MapGrid.of(evaluation), Sampled.of(evaluation)
-        page = build(evaluation, grid, sampled, _data(evaluation, grid, sampled), plotly, command)
+        grid = MapGrid.of(evaluation)
+        with ProgressBar("report", len(grid.pairs) + 2) as bar:
+            sampled = Sampled.of(evaluation)
+            bar.advance()
+            data = _data(evaluation, grid, sampled, bar)
+            page = build(evaluation, grid, sampled, data, plotly, command)
+            bar.advance()
     write_atomically(path, lambda file: file.write(page.encode()))
 
 
-def _data(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> dict[str, Any]:
-    """What the page's script draws from."""
+def _data(evaluation: Evaluation, grid: MapGrid, sampled: Sampled, bar: ProgressBar) -> dict[str, Any]:
+    """What the page's script draws from; the bar advances with the maps."""
     summary = evaluation.summary
     axes = [vars(axis) for axis in grid.axes]
     shown = grid.shown
@@ -69,7 +75,7 @@ def _data(evaluation: Evaluation, grid: MapGrid, sampled: Sampled) -> dict[str, 
         "target": evaluation.target is not None,
         "error": "its standard error" if evaluation.risk.misfit is None else "half of its 68% interval",
         "axes": plain(axes, DIGITS),
-        "maps": Maps.of(evaluation, grid).to_dict() if len(grid.axes) > 1 else None,
+        "maps": Maps.of(evaluation, grid, bar).to_dict() if len(grid.axes) > 1 else None,
         "line": line(evaluation, grid) if len(grid.axes) == 1 else None,
         "cloud": sampled.to_dict(shown),
         "histogram": histogram(evaluation.survey),

@@ -38,7 +38,6 @@ DIGITS = 7  # of the numbers that the page is given
 APART = 0.1  # of the data's extent: two rows of the table differ by more in some coordinate
 ONE_ERROR = 0.6827  # the level at which an interval reaches one standard error to either side
 _MAPPED: tuple[Quantity, ...] = ("mean", "std")
-_ROWS = 16_384  # states between two steps of the progress bar
 _BITS = np.array([12, 12, 7, 7, 9, 7])  # kept of the mantissas: J, V, their errors, episodes, covered
 _EPISODES = 4  # the row of what is measured that counts them
 _BINS = 50  # of the histogram, at most
@@ -64,16 +63,12 @@ def measure(risk: RiskFunction, states: Floats) -> Floats:
 
     Of a target policy a sixth row has what is covered.
     """
-    parts = estimates_in_parts(risk, states)
-    mean, variance, episodes = np.hstack([[at.J, at.V, at.episodes] for at in parts])
-    errors, bars = np.full((2, len(states)), np.nan), risk.error_bars
-    visited = episodes > 0
-    if bars is not None and visited.any():
+    bars, width = risk.error_bars, 0
+    if bars is not None:
         width = bars.draws if risk.misfit is None or bars.replicates is None else len(bars.replicates)
-        parts = estimates_in_parts(risk, states[visited], width)
-        errors[:, visited] = np.hstack([_errors(at, bars) for at in parts])
+    found = [[at.J, at.V, *_errors(at, bars), at.episodes] for at in estimates_in_parts(risk, states, width)]
     covered = [risk.covered(states)] if isinstance(risk.features, PolicyFeatures) else []
-    return np.stack([mean, variance, *errors, episodes, *covered])
+    return np.stack([*np.hstack(found), *covered])
 
 
 def _measure_inside(evaluation: Evaluation, states: Floats) -> Floats:
@@ -86,8 +81,10 @@ def _measure_inside(evaluation: Evaluation, states: Floats) -> Floats:
     return values
 
 
-def _errors(at: StateEstimates, bars: ErrorBars) -> Floats:
-    """Those of J and V, of shape (2, n)."""
+def _errors(at: StateEstimates, bars: ErrorBars | None) -> Floats:
+    """Those of J and V, of shape (2, n), nan where unknown."""
+    if bars is None:
+        return np.full((2, len(at.J)), np.nan)
     if at.model is None:
         return np.stack([at.standard_error("mean", bars), at.standard_error("variance", bars)])
     of_mean, of_std = (np.diff(at.interval(of, ONE_ERROR, "full", bars)).ravel() for of in _MAPPED)
@@ -104,19 +101,14 @@ class Maps:
     pairs: tuple[Floats, ...]
 
     @classmethod
-    def of(cls, evaluation: Evaluation, grid: MapGrid) -> Maps:
+    def of(cls, evaluation: Evaluation, grid: MapGrid, bar: ProgressBar) -> Maps:
         """Evaluate every map that can be chosen; outside the data nothing is known, of no episode."""
-        states = [grid.states(pair) for pair in grid.pairs]
-        pieces = [np.array_split(part, max(len(part) // _ROWS, 1)) for part in states]
         measured = []
-        with ProgressBar("maps", sum(map(len, pieces))) as bar:
-            for pair, parts in zip(grid.pairs, pieces, strict=True):
-                values = []
-                for part in parts:
-                    values.append(_measure_inside(evaluation, part))
-                    bar.advance()
-                across, up = (grid.axes[k].cells.size for k in pair)
-                measured.append(np.concatenate(values, axis=1).reshape(len(values[0]), -1, up, across))
+        for pair in grid.pairs:
+            values = _measure_inside(evaluation, grid.states(pair))
+            across, up = (grid.axes[k].cells.size for k in pair)
+            measured.append(values.reshape(len(values), -1, up, across))
+            bar.advance()
         return cls(grid, tuple(measured))
 
     def ranges(self) -> dict[str, list[float]]:
@@ -176,7 +168,9 @@ class Sampled:
             drawn = replace(risk, error_bars=with_replicates(risk.error_bars, seed=0))
             interval = drawn.band(states, of="std", level=evaluation.level)
             riskier = drawn.riskier(states, level=evaluation.level)
-        return cls(states, risk.mean(states), risk.std(states), interval, riskier, risk.episodes(states))
+        parts = estimates_in_parts(risk, states)
+        mean, std, episodes = np.hstack([[at.J, at.value("std"), at.episodes] for at in parts])
+        return cls(states, mean, std, interval, riskier, episodes)
 
     def riskiest(self, evaluation: Evaluation, grid: MapGrid) -> list[int]:
         """Rows with a large std, the largest first, that lie apart from each other.

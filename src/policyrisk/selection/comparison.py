@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Seed, as_states, check_named
+from policyrisk._core.arrays import Bools, Floats, Seed, check_named
 from policyrisk._core.output import plain
 from policyrisk._core.random import generator
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
@@ -341,8 +341,8 @@ def _at_states(
 ) -> StateDifferences:
     if len(ranking) < 2:
         raise InvalidInputError("at needs two policies that differ there, got one; pass another, or no at")
-    states = as_states(at, "at")
     first, second = (ranked.name for ranked in ranking[:2])
+    own = {name: policies[name]._states(at, "at") for name in (first, second)}  # a frame by each one's names
     better = 1.0 if ranking[0].assessment.larger_is_better else -1.0
 
     def judge(J: Floats, V: Floats) -> tuple[Floats, Floats, Floats]:
@@ -351,13 +351,13 @@ def _at_states(
 
     rng = generator(seed)
     if any(policies[name].error_bars is None for name in (first, second)):
-        values = [judge(*policies[name].mean_and_variance(states))[0] for name in (first, second)]
-        unknown = np.full(len(states), np.nan)
+        values = [judge(*policies[name].mean_and_variance(own[name]))[0] for name in (first, second)]
+        unknown = np.full(len(own[first]), np.nan)
         found = values[0] - values[1], np.column_stack([unknown, unknown]), unknown
     else:
-        a, b = (policies[name].judged(states, judge, seed=rng) for name in (first, second))
+        a, b = (policies[name].judged(own[name], judge, seed=rng) for name in (first, second))
         found = a.less(b, level, paired=_paired(*(ranked.summary for ranked in ranking[:2])))
-    return StateDifferences(first, second, np.array(states, dtype=np.float64), *found, level)
+    return StateDifferences(first, second, np.array(own[first], dtype=np.float64), *found, level)
 
 
 def _derivatives(criterion: Criterion, J: float, V: float) -> tuple[float, float, float]:
