@@ -214,7 +214,7 @@ def test_errors_of_a_joint_covariance():
 
 @pytest.mark.parametrize("variance", ["direct", "second-moment"])
 @FEW
-@pytest.mark.parametrize("misfit", [Misfit(1.5, 2.0), Misfit(1.0, 0.0)])
+@pytest.mark.parametrize("misfit", [Misfit(1.5, 2.0), Misfit(1.0, 0.0), Misfit(1.2, 0.8, 0.1, 0.05)])
 def test_full_intervals_by_hand(variance, misfit):
     members, a = fits(variance, bootstrap=100), (0.3, 0.4, 0.0, 0.3)
     b = (0.2, 0.2, 0.0, 0.6) if variance == "direct" else a
@@ -228,6 +228,7 @@ def test_full_intervals_by_hand(variance, misfit):
         know = [k for k in range(4) if a[k] and not np.isnan(J_i[k, i])]
         m_J = sum(a[k] * (J_i[k, i] - J[i]) ** 2 for k in know) / sum(a[k] for k in know)
         m_V = sum(b[k] * (V_i[k, i] - V[i]) ** 2 for k in know) / sum(b[k] for k in know)
+        m_J, m_V = m_J + misfit.mean_level * V[i], m_V + misfit.variance_level * V[i] ** 2
         for of, by_J, by_V in [
             ("mean", 1.0, 0.0),
             ("variance", 0.0, 1.0),
@@ -275,7 +276,7 @@ def test_without_misfit_there_are_no_full_intervals():
 def test_saved_and_loaded(tmp_path, variance):
     members = fits(variance, bootstrap=30)
     b = [0, 1, 0, 1] if variance == "direct" else None
-    risk = pr.RiskFunction.mixture(members, [1, 2, 0, 3], b, misfit=Misfit(1.3, 0.7))
+    risk = pr.RiskFunction.mixture(members, [1, 2, 0, 3], b, misfit=Misfit(1.3, 0.7, 0.2, 0.1))
     risk.save(tmp_path / "risk.npz")
     again = pr.RiskFunction.load(tmp_path / "risk.npz")
     assert again.misfit == risk.misfit

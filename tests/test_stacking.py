@@ -11,7 +11,16 @@ from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.lstd.folds import fits_without_each
 from policyrisk.passes.episode_folds import fold_of_episodes
 from policyrisk.selection.out_of_fold import FOLDS
-from policyrisk.selection.stacking import FOREST, LEAST, MEMBERS, _filled, _shares, _simplex, stack
+from policyrisk.selection.stacking import (
+    FOREST,
+    LEAST,
+    MEMBERS,
+    _filled,
+    _shares,
+    _simplex,
+    _variance_level,
+    stack,
+)
 
 CHAIN = pr.domains.walk(n=12, p=0.7)
 DATA = CHAIN.sample(start=0, episodes=400, seed=1)
@@ -181,7 +190,35 @@ def test_both_shares_by_another_solver():
     assert found.constant_mse == pytest.approx(B.var())
     assert found.calibration == pytest.approx((q / v).mean(), rel=1e-4)
     assert found.explained == pytest.approx(1 - q.mean() / B.var(), rel=1e-6)
-    assert found.misfit.randomness == pytest.approx(1 + 300 / (100 + len(DATA)))
+    assert found.misfit.randomness == pytest.approx(1 + 200 / (100 + len(DATA)))
+    g_J = sum(a[i] * np.mean((J_i[:, i] - J_i @ a) ** 2 / v) for i in range(3))
+    assert found.misfit.mean_level == pytest.approx(g_J, rel=1e-3)
+    assert found.misfit.variance_level == pytest.approx(level(V_i, q, v, b), rel=1e-3)
+
+
+def level(V_i, q, v, b):
+    """g_V from the docstring's equations, with loops."""
+    m = V_i.shape[1]
+    losses = [np.mean((q - V_i[:, i]) ** 2 / v**2) for i in range(m)]
+    middle = (q / v**2).sum() / (1 / v**2).sum()
+    explained = np.mean((q - middle) ** 2 / v**2) - min(losses)
+    omega = np.array([np.exp(-5 * (each - min(losses)) / explained) for each in losses])
+    apart = [np.mean((V_i[:, i] - V_i @ b) ** 2 / v**2) for i in range(m)]
+    return max(np.dot(b, apart), np.dot(omega, apart) / omega.sum())
+
+
+def test_one_that_is_alone_is_doubted_by_what_others_nearly_as_good_say():
+    rng = np.random.default_rng(0)
+    V = np.exp(rng.normal(size=20_000))
+    q = V * rng.chisquare(1, V.size)
+    rough = np.exp(0.7 * np.log(V))
+    for candidates, b in [((V, rough), [1.0, 0.0]), ((V, rough), [0.5, 0.5]), ((V, V**3), [1.0, 0.0])]:
+        V_i = np.column_stack(candidates)
+        score = np.square((q[:, None] - V_i) / V[:, None]).mean(axis=0)
+        found = _variance_level(V_i, q, V, np.array(b), score)
+        assert found == pytest.approx(level(V_i, q, V, np.array(b)), rel=1e-9)
+        assert found > 0.01 or candidates[1] is not rough
+    assert _variance_level(V[:, None], q, V, np.ones(1), np.ones(1)) == 0.0
 
 
 def test_the_true_one_has_nearly_all():

@@ -12,10 +12,12 @@ bars the members' replicates side by side, which were drawn with the same multip
 No member has the truth among its features, and features and shares were chosen from the same episodes that
 were fitted. The :class:`Misfit` says what that adds to the squared standard errors s² of randomness:
 
-    of J̃     ρ s_J² + κ Σ_i a_i (J̃_i(x) − J̃(x))²
-    of Ṽ     ρ s_V² + κ Σ_i b_i (Ṽ_i(x) − Ṽ(x))²
+    of J̃     ρ s_J² + κ (Σ_i a_i (J̃_i(x) − J̃(x))² + g_J Ṽ(x))
+    of Ṽ     ρ s_V² + κ (Σ_i b_i (Ṽ_i(x) − Ṽ(x))² + g_V Ṽ(x)²)
 
-the second term being the spread of the members about the mixture.
+The sums are the spread of the members about the mixture. A few members may agree at a state by chance where
+all of them are wrong; g_J and g_V are what such spreads are elsewhere, in units of the variance and of its
+square.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ class Misfit:
 
     randomness: float = 1.0  # ρ
     spread: float = 1.0  # κ
+    mean_level: float = 0.0  # g_J
+    variance_level: float = 0.0  # g_V
 
 
 def members_say(support: Support | MixedSupport, phi: Matrix, weights: Floats) -> tuple[Floats, Floats]:

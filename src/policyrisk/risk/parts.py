@@ -73,7 +73,10 @@ def estimates(risk: RiskFunction, phi_J: Matrix, phi_M: Matrix) -> StateEstimate
         if risk.variance_method == "second-moment":
             V_i -= J_i**2
         m_V = mixture.spread(V_i, shares, V)
-        return risk.misfit.randomness, risk.misfit.spread * m_J, risk.misfit.spread * m_V
+        V_known, misfit = np.maximum(V, 0.0), risk.misfit
+        m_J += misfit.mean_level * V_known
+        m_V += misfit.variance_level * V_known**2
+        return misfit.randomness, misfit.spread * m_J, misfit.spread * m_V
 
     full = risk.misfit is not None
     return StateEstimates(known_J, known_M, J, V, episodes, risk.variance_method, model, full=full)

@@ -19,10 +19,17 @@ candidates are averaged. The largest few shares are kept.
 
 *Cut-off episodes* are completed by one of the candidates (:mod:`policyrisk.selection.out_of_fold`).
 
-*Misfit.* Features and shares are chosen from the episodes that are fitted, and returns are skewed: the fewer
-episodes, the more the standard errors of randomness leave out. ρ = 1 + 300/(100 + K) and κ = 2 were chosen by
-the coverage of nominal 95 % intervals on the tasks of ``benchmarks/truth.py`` at 300 and 3,000 episodes; they
-are no theorem. What held-out regions show of the misfit is too random to be put into intervals.
+*Misfit* (:mod:`policyrisk.risk.mixture`). Features and shares are chosen from the episodes that are fitted,
+and returns are skewed: the fewer episodes, the more the standard errors of randomness leave out. Candidates
+that are alike in what they miss tell little about it, and where one of them is alone nothing. So levels of
+the spread are taken over all steps,
+
+    g_J = Σ_i a_i mean (J_i − J)²/v          g_V = max over c = b, ω of Σ_i c_i mean (V_i − V)²/v²
+
+ω_i ∝ e^(−5 l_i), l_i being the part of what the best candidate explains of q, beyond a constant, that
+candidate i does not. ρ = 1 + 200/(100 + K), κ = 1 and the 5 were chosen by the coverage of nominal 95 %
+intervals on the tasks of ``benchmarks/truth.py``; they are no theorem. What held-out regions show of the
+misfit is too random to be put into intervals.
 """
 
 from __future__ import annotations
@@ -51,7 +58,8 @@ _ROUNDS = 4
 _WORSE = 3.0  # times the least loss: candidates above it are left out, however little that tells
 _FLOOR = 0.1  # of the mean: v is not below it
 _NOTHING = 1e-140  # where nothing is random: the sum of many 1/v² is still a number
-CHOSEN, FEW, SPREAD = 300.0, 100.0, 2.0  # ρ = 1 + CHOSEN / (FEW + K), and κ
+CHOSEN, FEW, SPREAD = 200.0, 100.0, 1.0  # ρ = 1 + CHOSEN / (FEW + K), and κ
+_NEAR = 0.2  # of what the best candidate explains: those that lose more count little in g_V
 FOREST = "forest"
 
 # From episodes, an estimate of what follows cut-off ones, and the J that residuals are taken from (steps,),
@@ -200,7 +208,12 @@ def stack(
     lines += [StackedCandidate(name, reason=reason) for name, reason in failed.items()]
     return Stack(
         candidates=tuple(lines),
-        misfit=Misfit(randomness=1.0 + CHOSEN / (FEW + len(data)), spread=SPREAD),
+        misfit=Misfit(
+            1.0 + CHOSEN / (FEW + len(data)),
+            SPREAD,
+            float(a @ (np.square(J_i - J[:, None]) / v[:, None]).mean(axis=0)),
+            _variance_level(V_i, q, v, b, score),
+        ),
         mse=float(np.mean((completed - J) ** 2)),
         constant_mse=float(completed.var()),
         calibration=float(np.mean(q / _floored(V_i @ b))),
@@ -261,6 +274,15 @@ def _shares(X: Floats, y: Floats, weight: Floats, episode: Ints) -> Floats:
     shares[shares < LEAST * shares.sum()] = 0.0
     kept: Floats = shares / shares.sum()
     return kept
+
+
+def _variance_level(V_i: Floats, q: Floats, v: Floats, b: Floats, score: Floats) -> float:
+    """g_V of candidates that say V_i (n, m) where squares q (n,) were seen, with v (n,), b and score (m,)."""
+    apart = np.square((V_i - (V_i @ b)[:, None]) / v[:, None]).mean(axis=0)
+    of_constant = np.square((q - np.average(q, weights=v**-2.0)) / v).mean()
+    lost = (score - score.min()) / max(of_constant - score.min(), _NOTHING)
+    near = np.exp(-lost / _NEAR)
+    return float(max(b @ apart, near @ apart / near.sum()))
 
 
 def _stacked(X: Floats, y: Floats, weight: Floats) -> Floats:
