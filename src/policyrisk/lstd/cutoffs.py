@@ -41,7 +41,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Bools, Floats, Ints, is_sparse
-from policyrisk._core.records import record
+from policyrisk._core.records import Additive, add_each, record
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.passes.fold import Fold
@@ -55,15 +55,12 @@ MapVisits: TypeAlias = "Sequence[tuple[Features, Floats]]"  # feature maps, each
 
 @record
 @dataclass(frozen=True, eq=False)
-class MapTally:
+class MapTally(Additive):
     """A count, and a number for every feature of each map; it adds."""
 
     transitions: int
     features: tuple[Floats, ...]  # of each map, (l,)
-
-    def __add__(self, other: MapTally) -> MapTally:
-        features = tuple(a + b for a, b in zip(self.features, other.features, strict=True))
-        return MapTally(self.transitions + other.transitions, features)
+    _rules = {"features": add_each}  # noqa: RUF012
 
 
 @dataclass(frozen=True, eq=False)
