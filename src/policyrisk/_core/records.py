@@ -29,7 +29,8 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import IO, Any, Self, TypeAlias, TypeVar
+from operator import add
+from typing import IO, Any, ClassVar, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,11 +63,19 @@ def record(cls: type[T]) -> type[T]:
 
 
 class Additive:
-    """A dataclass whose values add field by field."""
+    """A dataclass whose values add field by field: by +, or by the rule that ``_rules`` has for a field."""
+
+    _rules: ClassVar[Mapping[str, Callable[[Any, Any], Any]]] = {}
 
     def __add__(self, other: Self) -> Self:
         names = [field.name for field in fields(self)]  # type: ignore[arg-type]
-        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        both = {name: (getattr(self, name), getattr(other, name)) for name in names}
+        return type(self)(**{name: self._rules.get(name, add)(*pair) for name, pair in both.items()})
+
+
+def add_each(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The sums of two tuples' items: a rule of :class:`Additive`."""
+    return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
 def makes_features(function: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:

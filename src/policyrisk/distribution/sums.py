@@ -15,7 +15,7 @@ the estimate and the next target say: target_t = E[… r_t + γB'], B' of the di
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints, Matrix
-from policyrisk._core.records import record
+from policyrisk._core.records import Additive, record
 from policyrisk.distribution import _kernels
 from policyrisk.distribution.curves import Grid
 from policyrisk.features import Features
@@ -37,7 +37,7 @@ _GOLDEN = 0.6180339887498949  # whose multiples fill the unit interval evenly
 
 @record
 @dataclass(frozen=True, eq=False)
-class ThresholdSums:
+class ThresholdSums(Additive):
     """The sums of terminated episodes' targets, and the visits of all; they add."""
 
     gram: Matrix  # (groups · l, l): the groups' Gram matrices one under the other
@@ -82,9 +82,6 @@ class ThresholdSums:
         np.cumsum(b[:, :, :m], axis=2, out=b[:, :, :m])
         counts = episodes, terminated, transitions, between
         return cls(gram, b, group_episodes, visits, behind, *counts)
-
-    def __add__(self, other: ThresholdSums) -> ThresholdSums:
-        return ThresholdSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 @dataclass(frozen=True, eq=False)

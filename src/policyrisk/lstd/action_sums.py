@@ -11,7 +11,7 @@ and, for what was dropped, 1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Bools, Floats, Matrix, is_sparse
 from policyrisk._core.random import mammen
-from policyrisk._core.records import record
+from policyrisk._core.records import Additive, add_each, record
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.equations.table_system import TableSystem
 from policyrisk.features import Tabular
@@ -36,7 +36,7 @@ from policyrisk.trajectories import Source, batches
 
 @record
 @dataclass(frozen=True, eq=False)
-class ActionSums:
+class ActionSums(Additive):
     """What the pass for the equations finds; it adds.
 
     The equations' features are stand-ins of the same sizes, so that the sums can be kept in files whatever
@@ -122,17 +122,15 @@ class ActionSums:
         both = self + other
         return replace(both, episodes=(sum(both.episodes),))
 
-    def __add__(self, other: ActionSums) -> ActionSums:
-        return ActionSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
 
 @record
 @dataclass(frozen=True, eq=False)
-class Ways:
+class Ways(Additive):
     """Which features lead to which, under the target, and which to an end; they add."""
 
     to_features: tuple[Any, ...]  # CSR (l, l) for each map: how often j had a share in φ̄ after i was active
     to_end: tuple[Floats, ...]  # (l,): how often the episode then terminated
+    _rules = {"to_features": add_each, "to_end": add_each}  # noqa: RUF012
 
     @classmethod
     def over(cls, plan: ActionPlan, source: Source, part: int) -> Ways:
@@ -150,12 +148,6 @@ class Ways:
             )
 
         return sum(plan.over(source, found), start=total)
-
-    def __add__(self, other: Ways) -> Ways:
-        return Ways(
-            tuple(a + b for a, b in zip(self.to_features, other.to_features, strict=True)),
-            tuple(a + b for a, b in zip(self.to_end, other.to_end, strict=True)),
-        )
 
     def to_an_end(self) -> tuple[Bools, ...]:
         """The features that an end can be reached from, (l,) for each map."""
@@ -216,7 +208,7 @@ class ActionScorePass(ScorePass):
 
 @record
 @dataclass(frozen=True, eq=False)
-class DrawnScores:
+class DrawnScores(Additive):
     """Sums over episodes' scores s_k with the multipliers ξ_kb of the bootstrap; they add."""
 
     count: int  # episodes
@@ -242,9 +234,6 @@ class DrawnScores:
             D = nothing[-1] if D is None else D
             total += cls(len(xi), np.asarray(s.sum(axis=0)).ravel(), s.T @ xi, xi.sum(axis=0), z.T @ xi, D)
         return total
-
-    def __add__(self, other: DrawnScores) -> DrawnScores:
-        return DrawnScores(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def error_bars(self, equations: MomentEquations, weights: Weights, key: tuple[int, int]) -> ErrorBars:
         """The covariance as that of B draws of the weights (see :mod:`policyrisk.lstd.sandwich`)."""

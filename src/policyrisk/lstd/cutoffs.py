@@ -31,8 +31,9 @@ Dense features are active everywhere, so that this concerns tables, tiles and tr
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -41,10 +42,14 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Bools, Floats, Ints, is_sparse
-from policyrisk._core.records import record
+from policyrisk._core.records import Additive, add_each, record
+from policyrisk._core.text import plural
+from policyrisk.errors import GivenUpWarning
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.passes.fold import Fold
+from policyrisk.risk import RiskFunction
+from policyrisk.risk.support import LOST_MOST, Support
 from policyrisk.trajectories import Shortened, Source, Trajectories, batches, pieces
 
 _PIECE = 1 << 17  # transitions whose features are looked at together
@@ -55,15 +60,12 @@ MapVisits: TypeAlias = "Sequence[tuple[Features, Floats]]"  # feature maps, each
 
 @record
 @dataclass(frozen=True, eq=False)
-class MapTally:
+class MapTally(Additive):
     """A count, and a number for every feature of each map; it adds."""
 
     transitions: int
     features: tuple[Floats, ...]  # of each map, (l,)
-
-    def __add__(self, other: MapTally) -> MapTally:
-        features = tuple(a + b for a, b in zip(self.features, other.features, strict=True))
-        return MapTally(self.transitions + other.transitions, features)
+    _rules = {"features": add_each}  # noqa: RUF012
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +101,36 @@ def trim(fold: Fold, seen: MapVisits, discount: float = 1.0) -> Trim:
 def lost_traces(fold: Fold, cut: Trim, decays: Sequence[float]) -> tuple[Floats, ...]:
     """Σ z_T over the episodes that gave up, for each map, whose trace decays by ``decays`` a step."""
     return fold(partial(_lost_traces, cut.left, decays)).features
+
+
+def count_biased(risk: RiskFunction, fold: Fold) -> RiskFunction:
+    """The estimate with a count of the transitions that start where too much was given up, and a warning."""
+    maps = [(risk.features, risk.support)]
+    if risk.second_support is not risk.support:
+        maps.append((risk.second_features, risk.second_support))
+
+    def count(source: Source, _: int) -> int:
+        found = 0
+        for batch in batches(source):
+            for piece in pieces(batch, _PIECE):
+                states = piece.states[piece.visited_rows]
+                biased = np.zeros(len(states), dtype=np.bool_)
+                for phi, support in maps:
+                    biased |= isinstance(support, Support) and support.rests_on_lost(phi(states))
+                found += int(np.count_nonzero(biased))
+        return found
+
+    biased, facts = fold(count), risk.provenance
+    if biased:
+        warnings.warn(
+            f"cut-off episodes gave up {plural(facts.given_up, 'last transition')}, since they ended where "
+            f"nothing is known, and where {biased} of {facts.transitions:g} transitions start the estimates "
+            f"rest on that by more than {LOST_MOST:.0%}: they are nan there. Gather episodes that go on for "
+            "longer or from where these end, or use coarser features",
+            GivenUpWarning,
+            stacklevel=4,
+        )
+    return replace(risk, provenance=replace(facts, biased=biased))
 
 
 def _given_up(left: MapVisits, source: Source, part: int) -> MapTally:

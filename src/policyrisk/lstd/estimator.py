@@ -30,14 +30,13 @@ from policyrisk._core.arrays import (
     check_kind,
 )
 from policyrisk._core.devices import Device
-from policyrisk._core.text import plural
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
-from policyrisk.errors import GivenUpWarning, InvalidInputError, MismatchError, NoErrorBarsWarning
+from policyrisk.errors import InvalidInputError, MismatchError, NoErrorBarsWarning
 from policyrisk.features import Features, as_features
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.central_moments import ExactMoments, MomentPasses, with_higher_moments
 from policyrisk.lstd.constrained import Constraint
-from policyrisk.lstd.cutoffs import Trim, lost_traces, trim
+from policyrisk.lstd.cutoffs import Trim, count_biased, lost_traces, trim
 from policyrisk.lstd.passes import FirstPass, SecondPass, StartsAndReturns
 from policyrisk.lstd.sandwich import Face, sandwich, with_weights
 from policyrisk.lstd.scores import ScorePass, direct_right_hand_side
@@ -45,10 +44,9 @@ from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.fold import Fold, Sum, here
 from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
-from policyrisk.risk.support import LOST_MOST, Support, supports_of
-from policyrisk.trajectories import Source, batches, check_reiterable, coordinates_of, pieces
+from policyrisk.risk.support import Support, supports_of
+from policyrisk.trajectories import Source, check_reiterable, coordinates_of
 
-_PIECE = 1 << 17  # transitions whose features are looked at together
 ConstraintSolver = Literal["active-set", "projection"]
 
 
@@ -226,7 +224,7 @@ class LSTD:
         found: dict[str, Any] = {"returns": returns, "given_up": cut.transitions, "lost": lost}
         risk, face = self._answer(equations, weights, d, "LSTD", visited=trimmed, **found)
         if lost:
-            risk = _count_biased(risk, trimmed)
+            risk = count_biased(risk, trimmed)
         if self.moments > 2:
             risk = with_higher_moments(risk, self.higher_features, weights, MomentPasses(trimmed, self.lam))
         if not error_bars:
@@ -374,37 +372,6 @@ class LSTD:
             returns=returns,
         )
         return risk, None if constrained is None else constrained.face
-
-
-def _count_biased(risk: RiskFunction, fold: Fold) -> RiskFunction:
-    """The estimate with a count of the transitions that start where too much was given up, and a warning."""
-
-    maps = [(risk.features, risk.support)]
-    if risk.second_support is not risk.support:
-        maps.append((risk.second_features, risk.second_support))
-
-    def count(source: Source, _: int) -> int:
-        found = 0
-        for batch in batches(source):
-            for piece in pieces(batch, _PIECE):
-                states = piece.states[piece.visited_rows]
-                biased = np.zeros(len(states), dtype=np.bool_)
-                for phi, support in maps:
-                    biased |= isinstance(support, Support) and support.rests_on_lost(phi(states))
-                found += int(np.count_nonzero(biased))
-        return found
-
-    biased, facts = fold(count), risk.provenance
-    if biased:
-        warnings.warn(
-            f"cut-off episodes gave up {plural(facts.given_up, 'last transition')}, since they ended where "
-            f"nothing is known, and where {biased} of {facts.transitions:g} transitions start the estimates "
-            f"rest on that by more than {LOST_MOST:.0%}: they are nan there. Gather episodes that go on for "
-            "longer or from where these end, or use coarser features",
-            GivenUpWarning,
-            stacklevel=4,
-        )
-    return replace(risk, provenance=replace(facts, biased=biased))
 
 
 def _as_higher(maps: Sequence[Any] | None, second: Features, moments: int) -> tuple[Features, ...]:

@@ -40,7 +40,7 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints, Matrix, Seed, as_count, as_dense
 from policyrisk._core.random import keys, mammen
-from policyrisk._core.records import record
+from policyrisk._core.records import Additive, record
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.features import Features
 from policyrisk.lstd import _kernels
@@ -103,9 +103,14 @@ def _lag_products(w_mean: Floats, plan: Plan, data: Trajectories) -> Floats:
     return X[data.visited_rows[data.offsets[:-1]]]
 
 
+def _meat_of_both(one: Floats | None, other: Floats | None) -> Floats | None:
+    meats = [each for each in (one, other) if each is not None]
+    return np.sum(meats, axis=0) if meats else None  # a copy in any case
+
+
 @record
 @dataclass(frozen=True, eq=False)
-class EpisodeScores:
+class EpisodeScores(Additive):
     """Sums over episodes' scores; they add."""
 
     count: int  # episodes
@@ -117,20 +122,10 @@ class EpisodeScores:
     D: Matrix | None  # (l_M, l_J): the direct variance's
     beside: Floats  # (n, 5): Σ s_k z_kᵀ
     drawn_beside: Floats  # (5, B): Σ_k ξ_kb z_k
+    _rules = {"meat": _meat_of_both, "D": lambda a, b: None if a is None or b is None else a + b}  # noqa: RUF012
 
     def __add__(self, other: EpisodeScores) -> EpisodeScores:
-        meats = [each.meat for each in (self, other) if each.meat is not None]
-        both = EpisodeScores(
-            count=self.count + other.count,
-            sum=self.sum + other.sum,
-            waiting=self.waiting + other.waiting,
-            meat=np.sum(meats, axis=0) if meats else None,  # a copy in any case
-            drawn=self.drawn + other.drawn,
-            drawn_sum=self.drawn_sum + other.drawn_sum,
-            D=None if self.D is None or other.D is None else self.D + other.D,
-            beside=self.beside + other.beside,
-            drawn_beside=self.drawn_beside + other.drawn_beside,
-        )
+        both = super().__add__(other)
         return both if both.meat is None and both.count <= both.sum.size else both.cooked()
 
     def cooked(self) -> EpisodeScores:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats
-from policyrisk._core.records import record
+from policyrisk._core.records import Additive, record
 from policyrisk.features import Leaves
 from policyrisk.montecarlo.ends import Ends
 from policyrisk.montecarlo.leaf_sums import LeafSums, StreamKey
@@ -23,7 +23,7 @@ from policyrisk.trajectories import Source, Trajectories, batches
 
 @record
 @dataclass(frozen=True, eq=False)
-class DataCounts:
+class DataCounts(Additive):
     """What a pass counts; it adds."""
 
     parts: tuple[int, ...]  # the episodes of each part of the data, in order
@@ -42,14 +42,6 @@ class DataCounts:
             returns += SampleReturns.of(batch.returns(discount)[batch.terminated])
         return cls((episodes,), terminated, transitions, returns)
 
-    def __add__(self, other: DataCounts) -> DataCounts:
-        return DataCounts(
-            self.parts + other.parts,
-            self.terminated + other.terminated,
-            self.transitions + other.transitions,
-            self.returns + other.returns,
-        )
-
     @property
     def episodes(self) -> int:
         """Of all parts."""
@@ -58,26 +50,20 @@ class DataCounts:
 
 @record
 @dataclass(frozen=True, eq=False)
-class SecondSums:
+class SecondSums(Additive):
     """What the pass for the second stage adds up."""
 
     sums: LeafSums  # of the second forest
     moved: Floats  # (leaves, draws): the first forest's draws, times visits
 
-    def __add__(self, other: SecondSums) -> SecondSums:
-        return SecondSums(self.sums + other.sums, self.moved + other.moved)
-
 
 @record
 @dataclass(frozen=True, eq=False)
-class LastSums:
+class LastSums(Additive):
     """What the last pass adds up."""
 
     starts: StartSums
     moved: Floats  # (leaves, draws): the second forest's draws, times visits
-
-    def __add__(self, other: LastSums) -> LastSums:
-        return LastSums(self.starts + other.starts, self.moved + other.moved)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,15 +11,13 @@ All of it adds, since the smallest keys of two parts together are among the smal
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from operator import add
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, freeze
-from policyrisk._core.records import record
+from policyrisk._core.records import Additive, record
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.trajectories import Source, Trajectories, batches
 
@@ -40,16 +38,6 @@ def _both(one: tuple[Values, ...], two: tuple[Values, ...]) -> tuple[Values, ...
 
 def _few(values: Floats) -> Values:
     return values if values.size <= VALUES else None
-
-
-_RULES: dict[str, Callable[[Any, Any], Any]] = {  # how two parts' values are added, where it is not by +
-    "longest": max,
-    "low": np.minimum,
-    "high": np.maximum,
-    "reached": np.maximum,
-    "whole": np.logical_and,
-    "values": _both,
-}
 
 
 @record
@@ -167,7 +155,7 @@ def _fitting(keys: Floats, lengths: Ints, limit: float, bounds: tuple[int, int])
 
 
 @dataclass(frozen=True, eq=False)
-class SurveySums:
+class SurveySums(Additive):
     """What surveys of parts of the data add up to; those of no data are the neutral ones.
 
     >>> import policyrisk as pr
@@ -190,6 +178,14 @@ class SurveySums:
     starts: SampledRows = field(default_factory=lambda: SampledRows(STARTS))  # with their returns and ends
     visited: SampledRows = field(default_factory=lambda: SampledRows(VISITED))
     sampled: SampledEpisodes = field(default_factory=SampledEpisodes)
+    _rules = {  # noqa: RUF012
+        "longest": max,
+        "low": np.minimum,
+        "high": np.maximum,
+        "reached": np.maximum,
+        "whole": np.logical_and,
+        "values": _both,
+    }
 
     @classmethod
     def of(
@@ -241,8 +237,7 @@ class SurveySums:
                 f"data must agree on the states' dimension, got {dims[0]} and {dims[1]}; "
                 "keep different tasks apart"
             )
-        both = ((name, value, getattr(other, name)) for name, value in vars(self).items())
-        return SurveySums(**{name: _RULES.get(name, add)(one, two) for name, one, two in both})
+        return super().__add__(other)
 
     def survey(self) -> Survey:
         """The survey of all that was added."""

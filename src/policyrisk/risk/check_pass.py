@@ -63,17 +63,9 @@ class CheckPass:
         assert self.bars.replicates is not None
         p = len(self.test) if isinstance(self.test, Regions) else self.test.size
         B, k_J, k_M = len(self.bars.replicates), self.bars.mean_kept.size, self.bars.second_kept.size
-        shapes = [
-            (SUMS * p,),
-            (SUMS * p,),
-            (SUMS * p, B),
-            (B,),
-            (SUMS * p, k_J),
-            (SUMS * p, k_M),
-            (p,),
-            (p,),
-        ]
-        sums = CheckSums(0, *(np.zeros(shape) for shape in shapes))
+        q = SUMS * p
+        shapes = (q,), (q,), (q, B), (B,), (q, k_J), (q, k_M), (p,), (p,)
+        sums = CheckSums(0, *map(np.zeros, shapes))
         most = max(_CELLS // max(self.features, B), 1 << 12)
         for batch in batches(source):
             for piece in pieces(batch, most):

@@ -356,10 +356,8 @@ class RiskFunction:
         True
         """
         check_choice(of, "of", get_args(Quantity))
-        bars = with_replicates(self._bars(), seed)
-        width = 0 if bars.replicates is None else len(bars.replicates)
-        together = pointwise_level(self._parts(x, width), of, as_level(level), bars)
-        return self.interval(x, of, together, method)
+        parts, bars = self._replicated(x, seed)
+        return self.interval(x, of, pointwise_level(parts, of, as_level(level), bars), method)
 
     def riskier(self, x: npt.ArrayLike, level: float = 0.95, *, seed: Seed = None) -> Bools:
         """Which states x are riskier than the median one of them, confident for all together, (n,).
@@ -371,15 +369,13 @@ class RiskFunction:
         >>> risk.riskier(range(4), seed=0).tolist()
         [True, True, False, False]
         """
-        bars = with_replicates(self._bars(), seed)
-        width = 0 if bars.replicates is None else len(bars.replicates)
-        return riskier(self._parts(x, width), as_level(level), bars)
+        parts, bars = self._replicated(x, seed)
+        return riskier(parts, as_level(level), bars)
 
     def judged(self, x: npt.ArrayLike, judge: Judge, *, seed: Seed = None) -> JudgedStates:
         """A value of J̃ and Ṽ at states x with its error: what a comparison at many states is made of."""
-        bars = with_replicates(self._bars(), seed)
-        width = 0 if bars.replicates is None else len(bars.replicates)
-        return JudgedStates.of(self._parts(x, width), judge, bars)
+        parts, bars = self._replicated(x, seed)
+        return JudgedStates.of(parts, judge, bars)
 
     def summary(
         self,
@@ -578,6 +574,11 @@ class RiskFunction:
     def _parts(self, x: npt.ArrayLike, width: int = 0) -> Iterator[StateEstimates]:
         """The estimates at x in order, at least one part; a state takes ``width`` more numbers."""
         return estimates_in_parts(self, self._states(x), width)
+
+    def _replicated(self, x: npt.ArrayLike, seed: Seed) -> tuple[Iterator[StateEstimates], ErrorBars]:
+        """The estimates at x, and error bars with replicates, drawn where there are none."""
+        bars = with_replicates(self._bars(), seed)
+        return self._parts(x, 0 if bars.replicates is None else len(bars.replicates)), bars
 
     def _states(self, x: Any, name: str = "x") -> Floats:
         """States (n, dim); those of a data frame by the names of its columns."""

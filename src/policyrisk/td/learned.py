@@ -42,7 +42,7 @@ class VisitCounts:
     visits: Floats  # (l,)
     feature_episodes: Floats  # (l,)
     before: Floats  # (l,): the visits of the pass before, 0 in the first one
-    gram: Floats | None  # (l, l): Σ φ φᵀ, never changed in place; None for sparse features
+    gram: Floats | None  # (l, l): Σ φ φᵀ; None for sparse features
 
     @classmethod
     def nothing(cls, rows: FeatureRows, size: int) -> VisitCounts:
@@ -59,7 +59,7 @@ class VisitCounts:
         """Count the rows that transitions started in, where the features are dense."""
         if self.gram is not None and isinstance(rows, FullRows):
             phi = rows.phi if len(started) == len(rows.phi) else rows.phi[started]
-            self.gram = self.gram + phi.T @ phi
+            self.gram += phi.T @ phi
 
     def support(self, episodes: int) -> Support:
         """The record that a RiskFunction keeps; it shares the arrays."""
