@@ -34,6 +34,9 @@ def test_values_by_hand():
     assert four.below(1.0).high == pytest.approx(1 - 0.025 ** (1 / 4))
     assert four.below(8.0).low == pytest.approx(0.025 ** (1 / 4))
     assert four.summary([0.5]).std.value == pytest.approx(math.sqrt(5.0))
+    assert four.cvar(0.25).value == 1.0  # of one return: nobody knows how far off
+    assert math.isnan(four.cvar(0.25).standard_error)
+    assert math.isnan(four.cvar(0.25).low)
     same = RecordedReturns(np.full(5, 2.0)).summary([0.5], below=[2.0])
     assert (same.cvar[0.5].low, same.cvar[0.5].high, same.std.high) == (2.0, 2.0, 0.0)
 

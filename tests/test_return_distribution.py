@@ -250,6 +250,16 @@ def test_an_event_that_was_never_seen_has_an_interval():
     assert dist.interval([0], of="cdf", z=0.0)[0, 1] == 1
 
 
+def test_what_the_largest_or_the_least_of_few_returns_say():
+    """Ten returns 1, …, 10: the 95% quantile is the largest, the worst 10% the least."""
+    data = pr.Trajectories(np.zeros((20, 1)), np.arange(1.0, 11.0), np.ones(10, int), np.ones(10, bool))
+    dist = pr.ReturnDistribution(pr.Tabular(1)).fit(data)
+    low, high = dist.interval([0], of="quantile", q=0.95)[0]
+    assert (low, high) == (8.0, 10.0)  # where F is 0.95 − 2.26 · √(0.9 · 0.1 / 9) = 0.724
+    assert np.isnan(dist.interval([0], of="cvar", q=0.1)).all()
+    assert np.isfinite(dist.interval([0], of="cvar", q=0.2)).all()
+
+
 def test_a_summary_mixes_distributions():
     """States 0 and 3 of normal rewards: the quantile of the mixture, not the mean of two quantiles."""
     data = normal_rewards(4000, 8)

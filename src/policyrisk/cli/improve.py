@@ -90,6 +90,7 @@ def improve(
     from policyrisk.control.actor_critic import ActorCritic
     from policyrisk.control.before_after import improve as improved
     from policyrisk.control.tasks import task
+    from policyrisk.errors import InvalidInputError
     from policyrisk.evaluation import evaluate
     from policyrisk.evaluation.spelling import Spelling
     from policyrisk.lstd import LSTD
@@ -113,21 +114,26 @@ def improve(
             )
         survey = Survey.of(given.pilot, seed=0)
 
-        def spelled(text: str) -> Any:
-            return Spelling.parse(text).build(given.names, survey, given.low, given.high)
+        def spelled(text: str, option: str) -> Any:
+            try:
+                if text == "auto":
+                    raise InvalidInputError("auto chooses for recorded data alone; write for example fourier:1")
+                return Spelling.parse(text).build(given.names, survey, given.low, given.high)
+            except InvalidInputError as error:
+                raise typer.BadParameter(str(error), param_hint=option) from error
 
         phi = given.features if features is None else features
         judged = given.critic if critic is None else critic
         within = given.groups if groups is None else groups
         search = ActorCritic(
-            given.start(None if phi is None else spelled(phi)),
+            given.start(None if phi is None else spelled(phi, "--features")),
             goal,
-            LSTD(spelled(judged), discount=discount, variance="direct"),
+            LSTD(spelled(judged, "--critic"), discount=discount, variance="direct"),
             given.episodes if episodes is None else episodes,
             given.iterations if iterations is None else iterations,
             given.step if step is None else step,
             given.lam if lam is None else lam,
-            None if within is None else spelled(within),
+            None if within is None else spelled(within, "--groups"),
         )
     with clock("improve"):
         found = improved(

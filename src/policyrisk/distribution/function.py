@@ -256,6 +256,10 @@ class DistributionFunction:
         behind = np.minimum(episodes, groups)
         scale = np.sqrt(groups / (groups - 1.0)) if groups > 1 else np.nan
         theta = self.grid.quantile(curves, q) if of in ("quantile", "cvar") else np.full(n, z)
+        if of == "quantile":  # where it is the largest return, F is 1 for sure; it is not one threshold before
+            before = np.searchsorted(self.grid.theta, theta - self.grid.tol) - 1
+            largest = (self.grid.cdf(curves, theta) >= 1.0) & (before >= 0)
+            theta = np.where(largest, self.grid.theta[before], theta)
         each, at = moves.reshape(-1, k), np.repeat(theta, groups)
         J, V = curves[:, -2:-1], _variance(curves)[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -269,6 +273,8 @@ class DistributionFunction:
             else:
                 change = self.grid.cdf(each, at, change=True).reshape(n, groups)
             error = scale * np.sqrt((change**2).sum(axis=1))
+            if of == "cvar":  # the worst of one episode say nothing of how far they are off
+                error[(error == 0.0) & (episodes * q <= 1.0) & (curves[:, 0] < 1.0)] = np.nan
             if of == "quantile":
                 half = student_quantile(level, behind) * error
                 return np.column_stack([self.grid.quantile(curves, q + sign * half) for sign in (-1.0, 1.0)])

@@ -5,7 +5,8 @@ Where no episode was cut off, returns B_1 … B_n are an independent sample, and
     quantile    B_(⌈nq⌉), its interval B_(l) to B_(u) with l the least k with P(Bin(n, q) ≤ k) ≥ (1 − level)/2
                 and u − 1 the least with P(Bin(n, q) ≤ k) ≥ (1 + level)/2, whatever the distribution; what is
                 beyond the least or the largest return is not known, and intervals end there
-    CVaR        ξ − Σ (ξ − B_k)⁺ / (nq), ξ being the quantile, by the influences −(ξ − B_k)⁺ / q
+    CVaR        ξ − Σ (ξ − B_k)⁺ / (nq), ξ being the quantile, by the influences −(ξ − B_k)⁺ / q; the worst
+                q of nq ≤ 1 returns are one of them, which says nothing of how far it is off
     P(B < z)    the share below z, with Clopper and Pearson's interval
 
 Intervals of CVaR, mean, variance and std are Hall's of :mod:`policyrisk.risk.estimate`. Seen coverage of
@@ -71,6 +72,8 @@ class RecordedReturns:
         """The mean of the worst q."""
         quantile = self.ordered[self._rank(q) - 1]
         short = np.maximum(quantile - self.ordered, 0.0) / q
+        if self._rank(q) == 1 and self.ordered[0] < self.ordered[-1]:
+            return Estimate(float(quantile))
         return self._moved(float(quantile - short.mean()), -short, level)
 
     def below(self, line: float, level: float = 0.95) -> Estimate:
