@@ -371,7 +371,8 @@ def test_the_last_file_is_moved_last(tmp_path, monkeypatch):
     with complete_folder(target, last="b") as part:
         for name in "abc":
             (part / name).write_text(name)
-        assert list(target.iterdir()) == []
+        assert [path for path in target.iterdir() if path != part] == []
+        assert part.parent == target, "which may be a disk of its own"
     assert moved[-1] == "b"
     assert {path.name for path in target.iterdir()} == {"a", "b", "c"}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -381,6 +382,15 @@ def write_two(target):
     with complete_folder(target, last="b") as part:
         for name in "ab":
             (part / name).write_text("new")
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_worked_out(
+    place, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    monkeypatch.setattr("policyrisk.evaluation.evaluate", None)
+    code, _, err = call(capsys, "evaluate", place / "slow.parquet", "--out", tmp_path / "new" / "out")
+    assert (code, f"{tmp_path} cannot be; choose another --out" in err) == (1, True)
 
 
 def test_a_folder_in_the_way_of_a_file_is_found_before_anything_is_moved(tmp_path):

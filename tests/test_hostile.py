@@ -148,6 +148,7 @@ CASES = [
     ([*EVALUATE, "folder"], 1, "folder"),
     (["evaluate", "mixed", "--out", "out", "--state", "x"], 1, "one dimension and type throughout"),
     ([*EVALUATE, "nowhere.parquet"], 1, "does not exist"),
+    ([*EVALUATE, "nowhere"], 1, "does not exist"),
     (["evaluate", "good.parquet", "--out", "out"], 1, "state must name the columns"),
     (["evaluate", "good.parquet", "--out", "out", "--state", "x,z"], 1, "'z'"),
     ([*EVALUATE, "good.parquet", "--reward", "gain"], 1, "gain"),

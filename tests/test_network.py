@@ -212,6 +212,8 @@ def test_saving_keeps_the_hash_and_loading_asks_for_the_module(tmp_path):
     other = nn.Sequential(net[0], nn.ReLU(), net[2])  # the same weights
     with pytest.raises(MismatchError, match="activations"):
         pr.RiskFunction.load(tmp_path / "r.npz", module=other)
+    with pytest.raises(MismatchError, match="a network or features of one, got dict; pass"):
+        pr.RiskFunction.load(tmp_path / "r.npz", module={"not": "a network"})
     assert pr.TorchFeatures(other) != pr.TorchFeatures(net)
     assert from_spec(json.loads(json.dumps(phi.spec()))) == phi
     assert pickle.loads(pickle.dumps(phi)) == phi

@@ -425,6 +425,8 @@ def test_actions_that_are_no_arrays():
         (spaces.Discrete(2), lambda x: [0.0, 1.0, 0.0], "must return whole numbers for the action space"),
         (spaces.Discrete(2), lambda x: [0, 2, 0], "actions from 0 to 1, got 2"),
         (spaces.Discrete(2), lambda x: None, r"actions of shape \(3,\)"),
+        (spaces.Discrete(2), lambda x: ([0, 0, 0], None), "got tuple .* model itself, not its predict"),
+        (spaces.Box(0, 1, (2,)), lambda x: [[0], [0, 1], [1]], "must return an array of actions, got list"),
         (
             spaces.Box(-1, 1, (2,)),
             lambda x: [0.0, 0.0, 0.0],

@@ -137,6 +137,7 @@ def test_the_command_line_is_told_of_progress_without_a_terminal(place, tmp_path
         ("or pass step=None to ignore it", "or pass --step none to ignore it"),
         ("with nonnegative_at=, or use variance='direct'", "with --nonnegative, or use --direct"),
         ("a larger --lam (lam=), which", "a larger --lam, which"),
+        ("than it says; see episodes(x), gather more", "than it says; gather more"),
         ("(--features, features=)", "(--features)"),
         ("(step=2 of evaluate, --step 2, or data.with_step())", "(--step 2)"),
         ("in a=1.npz; go on with --resume or resume=True", "in a=1.npz; go on with --resume"),

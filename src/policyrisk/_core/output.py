@@ -1,10 +1,10 @@
 """What commands and experiments leave behind: folders, JSON, pictures, and how long the parts took.
 
 A folder of results is complete or not there (:func:`complete_folder`). Files are written to a hidden folder
-beside it. Once all of them are there, that folder becomes the new one; where one exists already, each file
-replaces its namesake in it by a rename, the last one the file that says that the result is complete, and
-other files there stay. A run that fails leaves everything as it was; what one that was killed left is removed
-by the next.
+beside it, which becomes the new one once all of them are there. Where one exists already, that folder is in
+it (it may be a disk of its own, or the only place that can be written), and each file replaces its namesake
+by a rename, the last one the file that says that the result is complete; other files there stay. A run that
+fails leaves everything as it was; what one that was killed left is removed by the next.
 """
 
 from __future__ import annotations
@@ -113,6 +113,16 @@ def check_folder(folder: Path) -> None:
     parent = next(place for place in (target, *target.parents) if place.exists())
     if not parent.is_dir():
         raise InvalidInputError(f"out must be a folder, got {folder} inside of {parent}, a file; {_REMEDY}")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise InvalidInputError(
+            f"out must be a folder that can be written, got {folder}: {parent} cannot be; {_REMEDY}"
+        )
+
+
+def hidden(folder: Path, ending: str) -> Path:
+    """Where to keep what becomes of a folder: a hidden name beside it, or in it where it exists."""
+    target = folder.absolute()
+    return (target if target.is_dir() else target.parent) / f".{target.name}.{ending}"
 
 
 @contextmanager
@@ -121,7 +131,7 @@ def complete_folder(folder: Path, last: str) -> Iterator[Path]:
     check_folder(folder)
     target = folder.absolute()
     made = [parent for parent in target.parents if not parent.exists()]
-    part = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(6)}.part"
+    part = hidden(folder, f"{os.getpid()}.{secrets.token_hex(6)}.part")
     _remove_remains(target)
     try:
         part.mkdir(parents=True)
@@ -150,8 +160,9 @@ def complete_folder(folder: Path, last: str) -> Iterator[Path]:
 
 
 def _remove_remains(target: Path) -> None:
-    """Remove what runs that were killed left beside the folder."""
-    for remains in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
+    """Remove what runs that were killed left beside the folder, or in it."""
+    pattern = f".{glob.escape(target.name)}.*.part"
+    for remains in [*target.parent.glob(pattern), *target.glob(pattern)]:
         pid = remains.name.removeprefix(f".{target.name}.").split(".")[0]
         if pid.isdecimal():
             try:

@@ -183,7 +183,7 @@ def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -
             raise MismatchError(
                 "evaluations must have the same coordinates to be compared, got "
                 f"{', '.join(first.names)} in {folders[0]} and {', '.join(evaluation.names)} in {folder}; "
-                "evaluate them with the same --state"
+                "evaluate them with the same --state and --time-limit"
             )
     return np.concatenate([evaluation.survey.starts for evaluation in evaluations])
 

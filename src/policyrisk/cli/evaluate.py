@@ -150,7 +150,7 @@ def evaluate(
     With --target, those of another policy than the recorded one:
     policyrisk evaluate log.parquet --target my_policies:bold --out results/bold
     """
-    from policyrisk._core.output import Clock, check_folder, complete_folder, write_json
+    from policyrisk._core.output import Clock, check_folder, complete_folder, hidden, write_json
     from policyrisk.evaluation import evaluate as evaluation_of
     from policyrisk.evaluation.maps import write_maps
 
@@ -176,7 +176,7 @@ def evaluate(
     look_here()  # for --features module:name
     drawn, reported = can_draw("matplotlib"), can_draw("plotly")
     clock = Clock()
-    checkpoint = out.absolute().parent / f".{out.absolute().name}.checkpoint.npz"
+    checkpoint = hidden(out, "checkpoint.npz")
     with cluster(ray, ray_address) as on_cluster, _naming_options():
         evaluation = evaluation_of(
             data,

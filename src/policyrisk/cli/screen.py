@@ -190,7 +190,7 @@ _PHRASES = tuple(
         (r"(--[\w-]+)(,| or) \w+=", r"\1"),
         (r"Fit pr\.ReturnDistribution with thresholds= that reach further, record", "Record"),
         (r"; \w+= in Python", ""),
-        (r" \(risk\.\w+\)|see risk\.covered\(x\), ", ""),
+        (r" \(risk\.\w+\)|see (?:risk\.covered|episodes)\(x\), ", ""),
         (r",? or pass Trajectories\([^)]*\)", ""),
         (r"; pass Trajectories\([^)]*\), or", ";"),
         (r",? or give them in codes=", ""),

@@ -146,8 +146,11 @@ class TorchFeatures(Described):
         else:
             other, device = module, "cpu"
             sought = None
-        if other is None:
-            raise InvalidInputError("module must be a network, got features without one; pass the network")
+        if not hasattr(other, "state_dict"):
+            raise MismatchError(
+                f"{name} must be a network or features of one, got {type(other).__name__}; pass the network, "
+                "or of a model of Stable-Baselines3 policyrisk.features.from_sb3(model)"
+            )
         if sought is None or (sought.layer, sought.shape) != (self.layer, self.shape):
             sought = TorchFeatures(other, self.layer, device, shape=self.shape)  # type: ignore[arg-type]
         if sought.state != self.state:

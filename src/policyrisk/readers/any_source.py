@@ -73,12 +73,10 @@ def _reader(path: Any) -> tuple[Callable[..., Stream], Any]:
         kinds = {file.suffix.lower() for file in find_files(path, "")} - {".npz"}  # read one at a time
         return _by_suffix(kinds, path), path
     place = as_path(path)
-    if place.is_dir():
-        if minari_folder(place) is not None:
-            return read_minari, place
-        kinds = {file.suffix.lower() for file in find_files(place, "")} & {".parquet", ".csv"}
-        return _by_suffix(kinds, path), path
-    return _by_suffix({place.suffix.lower()}, path), path
+    if minari_folder(place) is not None:
+        return read_minari, place
+    kinds = {file.suffix.lower() for file in find_files(place, "")}
+    return _by_suffix(kinds & {".parquet", ".csv"} if place.is_dir() else kinds, path), path
 
 
 def _by_suffix(kinds: set[str], path: object) -> Callable[..., Stream]:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from policyrisk._core.arrays import Floats, Ints, as_distributions
@@ -38,13 +39,24 @@ def drawn_actions(answer: Any, actions: int, words: Words) -> tuple[Ints, Floats
     >>> drawn_actions([1, 0], 2, words) is None
     True
     """
-    if np.shape(answer) != (len(words), actions):
+    if as_answer(answer).shape != (len(words), actions):
         return None
     table = as_distributions(answer, "policy's probabilities", (len(words), actions))
     chosen = np.empty(len(words), dtype=np.int64)
     _draw(table, words, chosen)
     propensities: Floats = table[np.arange(len(chosen)), chosen]
     return chosen, propensities
+
+
+def as_answer(answer: Any) -> npt.NDArray[Any]:
+    """What a policy answers, as an array of whatever type and shape."""
+    try:
+        return np.asarray(answer)
+    except Exception as error:
+        raise InvalidInputError(
+            f"policy must return an array of actions, got {type(answer).__name__} ({str(error)[:200]}); "
+            "convert its answer, and of a model of Stable-Baselines3 pass the model itself, not its predict"
+        ) from error
 
 
 def told_propensities(policy: object, observations: Any, chosen: Ints, actions: int) -> Floats | None:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Floats, as_flag
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.compiled import Words
-from policyrisk.simulation.probabilities import drawn_actions, told_propensities
+from policyrisk.simulation.probabilities import as_answer, drawn_actions, told_propensities
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -248,7 +248,7 @@ def as_action_batch(answer: Any, space: gym.Space[Any], count: int) -> Any:
 
     if not _has_array_actions(space):
         return answer
-    actions = np.asarray(answer)
+    actions = as_answer(answer)
     shape = (count, *(space.shape or ()))
     if actions.shape != shape:
         raise InvalidInputError(
