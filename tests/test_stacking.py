@@ -191,7 +191,7 @@ def test_both_shares_by_another_solver():
     assert found.calibration == pytest.approx((q / v).mean(), rel=1e-4)
     assert found.explained == pytest.approx(1 - q.mean() / B.var(), rel=1e-6)
     assert found.misfit.randomness == pytest.approx(1 + 200 / (100 + len(DATA)))
-    g_J = sum(a[i] * np.mean((J_i[:, i] - J_i @ a) ** 2 / v) for i in range(3))
+    g_J = 0.5 * sum(a[i] * np.mean((J_i[:, i] - J_i @ a) ** 2 / v) for i in range(3))
     assert found.misfit.mean_level == pytest.approx(g_J, rel=1e-3)
     assert found.misfit.variance_level == pytest.approx(level(V_i, q, v, b), rel=1e-3)
 
@@ -204,7 +204,7 @@ def level(V_i, q, v, b):
     explained = np.mean((q - middle) ** 2 / v**2) - min(losses)
     omega = np.array([np.exp(-5 * (each - min(losses)) / explained) for each in losses])
     apart = [np.mean((V_i[:, i] - V_i @ b) ** 2 / v**2) for i in range(m)]
-    return max(np.dot(b, apart), np.dot(omega, apart) / omega.sum())
+    return 0.5 * max(np.dot(b, apart), np.dot(omega, apart) / omega.sum())
 
 
 def test_one_that_is_alone_is_doubted_by_what_others_nearly_as_good_say():

@@ -24,10 +24,10 @@ and returns are skewed: the fewer episodes, the more the standard errors of rand
 that are alike in what they miss tell little about it, and where one of them is alone nothing. So levels of
 the spread are taken over all steps,
 
-    g_J = Σ_i a_i mean (J_i − J)²/v          g_V = max over c = b, ω of Σ_i c_i mean (V_i − V)²/v²
+    g_J = ½ Σ_i a_i mean (J_i − J)²/v          g_V = ½ max over c = b, ω of Σ_i c_i mean (V_i − V)²/v²
 
 ω_i ∝ e^(−5 l_i), l_i being the part of what the best candidate explains of q, beyond a constant, that
-candidate i does not. ρ = 1 + 200/(100 + K), κ = 1 and the 5 were chosen by the coverage of nominal 95 %
+candidate i does not. ρ = 1 + 200/(100 + K), κ = 4/3, ½ and 5 were chosen by the coverage of nominal 95 %
 intervals on the tasks of ``benchmarks/truth.py``; they are no theorem. What held-out regions show of the
 misfit is too random to be put into intervals.
 """
@@ -58,7 +58,7 @@ _ROUNDS = 4
 _WORSE = 3.0  # times the least loss: candidates above it are left out, however little that tells
 _FLOOR = 0.1  # of the mean: v is not below it
 _NOTHING = 1e-140  # where nothing is random: the sum of many 1/v² is still a number
-CHOSEN, FEW, SPREAD = 200.0, 100.0, 1.0  # ρ = 1 + CHOSEN / (FEW + K), and κ
+CHOSEN, FEW, SPREAD, ELSEWHERE = 200.0, 100.0, 4 / 3, 0.5  # ρ = 1 + CHOSEN / (FEW + K), κ, and ½
 _NEAR = 0.2  # of what the best candidate explains: those that lose more count little in g_V
 FOREST = "forest"
 
@@ -211,7 +211,7 @@ def stack(
         misfit=Misfit(
             1.0 + CHOSEN / (FEW + len(data)),
             SPREAD,
-            float(a @ (np.square(J_i - J[:, None]) / v[:, None]).mean(axis=0)),
+            ELSEWHERE * float(a @ (np.square(J_i - J[:, None]) / v[:, None]).mean(axis=0)),
             _variance_level(V_i, q, v, b, score),
         ),
         mse=float(np.mean((completed - J) ** 2)),
@@ -280,9 +280,10 @@ def _variance_level(V_i: Floats, q: Floats, v: Floats, b: Floats, score: Floats)
     """g_V of candidates that say V_i (n, m) where squares q (n,) were seen, with v (n,), b and score (m,)."""
     apart = np.square((V_i - (V_i @ b)[:, None]) / v[:, None]).mean(axis=0)
     of_constant = np.square((q - np.average(q, weights=v**-2.0)) / v).mean()
-    lost = (score - score.min()) / max(of_constant - score.min(), _NOTHING)
-    near = np.exp(-lost / _NEAR)
-    return float(max(b @ apart, near @ apart / near.sum()))
+    more = score - score.min()
+    explained = max(of_constant - score.min(), 1e-9 * more.max(), _NOTHING)
+    near = np.exp(-more / explained / _NEAR)
+    return ELSEWHERE * float(max(b @ apart, near @ apart / near.sum()))
 
 
 def _stacked(X: Floats, y: Floats, weight: Floats) -> Floats:
