@@ -132,7 +132,7 @@ def test_texts_and_plain_values():
 def test_what_cannot_be_compared_is_refused_by_name():
     data = normal(0.0, 1.0, 100, 7)
     dist, lstd = fitted(data), pr.LSTD(pr.Tabular(1)).fit(data)
-    with pytest.raises(NoDistributionError, match="needs the distribution of the return"):
+    with pytest.raises(NoDistributionError, match="needs the distribution of the return, got RiskFunction"):
         pr.compare({"a": lstd, "b": dist}, [0], criteria.CVaR(0.05))
     with pytest.raises(NoDistributionError, match="PolicySummary"):
         criteria.Quantile(0.05).assess(lstd.summary([0]))

@@ -213,9 +213,9 @@ def _compare_tails(
     check_named(policies, "policies", "DistributionFunction", "ReturnDistribution(...).fit(data)")
     recorded = starts is None and all(isinstance(each, RecordedReturns) for each in policies.values())
     for policy in policies.values():
+        tail_of(policy, criterion)
         if not recorded and not hasattr(policy, "over"):
             tail_of(None, criterion)
-        tail_of(policy, criterion)
     _check_discounts({name: dist.discount for name, dist in policies.items()})
     if at is not None or (starts is None and not recorded):
         got, way = ("no starts", "pass states") if at is None else ("at=", "leave it out")
