@@ -197,6 +197,12 @@ def test_estimators_keep_the_names_of_their_data(tmp_path):
     found = pr.compare(dict(zip("ab", pair, strict=True)), at=pd.DataFrame({"place": ["a", "b"]}))
     lead = fits[0].sharpe([0, 1]) - fits[0].sharpe([1, 0])  # each by its own names
     np.testing.assert_allclose(found.at.difference, lead)
+    for states in ({"starts": [0, 1]}, {"at": [0, 1]}):
+        with pytest.raises(MismatchError, match=r"got place \(a, b\) in a and place \(b, a\) in b; pass the"):
+            pr.compare(dict(zip("ab", pair, strict=True)), **states)
+    tails = {str(names): replace(fits[5], coordinates=Coordinates(names)) for names in (("x",), ("place",))}
+    with pytest.raises(MismatchError, match=r"got x in .* and place in"):
+        pr.compare(tails, [0], pr.criteria.CVaR(0.1))
     other = pr.Trajectories(*parts, coordinates=["spot"])
     assert pr.Trajectories.concatenate([data, plain, data[3]]).coordinates.names == ("place",)
     with pytest.raises(MismatchError, match=r"agree on the names of the state's coordinates.*place and spot"):

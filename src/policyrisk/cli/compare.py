@@ -174,12 +174,11 @@ def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -
     import numpy as np
 
     from policyrisk.errors import MismatchError
+    from policyrisk.selection.comparison import same_names
 
     first = evaluations[0]
     for evaluation, folder in zip(evaluations, folders, strict=True):
-        pairs = enumerate(zip(first.names, evaluation.names, strict=False))
-        unlike = any(a != b and not {a, b} & {"state", f"state_{d}"} for d, (a, b) in pairs)  # names of none
-        if unlike or len(evaluation.names) != len(first.names):
+        if not same_names(first.names, evaluation.names):
             raise MismatchError(
                 "evaluations must have the same coordinates to be compared, got "
                 f"{', '.join(first.names)} in {folders[0]} and {', '.join(evaluation.names)} in {folder}; "

@@ -196,6 +196,7 @@ _PHRASES = tuple(
         (r",? or give them in codes=", ""),
         (r""",? or pass on_error=["']skip["'] to go on without""", ""),
         (r" pass tail=, or", " or"),
+        (r"; pass the states as a data frame, or none, or evaluate", "; evaluate"),
         (r"; fit with bootstrap=\S+ or more, or pass a lower level", "; choose a lower one"),
         (r" pass error_bars=False to say that this is meant, or", ""),
         (r""",? raise tol, or try solver=["']projection["']""", ""),
