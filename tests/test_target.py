@@ -225,12 +225,12 @@ def by_ward(states):
 
 
 def test_a_function_of_other_states_is_asked_for_again(tmp_path, data, capsys):
-    """Features are chosen by the recorded policy's episodes; the file holds the advice, and no code."""
+    """Features are chosen by single steps; the file holds the advice, and no code."""
     pairs = clutter(data)
     said = []
     result = pr.evaluate(pairs, target=by_ward, names=["ward", "noise"], seed=1, say=said.append)
-    assert "by what it tells about the recorded policy, since none is of the target" in said[0]
-    ranking = result.notes["choice"]["cross_validation"]["ranking"]
+    assert "by single steps, since no episode is of the target" in said[0]
+    ranking = result.notes["choice"]["one_step"]["ranking"]
     assert result.notes["features"] == f"{ranking[0]['name']}, a block for each of 3 actions"
     result.save(tmp_path / "pairs")
     result.report(tmp_path / "report.html")

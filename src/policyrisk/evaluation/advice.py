@@ -60,6 +60,8 @@ def trust(evaluation: Evaluation) -> str:
         return f"{fine}; nothing stands against these numbers"
     titles = "; ".join(each.title[0].lower() + each.title[1:] for each in against)
     care = f"with {'great ' if against[0].severity == 'serious' else ''}care: {titles}"
+    if any(each.severity == "serious" and each.title in target_findings.NOT_TOLD for each in against):
+        care = f"none, this log cannot tell: {titles}"
     completed = evaluation.summary.completed
     if completed is None or evaluation.target is not None or evaluation.survey.cut_off:
         return care

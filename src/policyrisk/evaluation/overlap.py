@@ -82,6 +82,8 @@ class Overlap:
     episode_weights: tuple[float, float] = (0.0, 0.0)
     least: float = math.inf  # return to go
     most: float = -math.inf
+    least_reward: float = math.inf
+    most_reward: float = -math.inf
 
     @classmethod
     def over(cls, source: Source, target: Target, discount: float) -> Overlap:
@@ -93,7 +95,15 @@ class Overlap:
         assert data.actions is not None
         pi, to_go = target.chance(data.states[data.visited_rows], data.actions), data.returns_to_go(discount)
         least, most = float(to_go.min()), float(to_go.max())
-        found = cls(data.transitions, len(data), float(pi.sum()), least=least, most=most)
+        found = cls(
+            data.transitions,
+            len(data),
+            float(pi.sum()),
+            least=least,
+            most=most,
+            least_reward=float(data.rewards.min()),
+            most_reward=float(data.rewards.max()),
+        )
         if data.propensities is None:
             return found
         rho = pi / data.propensities
@@ -114,8 +124,8 @@ class Overlap:
         return Overlap(
             **{name: both(name) for name in ("steps", "episodes", "agreed", "propensities")},
             **{name: both(name, lambda a, b: (a[0] + b[0], a[1] + b[1])) for name in pairs},
-            least=both("least", min),
-            most=both("most", max),
+            **{name: both(name, min) for name in ("least", "least_reward")},
+            **{name: both(name, max) for name in ("most", "most_reward")},
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,8 +136,7 @@ class Overlap:
             "propensities": known,
             "effective_steps": _effective(*self.step_weights) / self.steps if known else None,
             "effective_episodes": _effective(*self.episode_weights) if known else None,
-            "least": self.least,
-            "most": self.most,
+            **{name: getattr(self, name) for name in ("least", "most", "least_reward", "most_reward")},
         }
 
 

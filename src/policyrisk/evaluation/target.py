@@ -7,12 +7,10 @@ from states (n, dim) to (n, actions). Features of the state get a block for each
     a table          of one whole-numbered coordinate: where π is a table, where the coordinate is a label, or
                      with at least TABLE_VISITS transitions to a value
     otherwise        the candidates of :mod:`policyrisk.evaluation.feature_choice` with at most n/(20 m)
-                     features, m being the number of actions: the one that predicts held-out episodes best
-                     (:func:`policyrisk.cross_validate`), for the *recorded* policy
+                     features, m being the number of actions: the one with the smallest errors of one step
+                     for π on held-out episodes (:mod:`policyrisk.evaluation.target_choice`)
 
-No held-out episode tells what π would have earned, so that features cannot be scored for π itself without
-believing them first. For the policy that was recorded they can, at the same λ: features that express its mean
-and its variance well are likely to do so for π, action by action. That is a guess, which the notes name.
+No held-out episode tells what π would have earned. What an action leads to every step tells, whoever took it.
 
 A function of one whole-numbered coordinate that has a table is asked once for every state, and the answers
 are kept as a table: a saved evaluation then needs no code.
@@ -35,17 +33,17 @@ from policyrisk.evaluation.feature_choice import candidates
 from policyrisk.evaluation.labels import label_columns, label_spellings
 from policyrisk.evaluation.overlap import NotLogged, Overlap
 from policyrisk.evaluation.spelling import Spelling
+from policyrisk.evaluation.target_choice import FOLDS, TargetScores, score_for_target
 from policyrisk.features.target import Target
-from policyrisk.lstd import LSTD, LSTDQ
+from policyrisk.lstd import LSTDQ
 from policyrisk.passes.survey import Survey
 from policyrisk.readers import Stream
-from policyrisk.risk import FEW_EPISODES
-from policyrisk.selection.cross_validation import CrossValidation, cross_validate
+from policyrisk.risk import FEW_EPISODES, VarianceMethod
 from policyrisk.trajectories import Source, Trajectories
 
 TABLE_VISITS = 20  # transitions to a value of the state, on average, from which on there is a table of them
 SPARSE_TABLE = 4  # numbers to a value, up to which a table has a place for each number
-FOLDS = 5
+CHOSEN_ON = 20_000  # transitions at most
 DIGESTED = 1_000  # visited states by which a policy is known again
 
 
@@ -120,7 +118,7 @@ class TargetPlan:
     spelling: Spelling  # of the state's features
     discount: float
     near: NotLogged
-    scores: CrossValidation | None  # of the candidates, where features were chosen
+    scores: TargetScores | None  # of the candidates, where features were chosen
     episodes: int  # of the data
 
     @classmethod
@@ -137,11 +135,12 @@ class TargetPlan:
         *,
         labels: Sequence[int],
         seed: int,
+        most_steps: float,
         **settings: Any,
     ) -> TargetPlan:
         """The plan for a target and a caller's spelling, on a sample of the episodes that ``survey`` is of.
 
-        ``settings`` are those of LSTD.
+        ``settings`` are those of LSTDQ, and no episode of the target has more than ``most_steps``.
         """
         scores = None
         name, fingerprint = policy.name, (policy.name, _digest(policy, survey))
@@ -149,7 +148,7 @@ class TargetPlan:
         if spelling is None:
             box = names, low, high
             spelling, scores = choose_for_target(
-                sample, survey, *box, policy.actions, labels=labels, seed=seed, **settings
+                sample, survey, *box, policy, labels=labels, seed=seed, most_steps=most_steps, **settings
             )
         if spelling.kind in ("tabular", "labels"):
             policy = tabulated(policy, survey)
@@ -166,8 +165,8 @@ class TargetPlan:
             return self.features
         share = "all" if self.scores.episodes == self.episodes else f"{self.scores.episodes} of the"
         return (
-            f"{self.scores}\nchosen on {share} {plural(self.episodes, 'episode')} by what it tells about the "
-            f"recorded policy, since none is of the target: {self.features}"
+            f"{self.scores}\nchosen on {share} {plural(self.episodes, 'episode')} by single steps, since no "
+            f"episode is of the target: {self.features}"
         )
 
     def overlap(self, source: Source, part: int = 0) -> Overlap:
@@ -179,7 +178,7 @@ class TargetPlan:
         """What features were chosen from in plain values, None where they were not."""
         if self.scores is None:
             return None
-        return {"features": str(self.spelling), "cross_validation": self.scores.to_dict()}
+        return {"features": str(self.spelling), "one_step": self.scores.to_dict()}
 
     def to_dict(self) -> dict[str, Any]:
         """What notes say of the target, in plain values."""
@@ -193,16 +192,22 @@ def choose_for_target(
     names: Sequence[str],
     low: Floats,
     high: Floats,
-    actions: int,
+    target: Target,
     *,
     labels: Sequence[int],
     seed: int,
+    most_steps: float,
     ridge: float,
+    variance: VarianceMethod,
     **settings: Any,
-) -> tuple[Spelling, CrossValidation]:
-    """The features of the state that tell the most about the recorded policy, by the module's rule."""
+) -> tuple[Spelling, TargetScores]:
+    """The features of the state with the smallest errors of one step, by the module's rule.
+
+    They are judged by the mean alone, so that the ``variance`` that will be fitted does not matter.
+    """
     found = tuple(labels) or label_columns(data, survey, settings["discount"], seed)
-    spellings = label_spellings(survey, names, found)
+    data = data[: max(int(np.searchsorted(data.offsets, CHOSEN_ON, side="right")) - 1, FOLDS)]
+    spellings, actions = label_spellings(survey, names, found), target.actions
     if not labels:
         spellings = candidates(survey, data.transitions // actions, names) + spellings
     if not spellings or len(data) < FOLDS:
@@ -212,10 +217,16 @@ def choose_for_target(
             "the features, as in poly:1"
         )
     estimators = {
-        str(s): LSTD(s.build(names, survey, low, high), **settings, ridge=max(ridge, s.ridge(len(data))))
+        str(s): LSTDQ(
+            s.build(names, survey, low, high),
+            target,
+            variance="second-moment",
+            ridge=max(ridge, s.ridge(len(data))),
+            **settings,
+        )
         for s in spellings
     }
-    scores = cross_validate(estimators, data, FOLDS, seed)
+    scores = score_for_target(estimators, data, seed, found, most_steps)
     return next(s for s in spellings if str(s) == scores.best), scores
 
 

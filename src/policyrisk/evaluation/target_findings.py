@@ -4,20 +4,25 @@
     not covered          actions that the target takes and nobody logged: how often, which, and where
     logged elsewhere     actions whose estimates smooth features take from other states
     doubly robust        what the episodes themselves say, weighted by propensities, is something else
+    not possible         a mean that the recorded rewards cannot sum up to
+    not settled          features that fit single steps badly, or others that fit them nearly as well and say
+                         something else
 
 An evaluation of the recorded policy has none of these.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from policyrisk._core.text import number, percent, plural
 from policyrisk.errors import UncoveredError
-from policyrisk.evaluation.finding import Advice, severity_of
+from policyrisk.evaluation.finding import SEVERITIES, Advice, Severity, severity_of
 from policyrisk.evaluation.overlap import NEAREST, NotLogged, looked_at
+from policyrisk.evaluation.target_choice import is_possible, possible_means
 from policyrisk.risk.action_estimates import Choice
 
 if TYPE_CHECKING:
@@ -25,6 +30,16 @@ if TYPE_CHECKING:
 
 _UNCOVERED = (0.0, 0.05, 0.25)  # how likely the target leaves what was logged: note, warning, serious
 _ELSEWHERE = (0.01, 0.05, 0.25)  # of its probability at visited states, not logged near them
+_UNSETTLED = (math.inf, 0.25, 0.5)  # how far other features' means are from this one, of it or of the std
+_SLIGHTLY = 0.01  # of the possible means: what an interval may lie beyond them
+_MISFIT = (math.inf, 0.5, 1.0)  # errors of one step, in rewards
+NOT_TOLD = "The mean is none that such rewards sum up to", "The log does not settle what the target earns"
+
+_REMEDY = (
+    "Do not use the number. Record episodes of a policy that is nearer to the target, or more of them; look "
+    "less far ahead, with --discount (discount=) below 1 or a time limit; or name features of your own with "
+    "--features (features=)."
+)
 
 
 def refuse_uncovered(evaluation: Evaluation) -> None:
@@ -158,4 +173,59 @@ def _disagreement(evaluation: Evaluation) -> Iterator[Advice]:
     )
 
 
-CHECKS = _uncovered, _disagreement, _elsewhere, _another_policy
+def _impossible(evaluation: Evaluation) -> Iterator[Advice]:
+    notes, gamma = evaluation.notes.get("target") or {}, evaluation.risk.provenance.discount
+    if notes.get("least_reward") is None:
+        return
+    rewards = notes["least_reward"], notes["most_reward"]
+    bounds = gamma, evaluation.notes.get("time_limit", math.inf)
+    estimate = evaluation.summary.mean
+    mean, (low, high) = estimate.value, possible_means(rewards, *bounds)
+    severity: Severity | None = None
+    if not is_possible(mean, rewards, *bounds):
+        severity = "serious"
+    elif not (low <= mean <= high):
+        end = estimate.high if mean < low else estimate.low
+        severity = None if is_possible(end, rewards, *bounds, _SLIGHTLY) else "warning"
+    if severity is None:
+        return
+    yield Advice(
+        severity,
+        NOT_TOLD[0],
+        f"It is {number(mean, 4)}. All recorded rewards are {_between(*rewards)}, so that no policy has a "
+        f"mean {'below' if mean < low else 'above'} {number(low if mean < low else high, 4)} with them.",
+        _REMEDY,
+    )
+
+
+def _between(low: float, high: float) -> str:
+    ends = [number(each, 4) for each in (low, high)]
+    return ends[0] if ends[0] == ends[1] else f"between {' and '.join(ends)}"
+
+
+def _unsettled(evaluation: Evaluation) -> Iterator[Advice]:
+    found = (evaluation.notes.get("choice") or {}).get("one_step")
+    if found is None:
+        return
+    summary = evaluation.summary
+    low, high = found["rivals"]
+    far = max(summary.mean_value - low, high - summary.mean_value)
+    beyond = not (summary.mean.low <= low and high <= summary.mean.high)
+    scale = max(abs(summary.mean_value), math.sqrt(max(summary.variance_value, 0.0)), 1e-300)
+    share = found["misfit"] / found["reward"] if found["reward"] > 0 else 0.0
+    severities = severity_of(far / scale if beyond else 0.0, _UNSETTLED), severity_of(share, _MISFIT)
+    severity = next((each for each in SEVERITIES if each in severities), None)
+    if severity is None:
+        return
+    yield Advice(
+        severity,
+        NOT_TOLD[1],
+        f"In a single step of the target these features err by {number(found['misfit'], 2)} (root mean "
+        f"square, beside rewards of {number(found['reward'], 2)}), which adds up along its way. With "
+        f"features that are nearly as good the mean is {_between(low, high)}, and no episode is of the "
+        "target to tell which is right. The intervals are of randomness alone.",
+        _REMEDY,
+    )
+
+
+CHECKS = _impossible, _unsettled, _uncovered, _disagreement, _elsewhere, _another_policy

@@ -8,6 +8,7 @@ checkpoint every few seconds, or all by the workers of a cluster.
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -242,6 +243,7 @@ def evaluate(
                     variance=variance,
                     labels=tuple(stated),
                     seed=number,
+                    most_steps=survey.longest if time_limit == "end" else time_limit or math.inf,
                 )
             spelling, settings["target"] = plan.spelling, list(plan.fingerprint)
             if say is not None and plan.scores is not None:

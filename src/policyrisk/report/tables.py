@@ -131,7 +131,7 @@ def _regions(evaluation: Evaluation, chosen: Sequence[int]) -> str:
 def candidates(evaluation: Evaluation) -> str:
     """What the answer is mixed of, and what else was tried; nothing where features were given."""
     choice = evaluation.notes.get("choice") or {}
-    if scores := choice.get("cross_validation"):
+    if scores := choice.get("one_step"):
         return _scored(scores)
     stack = choice.get("stack")
     if not stack:
@@ -158,15 +158,26 @@ def candidates(evaluation: Evaluation) -> str:
 def _scored(scores: dict[str, Any]) -> str:
     """What a target's features were chosen from."""
     rows = [
-        [escape(one["name"]), digits(one["floored"]["value"]), digits(one["score"]["mse"]["value"])]
+        [
+            escape(one["name"]),
+            *(digits(one[of]) for of in ("score", "misfit", "unsteady", "mean")),
+            "" if one["possible"] else "not possible",
+        ]
         for one in scores["ranking"]
-        if one["score"] is not None
+        if not one["reason"]
     ]
     text = (
-        "Features of the state were chosen by what they tell about the recorded policy on episodes that they "
-        "did not see, since none is of the target; the first one has a block for each action."
+        "Features of the state were chosen by the errors that they leave in single steps of the target, on "
+        "episodes that they did not see, since none is of the target; the first one has a block for each "
+        "action."
     )
-    head = ["features", "score of mean and variance", "squared error of the mean"]
+    head = [
+        "features",
+        "squared error of one step",
+        "from the choice of episodes",
+        "mean over the starts",
+        "",
+    ]
     return f'<p class="caption">{text}</p>' + plain_table(head, rows)
 
 
