@@ -7,6 +7,7 @@ import pytest
 from test_lstdq import ACTIONS, N, log, policies, process
 
 import policyrisk as pr
+from policyrisk.evaluation import target_choice
 from policyrisk.evaluation.advice import trust
 from policyrisk.evaluation.target_choice import (
     FOLDS,
@@ -97,7 +98,7 @@ def test_products_of_steps_that_are_alike_hold_no_randomness():
     assert found.score == pytest.approx(data.lengths.mean() ** 2 * found.misfit + found.unsteady)
 
 
-def test_order_and_rivals():
+def test_order_and_rivals(monkeypatch):
     """Impossible means come after possible ones, failures last; rivals are possible and nearly as good."""
     (P, R), (mu, pi) = process(), policies(1)
     data = log(P, R, mu, 200, seed=4)
@@ -109,6 +110,13 @@ def test_order_and_rivals():
     assert [each.name for each in found.ranking] == ["table", "line", "broken"]
     assert found.ranking[2].reason
     assert "broken" in str(found)
+    best = found.ranking[0].mean
+    monkeypatch.setattr(target_choice, "is_possible", lambda mean, *_: mean != best)
+    assert [each.name for each in score_for_target(given, data, seed=0).ranking] == [
+        "line",
+        "table",
+        "broken",
+    ]
     order = [
         TargetCandidate("a", score=1.0, mean=2.0, possible=True),
         TargetCandidate("b", score=0.9 * RIVAL, mean=5.0, possible=True),
@@ -171,7 +179,8 @@ def balances(x):
 def test_what_a_log_cannot_tell_is_said(poles):
     """Random episodes of 20 steps say nothing of one that goes on for 500; ten steps ahead they do."""
     far = pr.evaluate(poles, target=balances, seed=0)
-    assert trust(far).startswith("none, this log cannot tell: ")
+    assert trust(far).startswith("none, this log cannot tell: the log does not settle what the target earns")
+    assert not any(one.title == NOT_TOLD[0] for one in far.advice)
     assert far.summary.mean_value >= 1
     ahead = pr.evaluate(poles, 0.9, target=balances, seed=0)
     assert abs(ahead.summary.mean_value - 10.0) < 1.0

@@ -41,7 +41,7 @@ def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
     with warnings.catch_warnings():
         # What they would say is said here, with the remedy.
         warnings.simplefilter("ignore", PolicyRiskWarning)
-        checks = *fit_findings.CHECKS, *data_findings.CHECKS, *target_findings.CHECKS, *tail_findings.CHECKS
+        checks = *target_findings.CHECKS, *fit_findings.CHECKS, *data_findings.CHECKS, *tail_findings.CHECKS
         found = [advice for check in checks for advice in check(evaluation)]
     if all(advice.severity == "note" for advice in found):
         found.append(_all_well(evaluation))
@@ -91,6 +91,7 @@ def _all_well(evaluation: Evaluation) -> Advice:
         del made["the agreement with the returns"]
         beside = target_findings.doubly_robust(evaluation) is not None
         made["the agreement with the doubly robust figures"] = beside
+        made["errors of single steps"] = "one_step" in (evaluation.notes.get("choice") or {})
     if "distribution" in evaluation.notes:
         made["the tails and thresholds of the distribution"] = evaluation.distribution is not None
     *checked, last = (name for name, was in made.items() if was)

@@ -46,6 +46,7 @@ from policyrisk.lstd import LSTDQ
 from policyrisk.lstd.critics import CriticValues
 from policyrisk.passes.episode_folds import fold_of_episodes
 from policyrisk.risk import RiskFunction
+from policyrisk.selection.stacking import brief
 from policyrisk.trajectories import Trajectories
 
 FOLDS = 4
@@ -130,7 +131,7 @@ class TargetScores(Readable):
         for each in self.ranking:
             cells = [number(value, 4) for value in (each.score, each.misfit, each.unsteady, each.mean)]
             said = "failed" if each.reason else "" if each.possible else "not possible"
-            rows.append([each.name, *cells, said])
+            rows.append([brief(each.name), *cells, said])
         head = ["", "score", "misfit", "unsteady", "mean", ""]
         return [
             f"squared errors at the start by those of single steps, {plural(self.episodes, 'episode')}, "
