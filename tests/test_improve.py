@@ -249,7 +249,11 @@ def test_command_with_continuous_actions(tmp_path, capsys):
         (["NoSuch-v0", "--criterion", "sharpe"], 1, "gymnasium.make"),
         (["pinball", "--criterion", "sharpe", "--features", "poly:1"], 2, "brings its own"),
         (["CartPole-v1", "--criterion", "sharpe", "--features", "auto"], 2, "for --features: auto chooses"),
-        (["CartPole-v1", "--criterion", "sharpe", "--critic", "poly"], 2, "for --critic: features are misspelled"),
+        (
+            ["CartPole-v1", "--criterion", "sharpe", "--critic", "poly"],
+            2,
+            "for --critic: features are misspelled",
+        ),
         (["CartPole-v1", "--criterion", "sharpe", "--groups", "poly:1"], 1, "groups must be a TileCoding"),
         (["CartPole-v1", "--criterion", "sharpe", "--device", "cuda"], 1, 'device must be "cpu" for a Gym'),
         (["pinball", "--criterion", "sharpe", "--reward-so-far"], 1, "must be False for pinball"),

@@ -313,7 +313,10 @@ def test_thresholds_are_chosen_from_the_returns():
     low = ReturnSurvey.over(cut, 0, 1.0).choose(200)[0]
     assert -250 < low < -90
     # Many rows in each of few states: what follows a cut is that of any of them. 0.1 + 0.2 − 0.3 is 0.
-    P, r = [[0.2, 0.5, 0.1], [0.3, 0.1, 0.4], [0.0, 0.2, 0.3]], [[0.1, -0.3, 0], [0, 0.2, 0.1], [0, -0.3, 0.1]]
+    P, r = (
+        [[0.2, 0.5, 0.1], [0.3, 0.1, 0.4], [0.0, 0.2, 0.3]],
+        [[0.1, -0.3, 0], [0, 0.2, 0.1], [0, -0.3, 0.1]],
+    )
     chain = pr.MarkovChain(P, r)
     cut = chain.sample([0.5, 0.3, 0.2], episodes=4000, seed=4, max_steps=2)
     theta = ReturnSurvey.over(cut, 0, 1.0).choose(200)

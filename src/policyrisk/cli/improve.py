@@ -117,7 +117,9 @@ def improve(
         def spelled(text: str, option: str) -> Any:
             try:
                 if text == "auto":
-                    raise InvalidInputError("auto chooses for recorded data alone; write for example fourier:1")
+                    raise InvalidInputError(
+                        "auto chooses for recorded data alone; write for example fourier:1"
+                    )
                 return Spelling.parse(text).build(given.names, survey, given.low, given.high)
             except InvalidInputError as error:
                 raise typer.BadParameter(str(error), param_hint=option) from error
