@@ -311,6 +311,18 @@ def test_sparse_systems_and_dense_ones_agree():
     assert d.lower.mean == pytest.approx(d.mean, abs=1e-8)
 
 
+def test_episodes_followed_step_by_step_have_the_transform_of_the_systems():
+    """A random graph, whose factors fill up: steps are less work. A row of states is not such a graph."""
+    rng, n = np.random.default_rng(1), 200
+    P = sp.csr_array((np.full(3 * n, 0.2), (np.repeat(np.arange(n), 3), rng.integers(n, size=3 * n))), (n, n))
+    transform = Transform(pr.MarkovChain(P, rng.standard_normal(n)), sp.eye_array(n, format="csr"))
+    assert transform._horizon > 0
+    found, systems = transform.multiples(0.3j, 20), np.concatenate(list(transform._systems(0.3j, 20)))
+    np.testing.assert_allclose(found, systems, rtol=0, atol=1e-11)
+    walk = pr.domains.walk(200)
+    assert Transform(walk, sp.eye_array(200, format="csr"))._horizon == 0
+
+
 def test_sums_of_many_small_rewards_are_normal_to_a_bracket():
     """400 coins of ±1/√400·e in a row: CVaR = −σ φ(z_q)/q but for O(1/√400)."""
     steps, sigma = 400, np.e

@@ -42,7 +42,7 @@ def test_values_by_hand():
 
 
 def test_few_returns_know_of_their_skewness():
-    """The worst tenth of 100 normal returns: 97% of the 95% intervals hold the truth; without skewness 92%."""
+    """The worst tenth of 100 normal returns: 97% of 95% intervals hold the truth; without skewness 92%."""
     rng, tail = np.random.default_rng(1), -stats.norm.pdf(stats.norm.ppf(0.1)) / 0.1
     found = [RecordedReturns(rng.standard_normal(100)).cvar(0.1) for _ in range(500)]
     assert sum(each.low <= tail <= each.high for each in found) >= 0.95 * 500

@@ -256,9 +256,7 @@ class DistributionFunction:
         behind = np.minimum(episodes, groups)
         scale = np.sqrt(groups / (groups - 1.0)) if groups > 1 else np.nan
         theta = self.grid.quantile(curves, q) if of in ("quantile", "cvar") else np.full(n, z)
-        if (
-            of == "quantile"
-        ):  # where it is the largest return, F is 1 for sure; it is not one threshold before
+        if of == "quantile":  # where F is 1, as at the largest return, it is that for sure; before it is not
             before = np.searchsorted(self.grid.theta, theta - self.grid.tol) - 1
             largest = (self.grid.cdf(curves, theta) >= 1.0) & (before >= 0)
             theta = np.where(largest, self.grid.theta[before], theta)

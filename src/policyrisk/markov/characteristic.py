@@ -26,6 +26,7 @@ well, but lie as many roundings apart as an episode has steps.)
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -47,6 +48,7 @@ _ROOM = 2**26  # entries of what is held at once
 _DENSE = 60  # states up to which the systems of many frequencies are solved together, dense
 _WIDENED = 1e-11  # by this the bounds of F are moved apart, for tails and roundings
 _EXPANSION = 1e-13  # how far the moments may miss E[e^{sB}]
+_STEPS = 100_000  # of an episode, at most, that are followed one by one
 _SEARCHED = 8  # exponents s, 2s, … tried at once for the tails
 
 Complexes: TypeAlias = npt.NDArray[np.complex128]
@@ -78,7 +80,32 @@ class Transform:
 
     def _everywhere(self, s: complex, count: int) -> Iterator[Complexes]:
         """The same from every state: blocks (m, n)."""
-        return self._systems(s, count) if self._chain.discount == 1.0 else self._products(s, count)
+        by_steps = self._chain.discount < 1.0 or (s.real == 0.0 and self._horizon > 0)
+        return self._products(s, count) if by_steps else self._systems(s, count)
+
+    @cached_property
+    def _dense(self) -> bool:
+        """Whether the systems are solved as dense ones."""
+        n = self._chain.n
+        return n <= _DENSE or self._rows.size > 0.2 * n * n
+
+    @cached_property
+    def _horizon(self) -> int:
+        """Steps after which all episodes with γ = 1 have ended, but for a probability of ``TAIL``.
+
+        0 where a factorisation is less work than so many products with P.
+        """
+        P, n = self._chain.P, self._chain.n
+        if self._dense:
+            return 0
+        lu = splu(sp.csc_array(sp.eye_array(n) - P))
+        work = np.diff(lu.L.indptr) @ np.bincount(lu.U.indices, minlength=n)
+        alive: Floats = np.ones(n)
+        for step in range(1, min(int(work) // self._rows.size, _STEPS)):
+            alive = np.asarray(P @ alive).ravel()
+            if alive.max() <= TAIL:
+                return step
+        return 0
 
     def _systems(self, s: complex, count: int) -> Iterator[Complexes]:
         """(I − P∘e^{sρ}) ψ = P_end∘e^{sρ}, a system for each s: blocks (m, n)."""
@@ -86,8 +113,7 @@ class Transform:
         going = self._columns < n
         rows, columns, ends = self._rows[going], self._columns[going], self._rows[~going]
         places = np.append(np.arange(n), rows), np.append(np.arange(n), columns)
-        dense = n <= _DENSE or rows.size > 0.2 * n * n
-        step = min(max(_ROOM // 64 // (n * n), 1), 1024) if dense else 1
+        step = min(max(_ROOM // 64 // (n * n), 1), 1024) if self._dense else 1
         for first in range(0, count, step):
             k = np.arange(first, min(first + step, count))
             K = np.zeros((k.size, self._rows.size), dtype=np.complex128)
@@ -98,7 +124,7 @@ class Transform:
             try:
                 if not np.isfinite(K).all():
                     yield np.full((k.size, n), np.nan + 0j)
-                elif dense:
+                elif self._dense:
                     A = np.tile(np.eye(n, dtype=np.complex128), (k.size, 1, 1))
                     A[:, rows, columns] -= K[:, going]
                     yield np.linalg.solve(A, b[:, :, None])[:, :, 0].astype(np.complex128, copy=False)
@@ -109,7 +135,10 @@ class Transform:
                 yield np.full((k.size, n), np.nan + 0j)
 
     def _products(self, s: complex, count: int) -> Iterator[Complexes]:
-        """From γ^T s, where E[e^{sB}] is e^{sJ} Σ_j s^j μ_j/j!, in T steps to s: blocks (m, n)."""
+        """From γ^T s, where E[e^{sB}] is e^{sJ} Σ_j s^j μ_j/j!, in T steps to s: blocks (m, n).
+
+        With γ = 1 from 1, whatever s is, which T steps later matters to those alone that have not ended.
+        """
         chain, branches = self._chain, self._chain.branches
         mu, J, gamma = chain.moments(4), chain.mean(), chain.discount
         small = (24.0 * _EXPANSION / max(float(mu[4].max()), np.finfo(float).tiny)) ** 0.25
@@ -117,8 +146,11 @@ class Transform:
         step = max(_ROOM // 8 // max(chain.n, rewards.size), 1)
         for first in range(0, count, step):
             k = np.arange(first, min(first + step, count))
-            T = int(np.ceil(np.log(max(abs(s) * float(k[-1]) / small, 1.0)) / -np.log(gamma)))
-            t = gamma**T * s * k
+            if gamma < 1.0:
+                T = int(np.ceil(np.log(max(abs(s) * float(k[-1]) / small, 1.0)) / -np.log(gamma)))
+                t = gamma**T * s * k
+            else:
+                T, t = self._horizon, np.zeros(k.size, dtype=np.complex128)
             series = sum(mu[j][:, None] * t**j / factor for j, factor in enumerate((1, 1, 2, 6)))
             psi = np.ascontiguousarray(series * np.exp(np.outer(J, t)))
             given = branches.indptr, branches.successor, self._probability, rewards, which
