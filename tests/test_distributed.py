@@ -508,6 +508,7 @@ def test_evaluate_on_a_cluster_at_an_address(machines, tmp_path, capsys):
         "--out",
         str(tmp_path / "out"),
         "--json",
+        "--quiet",
     ]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "policyrisk.cli", *line, "--ray-address", machines.address],

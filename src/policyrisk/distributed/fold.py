@@ -34,6 +34,7 @@ from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError, SkippedShardsWarning
 from policyrisk.lstd import LSTD, LSTDQ
 from policyrisk.passes.fold import Sum
+from policyrisk.readers.stream import Counts
 from policyrisk.risk import RiskFunction
 from policyrisk.trajectories import Source
 
@@ -118,10 +119,7 @@ class PartReport(NamedTuple):
 
     failed: dict[int, str]  # shards that could not be read, by their place, and why
     warned: list[tuple[type[Warning], str]]
-    given_up: int  # as the streams of its shards counted them
-    vanished: int
-    filled: int
-    dropped: int
+    counts: Counts  # of the streams of its shards
     coordinates: dict[int, Coordinates | None]  # of the states, by the shards' place
 
 
@@ -135,8 +133,7 @@ class ShardFold:
         self.parts = [dict(enumerate(self.shards[a:b], start=a)) for a, b in bounds]
         self.on_error = on_error
         self.failed: dict[int, str] = {}  # all that were skipped
-        # As policyrisk.readers.Counts has them, of the last pass.
-        self.given_up = self.vanished = self.filled = self.dropped = 0
+        self.counts = Counts()  # of streams, in the last pass
         self._coordinates: dict[int, Coordinates | None] = {}
         self._passes = 0
         self._told: set[tuple[type[Warning], str]] = set()
@@ -156,7 +153,7 @@ class ShardFold:
         # What a first pass could not read is left out by all; later it would be counted by some only.
         may_skip = self.on_error == "skip" and self._passes == 0
         self._passes += 1
-        self.given_up = self.vanished = self.filled = self.dropped = 0
+        self.counts = Counts()
         sent = session.put(work, "the features")
         parts = [
             {place: shard for place, shard in part.items() if place not in self.failed} for part in self.parts
@@ -179,10 +176,7 @@ class ShardFold:
 
     def _take(self, report: PartReport) -> None:
         self.failed |= report.failed
-        self.given_up += report.given_up
-        self.vanished += report.vanished
-        self.filled += report.filled
-        self.dropped += report.dropped
+        self.counts += report.counts
         self._coordinates |= report.coordinates
         for kind, text in report.warned:
             alike = sum(told is kind for told, _ in self._told)
@@ -227,16 +221,9 @@ def _take_part(work: Any, shards: dict[int, Shard], number: int, may_skip: bool)
                     raise
                 failed[error.place] = error.reason
             else:
-                counts = source.counts.values()
-                return found, PartReport(
-                    failed,
-                    [(each.category, str(each.message)) for each in caught],
-                    sum(each.given_up for each in counts),
-                    sum(each.vanished for each in counts),
-                    sum(each.filled for each in counts),
-                    sum(each.dropped for each in counts),
-                    source.coordinates,
-                )
+                warned = [(each.category, str(each.message)) for each in caught]
+                counts = sum(source.counts.values(), Counts())
+                return found, PartReport(failed, warned, counts, source.coordinates)
 
 
 def _tree(parts: Sequence[tuple[Any, ...]], done: Callable[[int, PartReport], None]) -> Any:

@@ -203,7 +203,8 @@ def evaluate(
                 f"with discount=1 some episode must terminate (Assumption 1: proper policy), got "
                 f"{survey.episodes} episodes, all cut off; {ALL_CUT_OFF}"
             )
-        losses = shards if shards is not None else data.counts if isinstance(data, Stream) else None
+        counted = data if shards is None else shards
+        losses = counted.counts if isinstance(counted, Stream | ShardFold) else None
         low, high, constant = data_box(survey)
         with naming_arguments():
             added = () if time_limit is None else (TIME_LEFT,)

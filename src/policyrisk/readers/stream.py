@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from policyrisk._core.arrays import Bools
 from policyrisk._core.frames import Coordinates
+from policyrisk._core.records import Additive
 from policyrisk._core.text import plural
 from policyrisk.errors import (
     EmptyDataError,
@@ -56,14 +57,14 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What one whole pass over a stream found."""
+class Counts(Additive):
+    """What one whole pass over a stream found; those of streams add."""
 
-    episodes: int  # those that were given out, cut off or not
-    transitions: int
-    cut_off: int  # episodes among them that did not terminate
-    given_up: int  # last transitions that were given up, their end state being unknown
-    vanished: int  # episodes that are not among those given out, having no transition left
+    episodes: int = 0  # those that were given out, cut off or not
+    transitions: int = 0
+    cut_off: int = 0  # episodes among them that did not terminate
+    given_up: int = 0  # last transitions that were given up, their end state being unknown
+    vanished: int = 0  # episodes that are not among those given out, having no transition left
     filled: int = 0  # missing values that the last known one stands for
     dropped: int = 0  # episodes that are not among those given out, for what they miss
 
