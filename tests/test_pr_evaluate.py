@@ -157,7 +157,7 @@ class Frame:
         (Frame(), {}, r"data must yield Trajectories, got str"),
         (3, {}, "source must be"),
         ("nowhere.parquet", {}, "nowhere.parquet"),
-        ("log.xlsx", {}, ".parquet, .csv or .npz"),
+        ("log.xlsx", {}, "log.xlsx, which does not exist"),
         (iter([]), {}, "re-iterable"),
         ([], {}, "at least one episode"),
         (None, {"state": ["x"]}, "state must be left out unless source is a path"),

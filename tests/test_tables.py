@@ -235,7 +235,9 @@ def test_the_door(tmp_path, data):
 def test_what_the_door_refuses(tmp_path, data):
     (tmp_path / "a.txt").write_text("?")
     write_npz(data, tmp_path / "a.npz")
-    for path in (tmp_path / "a.txt", tmp_path, "nothing", [tmp_path / "a.txt", tmp_path / "a.npz"]):
+    with pytest.raises(InvalidInputError, match="got nothing, which does not exist"):
+        pr.read("nothing")
+    for path in (tmp_path / "a.txt", tmp_path, [tmp_path / "a.txt", tmp_path / "a.npz"]):
         with pytest.raises(InvalidInputError, match=r"path must be a \.parquet, \.csv or \.npz file"):
             pr.read(path)
     pr.write_parquet(data, tmp_path / "a.parquet")
