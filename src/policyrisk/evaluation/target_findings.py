@@ -32,7 +32,7 @@ _UNCOVERED = (0.0, 0.05, 0.25)  # how likely the target leaves what was logged: 
 _ELSEWHERE = (0.01, 0.05, 0.25)  # of its probability at visited states, not logged near them
 _UNSETTLED = (math.inf, 0.25, 0.5)  # how far other features' means are from this one, of it or of the std
 _SLIGHTLY = 0.01  # of the possible means: what an interval may lie beyond them
-_MISFIT = (math.inf, 0.5, 1.0)  # errors of one step, in rewards
+_MISFIT = (math.inf, 0.25, 0.5)  # errors of one step, in rewards
 NOT_TOLD = "The mean is none that such rewards sum up to", "The log does not settle what the target earns"
 
 _REMEDY = (
@@ -217,13 +217,13 @@ def _unsettled(evaluation: Evaluation) -> Iterator[Advice]:
     severity = next((each for each in SEVERITIES if each in severities), None)
     if severity is None:
         return
+    other = f" With features that are nearly as good the mean is {_between(low, high)}." if low < high else ""
     yield Advice(
         severity,
         NOT_TOLD[1],
         f"In a single step of the target these features err by {number(found['misfit'], 2)} (root mean "
-        f"square, beside rewards of {number(found['reward'], 2)}), which adds up along its way. With "
-        f"features that are nearly as good the mean is {_between(low, high)}, and no episode is of the "
-        "target to tell which is right. The intervals are of randomness alone.",
+        f"square, beside rewards of {number(found['reward'], 2)}), which adds up along its way.{other} No "
+        "episode is of the target to tell what is right, and the intervals are of randomness alone.",
         _REMEDY,
     )
 
