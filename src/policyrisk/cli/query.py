@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,8 @@ _QUANTITIES: tuple[Quantity, ...] = ("mean", "variance", "std", "sharpe")
 def query(
     folder: Annotated[Path, typer.Argument(help="A folder that `policyrisk evaluate` wrote.")],
     at: Annotated[
-        list[str], typer.Option(help="A state, as in 0.2,0.9 or Oslo,0.9; may be given several times.")
+        list[str],
+        typer.Option(help="A state, as in 0.2,0.9 or Oslo,true,2026-03-31; may be given several times."),
     ],
     level: Annotated[
         float | None,
@@ -65,9 +67,26 @@ def _point(text: str, evaluation: Evaluation) -> list[float]:
     return [
         _code(part.strip(), coordinate, names)
         if (names := evaluation.label_names.get(coordinate))
-        else finite_number(part, "--at")
+        else _number(part.strip())
         for part, coordinate in zip(parts, coordinates, strict=True)
     ]
+
+
+def _number(text: str) -> float:
+    """A number, true or false, or a date in days since the beginning of 1970, as readers take them.
+
+    >>> _number("true"), _number("1970-01-02T12:00"), _number("1970-01-02T01:00+01:00"), _number("-2")
+    (1.0, 1.5, 1.0, -2.0)
+    """
+    if text.lower() in ("true", "false"):
+        return float(text.lower() == "true")
+    try:
+        date = datetime.fromisoformat(text) if "-" in text[1:] else None
+    except ValueError:  # such as 1e-3
+        date = None
+    if date is None:
+        return finite_number(text, "--at")
+    return (date.replace(tzinfo=date.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(days=1)
 
 
 def _code(name: str, coordinate: str, names: Sequence[str]) -> float:
