@@ -442,12 +442,12 @@ def distributions(given: Given) -> Any:
         found += [fitted.mean(x), fitted.variance(x), fitted.std(x), fitted.visited(x)]
         found += [fitted.probability(x, below=0.0), fitted.interval(x, of="quantile", q=0.5)]
         found += [*fitted.curves(x), fitted.score(data(given)).crps]
-        pr.plotting.plot_fan(fitted, x[:2])
-        pr.plotting.plot_pit(fitted.score(data(given)))
-        for criterion in (pr.criteria.Quantile(0.5), pr.criteria.CVaR(0.5)):
-            found.append(str(pr.compare({"a": fitted, "b": fitted}, x, criterion)))
         found.append(fitted.over(x).estimate("quantile").value)
         found += [fitted.summary(x).mean.value, settings.fit_by(here(data(given))).mean(x)]
+    pr.plotting.plot_fan(fitted, x[:2])
+    pr.plotting.plot_pit(fitted.score(data(given)))
+    for criterion in (pr.criteria.Quantile(0.5), pr.criteria.CVaR(0.5)):
+        found.append(str(pr.compare({"a": fitted, "b": fitted}, x, criterion)))
     return found
 
 

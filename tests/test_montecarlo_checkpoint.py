@@ -131,7 +131,7 @@ monte_carlo(**call, max_steps={steps}, checkpoint={path!r}, resume=True).save({r
 """
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(kills: int, tmp_path: Path) -> None:
     path, out = tmp_path / "mc.npz", tmp_path / "result.npz"
     text = CHILD.format(tests=str(Path(__file__).parent), steps=BLOCKS_OF_16, path=str(path), result=str(out))

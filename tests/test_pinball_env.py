@@ -20,6 +20,7 @@ from policyrisk.simulation.registration import register
 
 register()
 ID = "policyrisk/Pinball-v0"
+MAKE = f"gymnasium.make('{ID}')"
 
 
 @pytest.mark.parametrize("maze", MAZES)
@@ -220,15 +221,19 @@ def run_python(code: str) -> str:
     return done.stdout.strip()
 
 
+def also(code: str) -> Any:
+    return pytest.param(code, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "code",
     [
-        f"import gymnasium, policyrisk; gymnasium.make('{ID}')",
-        f"import policyrisk as pr; import gymnasium; pr.LSTD; gymnasium.make('{ID}')",
-        f"import policyrisk as pr; pr.domains; import gymnasium; pr.domains.Pinball; gymnasium.make('{ID}')",
+        also(f"import gymnasium, policyrisk; {MAKE}"),
+        f"import policyrisk as pr; import gymnasium; pr.LSTD; {MAKE}",
+        also(f"import policyrisk as pr; pr.domains; import gymnasium; pr.domains.Pinball; {MAKE}"),
         f"import policyrisk as pr; pr.rollout('{ID}', lambda x: [0], 1, max_steps=1)",
         f"import gymnasium; gymnasium.make('policyrisk:{ID}')",
-        f"import policyrisk, gymnasium; gymnasium.make('policyrisk.domains.pinball.env:{ID}')",
+        also(f"import policyrisk, gymnasium; gymnasium.make('policyrisk.domains.pinball.env:{ID}')"),
         f"import gymnasium; gymnasium.make_vec('policyrisk.domains.pinball.env:{ID}', 2)",
     ],
 )

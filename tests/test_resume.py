@@ -73,7 +73,7 @@ def hidden(folder):
     return [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path, log, kills, run_here):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert run_here(log, whole, "--seed", "1") == 0
