@@ -40,6 +40,7 @@ def test_means_that_rewards_allow():
     assert not is_possible(11.4, (1.0, 1.0), 0.9)
     assert not is_possible(11.3, (1.0, 1.0), 0.9, beyond=0.1)
     assert not is_possible(-1.0, (0.0, 0.0), 1.0)
+    assert is_possible(1.0 + 1e-9, (1.0, 1.0), 1.0, 1)
 
 
 def test_steps_that_are_alike():

@@ -43,7 +43,7 @@ from policyrisk.trajectories import Source, Trajectories
 
 TABLE_VISITS = 20  # transitions to a value of the state, on average, from which on there is a table of them
 SPARSE_TABLE = 4  # numbers to a value, up to which a table has a place for each number
-CHOSEN_ON = 20_000  # transitions at most
+CHOSEN_ON = 20_000  # transitions, about: every so many episodes of the sample
 DIGESTED = 1_000  # visited states by which a policy is known again
 
 
@@ -206,7 +206,7 @@ def choose_for_target(
     They are judged by the mean alone, so that the ``variance`` that will be fitted does not matter.
     """
     found = tuple(labels) or label_columns(data, survey, settings["discount"], seed)
-    data = data[: max(int(np.searchsorted(data.offsets, CHOSEN_ON, side="right")) - 1, FOLDS)]
+    data = data[:: max(min(-(-data.transitions // CHOSEN_ON), len(data) // FOLDS), 1)]
     spellings, actions = label_spellings(survey, names, found), target.actions
     if not labels:
         spellings = candidates(survey, data.transitions // actions, names) + spellings

@@ -52,7 +52,7 @@ from policyrisk.trajectories import Trajectories
 FOLDS = 4
 NEIGHBOURS = 8
 _TIES = 1e-9  # of a coordinate's span
-BEYOND = 0.15  # of the possible means, or of a reward where there is no end to them
+BEYOND = 0.15  # of the possible means, or of a reward where that is more or there is no end to them
 RIVAL = 2.0  # times the best score: nearly as good
 
 
@@ -83,7 +83,7 @@ def is_possible(
     """Whether a mean is among the possible ones, or ``beyond`` them by as little as an estimate may be."""
     low, high = possible_means(rewards, discount, most_steps)
     span = high - low
-    margin = beyond * (span if math.isfinite(span) else max(map(abs, rewards)))
+    margin = beyond * max(span if math.isfinite(span) else 0.0, *map(abs, rewards))
     return low - margin <= mean <= high + margin
 
 
