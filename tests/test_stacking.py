@@ -15,6 +15,7 @@ from policyrisk.selection.stacking import (
     FOREST,
     LEAST,
     MEMBERS,
+    _counting,
     _filled,
     _shares,
     _simplex,
@@ -190,7 +191,10 @@ def test_both_shares_by_another_solver():
     assert found.constant_mse == pytest.approx(B.var())
     assert found.calibration == pytest.approx((q / v).mean(), rel=1e-4)
     assert found.explained == pytest.approx(1 - q.mean() / B.var(), rel=1e-6)
-    assert found.misfit.randomness == pytest.approx(1 + 200 / (100 + len(DATA)))
+    Q = [np.sum(q[episode == k] / v[episode == k]) for k in range(len(DATA))]
+    n = 3 * np.sum(Q) ** 2 / np.dot(Q, Q)
+    assert 20 < n < len(DATA)
+    assert found.misfit.randomness == pytest.approx(1 + 100 / (30 + n), rel=1e-3)
     g_J = 0.5 * sum(a[i] * np.mean((J_i[:, i] - J_i @ a) ** 2 / v) for i in range(3))
     assert found.misfit.mean_level == pytest.approx(g_J, rel=1e-3)
     assert found.misfit.variance_level == pytest.approx(level(V_i, q, v, b), rel=1e-3)
@@ -219,6 +223,17 @@ def test_one_that_is_alone_is_doubted_by_what_others_nearly_as_good_say():
         assert found == pytest.approx(level(V_i, q, V, np.array(b)), rel=1e-9)
         assert found > 0.01 or candidates[1] is not rough
     assert _variance_level(V[:, None], q, V, np.ones(1), np.ones(1)) == 0.0
+
+
+def test_episodes_count_less_where_a_few_make_most_of_the_variance():
+    rng = np.random.default_rng(0)
+    normal, heavy = rng.chisquare(1, 100_000), rng.standard_exponential(1000) ** 6
+    assert _counting(normal, np.arange(100_000)) == pytest.approx(100_000, rel=0.03)
+    assert _counting(heavy, np.arange(1000)) < 50
+    pairs = np.repeat(np.arange(1000), 2)
+    assert _counting(np.repeat(heavy, 2), pairs) == pytest.approx(_counting(heavy, np.arange(1000)))
+    for squares, n in [(np.ones(7), 7), (np.zeros(7), 7), (np.array([1e300, 0, 0, 0]), 3)]:
+        assert _counting(squares, np.arange(len(squares))) == n
 
 
 def test_the_true_one_has_nearly_all():

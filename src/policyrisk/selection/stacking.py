@@ -20,16 +20,20 @@ candidates are averaged. The largest few shares are kept.
 *Cut-off episodes* are completed by one of the candidates (:mod:`policyrisk.selection.out_of_fold`).
 
 *Misfit* (:mod:`policyrisk.risk.mixture`). Features and shares are chosen from the episodes that are fitted,
-and returns are skewed: the fewer episodes, the more the standard errors of randomness leave out. Candidates
-that are alike in what they miss tell little about it, and where one of them is alone nothing. So levels of
-the spread are taken over all steps,
+and returns are skewed: the fewer episodes, the more the standard errors of randomness leave out, and the
+fewer count that a few of them make most of the variance. With Q_k the sum of q_t/v_t over episode k,
+
+    ρ = 1 + 100/(30 + n)          n = 3 (Σ_k Q_k)²/Σ_k Q_k², K at most
+
+(3: squares of normal deviations count in full). Candidates that are alike in what they miss tell little about
+it, and one that is alone nothing. So levels of the spread are taken over all steps,
 
     g_J = ½ Σ_i a_i mean (J_i − J)²/v          g_V = ½ max over c = b, ω of Σ_i c_i mean (V_i − V)²/v²
 
 ω_i ∝ e^(−5 l_i), l_i being the part of what the best candidate explains of q, beyond a constant, that
-candidate i does not. ρ = 1 + 200/(100 + K), κ = 4/3, ½ and 5 were chosen by the coverage of nominal 95 %
-intervals on the tasks of ``benchmarks/truth.py``; they are no theorem. What held-out regions show of the
-misfit is too random to be put into intervals.
+candidate i does not. The constants, κ = 4/3 among them, were chosen by the coverage of nominal 95 % intervals
+on the tasks of ``benchmarks/truth.py``; they are no theorem. What held-out regions show of the misfit is too
+random to be put into intervals.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ _ROUNDS = 4
 _WORSE = 3.0  # times the least loss: candidates above it are left out, however little that tells
 _FLOOR = 0.1  # of the mean: v is not below it
 _NOTHING = 1e-140  # where nothing is random: the sum of many 1/v² is still a number
-CHOSEN, FEW, SPREAD, ELSEWHERE = 200.0, 100.0, 4 / 3, 0.5  # ρ = 1 + CHOSEN / (FEW + K), κ, and ½
+CHOSEN, FEW, SPREAD, ELSEWHERE = 100.0, 30.0, 4 / 3, 0.5  # ρ = 1 + CHOSEN / (FEW + n), κ, and ½
 _NEAR = 0.2  # of what the best candidate explains: those that lose more count little in g_V
 FOREST = "forest"
 
@@ -209,7 +213,7 @@ def stack(
     return Stack(
         candidates=tuple(lines),
         misfit=Misfit(
-            1.0 + CHOSEN / (FEW + len(data)),
+            1.0 + CHOSEN / (FEW + _counting(q / v, steps.episode)),
             SPREAD,
             ELSEWHERE * float(a @ (np.square(J_i - J[:, None]) / v[:, None]).mean(axis=0)),
             _variance_level(V_i, q, v, b, score),
@@ -274,6 +278,15 @@ def _shares(X: Floats, y: Floats, weight: Floats, episode: Ints) -> Floats:
     shares[shares < LEAST * shares.sum()] = 0.0
     kept: Floats = shares / shares.sum()
     return kept
+
+
+def _counting(squares: Floats, episode: Ints) -> float:
+    """n of episodes whose steps have such squares (steps,)."""
+    of_episode = np.bincount(episode, squares)
+    if not of_episode.any():
+        return float(len(of_episode))
+    parts = of_episode / of_episode.max()
+    return min(float(len(parts)), 3.0 * float(parts.sum() ** 2 / (parts @ parts)))
 
 
 def _variance_level(V_i: Floats, q: Floats, v: Floats, b: Floats, score: Floats) -> float:
