@@ -1,5 +1,7 @@
 """Policies improved from episodes: the sampled gradient is unbiased, and what it leads to is better."""
 
+import dataclasses
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -515,6 +517,9 @@ def test_same_seed_same_policy_and_resume(tmp_path, monkeypatch):
         search(6).fit(PORTFOLIO, seed=3, checkpoint=file)
     with pytest.raises(MismatchError, match="iterations changed"):
         search(7).fit(PORTFOLIO, checkpoint=file, resume=True)
+    other = dataclasses.replace(search(6), policy=pr.SoftmaxPolicy(PHI, 2, np.ones((PHI.size, 2))))
+    with pytest.raises(MismatchError, match="parameters changed"):
+        other.fit(PORTFOLIO, checkpoint=file, resume=True)
     resumed = search(6).fit(PORTFOLIO, checkpoint=file, resume=True)
     assert np.array_equal(resumed.policy.weights, whole.policy.weights)
     assert np.array_equal(resumed.history, whole.history)

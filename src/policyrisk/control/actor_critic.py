@@ -36,6 +36,7 @@ Steps are Adam's (Kingma and Ba 2015), the step size falling linearly to 0 over 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -203,6 +204,7 @@ class ActorCritic:
     def _problem(self, simulator: Any, max_steps: int) -> dict[str, Any]:
         return {
             "policy": repr(self.policy),
+            "parameters": hashlib.sha256(self.policy.parameters.tobytes()).hexdigest(),
             "criterion": repr(self.criterion),
             "critic": repr((self.critic.features, self.critic.second_features, self.critic.lam)),
             "discount": float(self.critic.discount),
