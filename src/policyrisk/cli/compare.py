@@ -174,7 +174,7 @@ def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -
     import numpy as np
 
     from policyrisk.errors import MismatchError
-    from policyrisk.selection.comparison import same_names
+    from policyrisk.selection.comparable import same_names
 
     first = evaluations[0]
     for evaluation, folder in zip(evaluations, folders, strict=True):

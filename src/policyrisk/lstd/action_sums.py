@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -130,7 +130,7 @@ class Ways(Additive):
 
     to_features: tuple[Any, ...]  # CSR (l, l) for each map: how often j had a share in φ̄ after i was active
     to_end: tuple[Floats, ...]  # (l,): how often the episode then terminated
-    _rules = {"to_features": add_each, "to_end": add_each}  # noqa: RUF012
+    _rules: ClassVar = {"to_features": add_each, "to_end": add_each}
 
     @classmethod
     def over(cls, plan: ActionPlan, source: Source, part: int) -> Ways:

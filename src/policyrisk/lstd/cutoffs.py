@@ -35,7 +35,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +65,7 @@ class MapTally(Additive):
 
     transitions: int
     features: tuple[Floats, ...]  # of each map, (l,)
-    _rules = {"features": add_each}  # noqa: RUF012
+    _rules: ClassVar = {"features": add_each}
 
 
 @dataclass(frozen=True, eq=False)

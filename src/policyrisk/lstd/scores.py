@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -122,7 +122,7 @@ class EpisodeScores(Additive):
     D: Matrix | None  # (l_M, l_J): the direct variance's
     beside: Floats  # (n, 5): Σ s_k z_kᵀ
     drawn_beside: Floats  # (5, B): Σ_k ξ_kb z_k
-    _rules = {"meat": _meat_of_both, "D": lambda a, b: None if a is None or b is None else a + b}  # noqa: RUF012
+    _rules: ClassVar = {"meat": _meat_of_both, "D": lambda a, b: None if a is None or b is None else a + b}
 
     def __add__(self, other: EpisodeScores) -> EpisodeScores:
         both = super().__add__(other)

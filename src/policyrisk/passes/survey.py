@@ -12,7 +12,7 @@ All of it adds, since the smallest keys of two parts together are among the smal
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -178,7 +178,7 @@ class SurveySums(Additive):
     starts: SampledRows = field(default_factory=lambda: SampledRows(STARTS))  # with their returns and ends
     visited: SampledRows = field(default_factory=lambda: SampledRows(VISITED))
     sampled: SampledEpisodes = field(default_factory=SampledEpisodes)
-    _rules = {  # noqa: RUF012
+    _rules: ClassVar = {
         "longest": max,
         "low": np.minimum,
         "high": np.maximum,

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Seed, check_named, is_frame, name_some
-from policyrisk._core.frames import Coordinates
+from policyrisk._core.arrays import Bools, Floats, Seed, check_named
 from policyrisk._core.output import plain
 from policyrisk._core.random import generator
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk.criteria import Assessment, Criterion, CVaR, Quantile, Sharpe, tail_of
 from policyrisk.distribution import DistributionFunction, RecordedReturns
 from policyrisk.distribution.function import StartMixture
-from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.errors import InvalidInputError
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.summary import Moments, PolicySummary
+from policyrisk.selection.comparable import check_coordinates, check_discounts, checked_policies
 
 _SMALLEST_P = 1e-9  # of a difference of quantiles: from there on it is 0
 _LIMITS = "intervals cover the estimators' limits, not the bias of their features"
@@ -195,8 +195,8 @@ def compare(
     criterion = Sharpe() if criterion is None else criterion
     if isinstance(criterion, Quantile | CVaR):
         return _compare_tails(policies, starts, criterion, level, at)
-    risks = _checked(policies, criterion)
-    _check_coordinates(risks, starts, at)
+    risks = checked_policies(policies, criterion)
+    check_coordinates(risks, starts, at)
     summaries = {name: risk.summary(starts, level=level) for name, risk in risks.items()}
     ranked = [RankedPolicy(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
     ranking = tuple(sorted(ranked, key=_order))
@@ -218,9 +218,9 @@ def _compare_tails(
         tail_of(policy, criterion)
         if not recorded and not hasattr(policy, "over"):
             tail_of(None, criterion)
-    _check_discounts({name: dist.discount for name, dist in policies.items()})
+    check_discounts({name: dist.discount for name, dist in policies.items()})
     if not recorded:
-        _check_coordinates(policies, starts)
+        check_coordinates(policies, starts)
     if at is not None or (starts is None and not recorded):
         got, way = ("no starts", "pass states") if at is None else ("at=", "leave it out")
         raise InvalidInputError(f"{criterion!r} is compared over starts, got {got}; {way}")
@@ -408,62 +408,3 @@ def _chosen_note(count: int) -> list[str]:
         "for a smaller p"
     )
     return [chosen] if count > 2 else []
-
-
-def _checked(policies: Mapping[str, Any], criterion: Criterion) -> Mapping[str, RiskFunction]:
-    check_named(policies, "policies", "RiskFunction", "LSTD(...).fit(data)")
-    for name, risk in policies.items():
-        if not isinstance(risk, RiskFunction):
-            raise InvalidInputError(
-                f"policies[{name!r}] must be a RiskFunction, got {type(risk).__name__}; "
-                "pass what an estimator's fit gave"
-            )
-    if isinstance(criterion, type) or not hasattr(criterion, "assess"):
-        raise InvalidInputError(
-            f"criterion must be one such as Sharpe() or MeanMinusStd(1.0), got {criterion!r}; "
-            "make an instance"
-        )
-    _check_discounts({name: risk.provenance.discount for name, risk in policies.items()})
-    return policies
-
-
-def same_names(first: Sequence[str], second: Sequence[str]) -> bool:
-    """Whether coordinates are called the same; ``state_0`` and so on are no names.
-
-    >>> same_names(["x", "state_1"], ["x", "y"]), same_names(["x", "y"], ["y", "x"])
-    (True, False)
-    """
-    pairs = enumerate(zip(first, second, strict=False))
-    alike = all(a == b or {a, b} & {"state", f"state_{d}"} for d, (a, b) in pairs)
-    return alike and len(first) == len(second)
-
-
-def _check_coordinates(policies: Mapping[str, Any], *states: Any) -> None:
-    """Raise where an array of states would be one thing to one policy and another to the next."""
-    if all(each is None or is_frame(each) for each in states):
-        return
-    known = {name: each.coordinates for name, each in policies.items() if each.coordinates is not None}
-    for name, other in known.items():
-        first = next(iter(known))
-        mine = known[first]
-        if not same_names(mine.names, other.names) or mine.labels != other.labels:
-            raise MismatchError(
-                "policies must know the state's coordinates by the same names to be compared from the same "
-                f"states, got {_told(mine)} in {first} and {_told(other)} in {name}; pass the states as a "
-                "data frame, or none, or evaluate data that have the same names"
-            )
-
-
-def _told(coordinates: Coordinates) -> str:
-    """Coordinates in words, with what labels stand for."""
-    labels = coordinates.labels
-    return ", ".join(
-        f"{name} ({name_some(labels[name], 5)})" if name in labels else name for name in coordinates.names
-    )
-
-
-def _check_discounts(discounts: Mapping[str, float]) -> None:
-    if len(set(discounts.values())) > 1:
-        raise MismatchError(
-            f"policies must agree on the discount to be compared, got {discounts}; estimate them with one"
-        )

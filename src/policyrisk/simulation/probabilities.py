@@ -52,7 +52,7 @@ def as_answer(answer: Any) -> npt.NDArray[Any]:
     """What a policy answers, as an array of whatever type and shape."""
     try:
         return np.asarray(answer)
-    except Exception as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(
             f"policy must return an array of actions, got {type(answer).__name__} ({str(error)[:200]}); "
             "convert its answer, and of a model of Stable-Baselines3 pass the model itself, not its predict"
