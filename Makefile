@@ -15,8 +15,8 @@ setup: .venv/.dev
 	touch .venv/.plot $@
 
 run: .venv/.plot
-	$(BIN)/policyrisk reproduce chain --out results/chain
-	$(BIN)/policyrisk reproduce pinball --out results/pinball
+	$(BIN)/python -m experiments.chain --out results/chain
+	$(BIN)/python -m experiments.pinball --out results/pinball
 
 test: setup
 	$(PYTEST) -n auto --dist loadfile -m "not slow and not service"
@@ -51,7 +51,6 @@ check: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/python tools/tree.py
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

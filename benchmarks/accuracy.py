@@ -22,6 +22,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,6 @@ import numpy as np
 import policyrisk as pr
 from policyrisk.control import pinball_policy
 from policyrisk.errors import PolicyRiskWarning
-from policyrisk.paper.pinball import PinballParameters
-from policyrisk.paper.pinball_extended import ExtendedParameters, candidates
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,12 @@ def boyan() -> Problem:
 def pinball() -> Problem:
     """The paper's experiment: 3,000 trajectories from states at rest, the same ones in every data set.
 
-    With the paper's tiles, and with the features that `reproduce pinball --extended` prefers.
+    With the paper's tiles, and with the features that experiments/pinball_extended.py prefers.
     """
+    sys.path.append(str(Path(__file__).resolve().parent.parent))
+    from experiments.pinball import PinballParameters
+    from experiments.pinball_extended import ExtendedParameters, candidates
+
     maze, policy = pr.domains.Pinball("simple", noise=0.03), pinball_policy()
 
     starts = maze.sample_starts(3000, 0)

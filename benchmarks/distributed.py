@@ -20,10 +20,10 @@ from typing import Any
 from lstd import LAM, ONE_THREAD, in_child, walk
 
 from policyrisk import distributed, readers
-from policyrisk.distributed import fold
+from policyrisk.distributed import reduce
 from policyrisk.features import TileCoding
 from policyrisk.lstd import LSTD
-from policyrisk.passes.fold import here
+from policyrisk.passes.reduce import here
 
 SHARDS = 16
 SIDES = (20, 50)
@@ -111,7 +111,7 @@ def _rows_of(folder: str, side: int, transitions: int) -> list[dict[str, str]]:
             f"{two['peak']:.0f} MB",
             f"without Ray {local['peak']:.0f} MB",
             two["peak"] / local["peak"],
-            f"{fold.PARTS} parts at most; MB of a sum: "
+            f"{reduce.PARTS} parts at most; MB of a sum: "
             + ", ".join(f"{name} {value:.1f}" for name, value in sent.items()),
         ),
     ]

@@ -7,14 +7,15 @@ Needs an NVIDIA GPU and ``pip install 'policyrisk[cuda]'``.
 
 import argparse
 import json
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
 import policyrisk as pr
 from policyrisk.control import pinball_policy
 from policyrisk.domains import Pinball
-from policyrisk.paper.tiles import TileGrid
 from policyrisk.simulation import cuda
 
 
@@ -35,6 +36,9 @@ def main():
     if given.sums:
         print(json.dumps(all_sums(), indent=1))
         return
+    sys.path.append(str(Path(__file__).resolve().parent.parent))
+    from experiments.tiles import TileGrid
+
     K = given.episodes
     pinball, policy = Pinball("simple"), pinball_policy("simple")
     states = TileGrid(pinball.maze, 50).states

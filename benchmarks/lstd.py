@@ -21,16 +21,15 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk.control import pinball_policy
+from policyrisk.data import Trajectories
 from policyrisk.domains import Pinball
 from policyrisk.features import Features, Fourier, TileCoding
 from policyrisk.lstd import LSTD
 from policyrisk.lstd.accumulate import accumulate
-from policyrisk.lstd.sandwich import sandwich
-from policyrisk.lstd.scores import ScorePass
-from policyrisk.paper.pinball import PinballParameters
+from policyrisk.lstd.influences import sandwich
+from policyrisk.lstd.residuals import ResidualPass
 from policyrisk.risk import Provenance, RiskFunction
 from policyrisk.risk.support import Support
-from policyrisk.trajectories import Trajectories
 
 TILES = TileCoding(low=[0, 0], high=[1, 1], bins=[50, 50], dims=[0, 1])
 DENSE = Fourier(order=15, low=[0, 0], high=[1, 1])  # 256 features
@@ -50,10 +49,9 @@ def walk(episodes: int, steps: int, size: float, seed: int = 0) -> Trajectories:
 
 def pinball() -> Trajectories:
     """The pinball experiment's trajectories, with the policy that ships."""
-    given = PinballParameters()
-    game = Pinball(given.maze, noise=given.noise)
-    starts, noise = np.random.SeedSequence(given.seed).spawn(2)
-    return game.rollout(pinball_policy(given.maze), game.sample_starts(given.trajectories, starts), noise)
+    game = Pinball("simple", noise=0.03)
+    starts, noise = np.random.SeedSequence(0).spawn(2)
+    return game.rollout(pinball_policy("simple"), game.sample_starts(3000, starts), noise)
 
 
 def best(work: Callable[[], object], times: int) -> float:
@@ -143,7 +141,7 @@ def error_bars() -> float:
     )
 
     def work() -> npt.NDArray[np.float64]:
-        bars = sandwich(ScorePass.of(equations, weights, direct=False)(data, 0), equations, weights)
+        bars = sandwich(ResidualPass.of(equations, weights, direct=False)(data, 0), equations, weights)
         return replace(risk, error_bars=bars).standard_error(centres())
 
     return best(work, 5)

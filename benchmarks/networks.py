@@ -10,7 +10,7 @@ Half of the episodes are fitted, the other half is held out. The features are th
     returns   a network that was fitted to the returns to go of the fitted half alone
 
 whitened, with and without a line in the coordinates beside them, against the candidates that
-``policyrisk evaluate`` tries for such states (:func:`policyrisk.evaluation.feature_choice.candidates`); of
+``policyrisk evaluate`` tries for such states (:func:`policyrisk.evaluation.mixture.candidates`); of
 these the row has the one that the held-out half itself likes best, which favours them. All are fitted by
 LSTD with the direct variance and λ = 0.9. The ten-dimensional system is the truth suite's, x' = Ax + w with a
 quadratic cost, where poly:2 is exact.
@@ -32,8 +32,8 @@ import numpy as np
 
 import policyrisk as pr
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
-from policyrisk.evaluation.feature_choice import candidates
-from policyrisk.evaluation.spelling import data_box
+from policyrisk.evaluation.mixture import candidates
+from policyrisk.features.spelling import data_box
 from policyrisk.passes.survey import Survey
 
 
@@ -128,7 +128,7 @@ def measure(name: str) -> list[dict[str, Any]]:
     names = [f"x{d}" for d in range(survey.dim)]
     low, high, _ = data_box(survey)
     others = {}
-    for spelling in candidates(survey, fitted.transitions, names):
+    for spelling in candidates(survey, fitted.transitions):
         others[str(spelling)] = score(spelling.build(names, survey, low, high), fitted, held_out, discount)
     others = {text: found for text, found in others.items() if found is not None}
     best = min(others, key=lambda text: others[text].mse.value)

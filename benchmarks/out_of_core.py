@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import policyrisk as pr
-from policyrisk.readers import write_parquet
+from policyrisk.data import write_parquet
 
 _EPISODES = 4_000  # in a file
 FEATURES = ("tiles:25x25,dims=state_0+state_1", "auto")

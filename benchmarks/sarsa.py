@@ -5,13 +5,15 @@ python benchmarks/sarsa.py
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from policyrisk.control import pinball_policy, train_pinball
+from policyrisk.control import pinball_policy
 from policyrisk.domains import Pinball
 
 
@@ -27,14 +29,17 @@ def best(function: Callable[[], Any], rounds: int) -> tuple[Any, float, float]:
 
 
 def rows() -> list[dict[str, str]]:
+    sys.path.append(str(Path(__file__).resolve().parent.parent))
+    from experiments.train_pinball import TrainingParameters, run
+
     pinball, policy = Pinball("simple"), pinball_policy()
     starts = pinball.sample_starts(50_000, seed=1)
     records = []
-    for work, run in (
+    for work, play in (
         ("rollout with the shipped policy, recorded", pinball.rollout),
         ("the same, returns alone", pinball.returns),
     ):
-        data, wall, busy = best(lambda run=run: run(policy, starts, seed=2), 5)
+        data, wall, busy = best(lambda play=play: play(policy, starts, seed=2), 5)
         actions = int(data.lengths.sum())
         records.append(
             {
@@ -45,7 +50,7 @@ def rows() -> list[dict[str, str]]:
                 "note": f"{actions / busy / 1e6:.2f} M per second of processor time",
             }
         )
-    result, wall, busy = best(lambda: train_pinball(pinball, episodes=10_000, seed=3), 2)
+    result, wall, busy = best(lambda: run(TrainingParameters(episodes=10_000, seed=3)), 2)
     transitions = int(result.lengths.sum())
     records.append(
         {

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from policyrisk.data import Trajectories
 from policyrisk.features import RadialBasis, TileCoding
 from policyrisk.td import TD, StepSize
-from policyrisk.trajectories import Trajectories
 
 BOX = {"low": [0, 0], "high": [1, 1]}
 STEP = StepSize(0.01)

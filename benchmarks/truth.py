@@ -213,7 +213,8 @@ def false_alarm(repeat: int) -> Row:
 
 def worth(console: Console, seed: int = 0) -> Row:
     """The default on the paper's 3,000 pinball trajectories, in Monte-Carlo trajectories as good as they."""
-    from policyrisk.paper import pinball
+    sys.path.append(str(Path(__file__).resolve().parent.parent))
+    from experiments import pinball
 
     result = pinball.run(pinball.PinballParameters(seed=seed))
     began = time.process_time()

@@ -7,11 +7,15 @@ arguments that each public function, method or constructor got.
 from __future__ import annotations
 
 import contextlib
+import copy
 import datetime
 import decimal
 import fractions
+import functools
 import importlib
 import inspect
+import io
+import json
 import os
 import signal
 import sys
@@ -26,6 +30,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import policyrisk as pr
+from policyrisk._core import records
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
 
 _HOME = str(Path(pr.__file__).parent)
@@ -152,6 +157,131 @@ class NotPath:
     def __fspath__(self) -> str:
         return b"\xff\0"  # type: ignore[return-value]
 
+
+class Forgery:
+    """A record file whose contents are other ones, with the checksum that is right for them."""
+
+    def __init__(self, content: bytes) -> None:
+        with np.load(io.BytesIO(content)) as file:
+            self.arrays = {name: file[name] for name in file.files if name not in ("header", "checksum")}
+            self.header = json.loads(file["header"].tobytes())
+
+    def bytes(self) -> bytes:
+        """The file."""
+        text = (self.header if isinstance(self.header, str) else json.dumps(self.header)).encode()
+        columns = {"header": np.frombuffer(text, np.uint8), **self.arrays}
+        columns["checksum"] = np.frombuffer(records._digest(columns), np.uint8)
+        out = io.BytesIO()
+        np.savez(out, **columns)
+        return out.getvalue()
+
+    def forged(self, rng: np.random.Generator) -> tuple[str, bytes]:
+        """With one or two changes, and what they are."""
+        other = copy.deepcopy(self)
+        told = [other._change(rng) for _ in range(rng.integers(1, 3))]
+        return "; ".join(told), other.bytes()
+
+    def _change(self, rng: np.random.Generator) -> str:
+        if self.arrays and rng.random() < 0.5:
+            name = sorted(self.arrays)[rng.integers(len(self.arrays))]
+            kind = sorted(FORGED_ARRAYS)[rng.integers(len(FORGED_ARRAYS))]
+            # A second change may find that the first left nothing to be changed so.
+            with np.errstate(all="ignore"), contextlib.suppress(ValueError, TypeError):
+                self.arrays[name] = np.asarray(FORGED_ARRAYS[kind](self.arrays[name]))
+            return f"{name}: {kind}"
+        places = list(_places(self.header["value"]))
+        parent, key = places[rng.integers(len(places))]
+        kind = sorted(FORGED_VALUES)[rng.integers(len(FORGED_VALUES))]
+        told = f"{str(key)[:40]} = {str(parent[key])[:40]}: {kind}"
+        if kind == "gone" and isinstance(parent, dict):
+            del parent[key]
+        elif kind == "another":
+            above, at = places[rng.integers(len(places))]
+            parent[key] = copy.deepcopy(above[at])
+        else:
+            parent[key] = copy.deepcopy(FORGED_VALUES[kind])
+        return told
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every item of lists and dictionaries in one another: what holds it, and its key."""
+    for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        yield value, key
+        if isinstance(item, dict | list):
+            yield from _places(item)
+
+
+# What a value in a file's header may become.
+FORGED_VALUES: dict[str, Any] = {
+    "another": None,
+    "gone": None,
+    "null": None,
+    "true": True,
+    "zero": 0,
+    "one": 1,
+    "minus one": -1,
+    "a half": 0.5,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "1e300": 1e300,
+    "2**31": 2**31,
+    "2**62": 2**62,
+    "huge": 10**400,
+    "text": "text",
+    "empty text": "",
+    "nul": "a\0b",
+    "code": "numpy._core.numeric:builtins.exec",
+    "markup": "<script>alert(1)</script>",
+    "surrogate": "\udcff",
+    "list": [],
+    "numbers": [0.5, 1, 2],
+    "rows": [[1.0, 2.0], [3.0]],
+    "texts": ["a", "b"],
+    "dictionary": {},
+    "named": {"a": 1},
+    "same": {"same": ""},
+    "array": {"array": "none"},
+    "tuple": {"tuple": []},
+    "pair": {"tuple": [1, "a"]},
+    "empty dict": {"dict": []},
+    "dict of lists": {"dict": [[[1], 2]]},
+    "map": {"spec": {"kind": "Tabular", "size": 2**31 - 1, "dims": None}},
+    "function": {"spec": {"kind": "FunctionFeatures", "name": "os:system", "size": 3, "probe": None}},
+    "record": {"record": "SampleReturns", "fields": {"count": 3, "mean": 1.0}},
+    "deep": functools.reduce(lambda inner, _: [inner], range(90), 1.0),
+}
+# What an array in a file may become.
+FORGED_ARRAYS: dict[str, Callable[[np.ndarray], Any]] = {
+    "nan": lambda a: np.full(a.shape, np.nan),
+    "inf": lambda a: np.full(a.shape, -np.inf),
+    "one nan": lambda a: np.where(np.arange(a.size).reshape(a.shape) == 0, np.nan, a),
+    "1e300": lambda a: np.full(a.shape, 1e300),
+    "minus": lambda a: -a.astype(np.float64) - 1,
+    "zeros": np.zeros_like,
+    "large ints": lambda a: np.full(a.shape, 2**62),
+    "minus one": lambda a: np.full(a.shape, -1, np.int64),
+    "float32": lambda a: a.astype(np.float32),
+    "int8": lambda a: a.astype(np.int8),
+    "complex": lambda a: a.astype(complex),
+    "text": lambda a: a.astype(str),
+    "bytes": lambda a: a.astype(str).astype("S"),
+    "dates": lambda a: np.zeros(a.shape, "datetime64[s]"),
+    "fields": lambda a: np.zeros(a.shape, [("a", "f8"), ("b", "i4")]),
+    "void": lambda a: np.zeros(a.shape, "V8"),
+    "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
+    "flags": lambda a: a != 0,
+    "nothing": lambda a: np.empty(0),
+    "no rows": lambda a: a[:0] if a.ndim else a,
+    "one less": lambda a: a[:-1] if a.ndim else a,
+    "one more": lambda a: np.concatenate([a, a[:1]]) if a.ndim else a,
+    "wide": lambda a: np.repeat(a, 3, axis=-1) if a.ndim else a,
+    "dim more": lambda a: a[..., None],
+    "flat": np.ravel,
+    "backwards": lambda a: a[::-1] if a.ndim else a,
+    "transposed": lambda a: a.T,
+    "0-d": lambda a: np.array(1.0),
+    "seven dims": lambda a: np.zeros((1,) * 7),
+}
 
 # What anything may be replaced by.
 ANYTHING: dict[str, Callable[[], Any]] = {

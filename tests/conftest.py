@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
+
+from policyrisk.features import registry
 
 collect_ignore = ["data"]  # programs there wrote the files beside them, with the package of their time
 SERVICES = {"machines", "browser"}  # fixtures: a Ray cluster, a Chromium
@@ -20,6 +23,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         example_on_ray = item.path.parent.name == "distributed"
         if example_on_ray or SERVICES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.service)
+
+
+@pytest.fixture(autouse=True)
+def only_maps_of_before() -> Iterator[None]:
+    """A feature map that a test or a page of the documentation makes known is forgotten after it."""
+    before = dict(registry._KINDS)
+    yield
+    registry._KINDS.clear()
+    registry._KINDS.update(before)
 
 
 def dense(phi: Any) -> npt.NDArray[np.float64]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from policyrisk.montecarlo import MonteCarlo, monte_carlo
+from policyrisk.returns import MonteCarlo, monte_carlo
 
 ARRAYS = ("mean", "variance", "std", "mean_se", "variance_se", "std_se", "episodes", "cut_off", "steps")
 

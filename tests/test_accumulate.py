@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from policyrisk._core import threads as threads_module
 from policyrisk._core.arrays import readonly
+from policyrisk.data import Trajectories
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Fourier, Polynomial, RadialBasis, Tabular, TileCoding
@@ -25,7 +26,6 @@ from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.definition import Definition, rows
 from policyrisk.lstd.rows import DenseRows, Memory, SparseRows
 from policyrisk.lstd.trace_products import Total, TraceProduct
-from policyrisk.trajectories import Trajectories
 
 SUMS = ("A", "b", "C", "D", "e", "gram", "mean_gram")
 COUNTS = ("visits", "second_visits", "feature_episodes", "second_feature_episodes")
@@ -175,14 +175,14 @@ def test_cutting_the_work_up_changes_nothing(pair: tuple[str, str], monkeypatch:
     truth = reference(data, features, second, 0.9, 0.95)
     for most in (1, 5, 50):
         for name in ("DENSE_CHUNK", "DENSE_BLOCK", "SPARSE_CHUNK"):
-            monkeypatch.setattr(f"policyrisk.lstd.chunks.{name}", most)
+            monkeypatch.setattr(f"policyrisk.lstd.steps.{name}", most)
         check(accumulate(data, features, second, lam=0.9, discount=0.95), truth)
 
 
 @pytest.mark.parametrize("name", ["tiles", "polynomial", "hats"])
 def test_the_same_bits_on_one_thread_and_on_many(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in ("DENSE_CHUNK", "DENSE_BLOCK", "SPARSE_CHUNK"):
-        monkeypatch.setattr(f"policyrisk.lstd.chunks.{size}", 64)
+        monkeypatch.setattr(f"policyrisk.lstd.steps.{size}", 64)
     data = episodes("mixed", count=100)
     results = []
     for threads in (1, 4):

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 import policyrisk as pr
 from policyrisk._core.random import uniform
 from policyrisk.cli.entry import app
+from policyrisk.data import read_csv, read_npz, write_npz
 from policyrisk.distributed import shards
 from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import BadRowError, InvalidInputError, MismatchError, UnrecordedEndWarning
 from policyrisk.passes.survey import SurveySums
-from policyrisk.readers import read_csv, read_npz, write_npz
 from policyrisk.simulation.probabilities import drawn_actions
 
 
@@ -253,7 +253,7 @@ def test_files_that_do_not_fit_together(tmp_path):
     with pytest.raises(MismatchError, match=r"actions must be alike throughout, got actions in .*no actions"):
         pr.read_parquet(tmp_path, state="x").load()
     assert len(pr.read_parquet(tmp_path, state="x", action=None).load()) == 4
-    with pytest.raises(MismatchError, match="data must have actions of one kind throughout"):
+    with pytest.raises(MismatchError, match="actions must be alike throughout"):
         pr.write_parquet([recorded(0), recorded(1)], tmp_path / "c.parquet")
 
 

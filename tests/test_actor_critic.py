@@ -13,7 +13,7 @@ from policyrisk.control import improve
 from policyrisk.control.actor_critic import completed_returns, step_factors
 from policyrisk.control.start_groups import GroupedReturns
 from policyrisk.control.tasks import TimedEnvironment
-from policyrisk.errors import InvalidInputError, MismatchError, SolverError
+from policyrisk.errors import GivenUpWarning, InvalidInputError, MismatchError, SolverError
 
 PORTFOLIO = pr.domains.Portfolio()
 PHI = PORTFOLIO.features()
@@ -41,7 +41,7 @@ def test_probabilities_and_score_by_hand():
         rows = np.arange(4)
         change = np.log(up(states)[rows, actions]) - np.log(down(states)[rows, actions])
         gradient[i] = factors @ change / (2 * h)
-    assert policy.score(states, actions, factors) == pytest.approx(gradient, abs=1e-8)
+    assert policy.log_gradient(states, actions, factors) == pytest.approx(gradient, abs=1e-8)
 
 
 @pytest.mark.parametrize("tilings", [1, 3])
@@ -111,7 +111,7 @@ def test_gaussian_score_by_finite_differences():
         (log_density(policy.parameters + h * e) - log_density(policy.parameters - h * e)) / (2 * h)
         for e in basis
     ]
-    assert policy.score(states, actions, factors) == pytest.approx(slopes, abs=1e-7)
+    assert policy.log_gradient(states, actions, factors) == pytest.approx(slopes, abs=1e-7)
 
 
 def test_gaussian_samples_have_its_mean_and_std(tmp_path):
@@ -179,7 +179,7 @@ def gradients_by_episode(policy, data, J, M, by_mean, by_variance, lam=0.0):
     tiles = PHI.active(states).ravel()
     out = np.zeros((len(data), 32, 2))
     np.add.at(out, (np.repeat(np.arange(len(data)), data.lengths), tiles), factors[:, None] * push)
-    whole = policy.score(states, data.actions, factors)
+    whole = policy.log_gradient(states, data.actions, factors)
     assert whole == pytest.approx(out.sum(axis=0).ravel(), rel=1e-8, abs=1e-8)
     return out.reshape(len(data), -1)
 
@@ -248,7 +248,7 @@ def test_the_reward_so_far_is_part_of_the_gradient(discount):
     J_0 = others(completed_returns(data, J, discount))
     factors = step_factors(data, J, M, J_0, discount, 0.0, 1.0)
     states = data.states[data.visited_rows]
-    found = policy.score(states, data.actions, factors).reshape(4, 2) / len(data)
+    found = policy.log_gradient(states, data.actions, factors).reshape(4, 2) / len(data)
     # V = E[(±3 + γa)²] − …: after heads, to favour +1 by logits ±h adds γ·3·½·2h·½ twice over.
     after_heads = 0.5 * 2 * discount * 3.0 * 0.5
     assert found[1] == pytest.approx([-after_heads, after_heads], abs=4 * 3 / np.sqrt(len(data)))
@@ -311,6 +311,53 @@ def test_what_the_critic_does_not_know():
     seen = step_factors(data, J, M, J_0, 1.0, 1.0, 0.0, lam=0.5)
     assert np.isnan(seen).tolist() == [False, True, False]
     assert seen[[0, 2]] == pytest.approx([1 + (1 + (0.5 * 1.5 + 0.5 * 1)) - 3, 1 - 1.5])
+
+
+def test_a_cut_off_in_an_unknown_state_is_no_end():
+    """Completed from the last state that the critic knows; unknown where there is none, never 0."""
+    lengths, terminated = [3, 2, 1, 2], [False, True, False, False]
+    data = pr.Trajectories(np.arange(12.0), np.ones(8), lengths, terminated, actions=np.zeros(8, int))
+    J = np.arange(12.0)
+    J[[2, 3]] = J[6] = J[7:9] = np.nan
+    expected = [1 + 0.5 * 1.0, 1 + 0.5, np.nan, 1 + 0.5 + 0.25 * 11.0]
+    np.testing.assert_allclose(completed_returns(data, J, 0.5), expected)
+
+
+class LongCorridor(gym.Env):
+    """From state 0 to the end; some start in state 2, and are cut off in state 3, which is never left."""
+
+    observation_space = gym.spaces.Box(0.0, 3.0, (1,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = 2.0 if self.np_random.random() < self.lost else 0.0
+        return np.array([self.place], np.float32), {}
+
+    def step(self, action):
+        return np.array([self.place + 1], np.float32), 1.0, self.place == 0, self.place > 0, {}
+
+
+@pytest.mark.parametrize("lost", [0.02, 0.4])
+def test_episodes_that_the_critic_cannot_complete_are_counted_or_refused(lost):
+    class Corridor(LongCorridor):
+        pass
+
+    Corridor.lost = lost
+    critic = pr.LSTD(pr.Tabular(4), variance="direct")
+    ascent = pr.ActorCritic(
+        pr.SoftmaxPolicy(pr.Tabular(4), 2),
+        criteria.MeanMinusVariance(0.1),
+        critic,
+        episodes=200,
+        iterations=1,
+    )
+    if lost > 0.1:
+        with pytest.raises(SolverError, match="of 200 episodes were cut off"):
+            ascent.fit(Corridor, seed=0)
+    else:
+        with pytest.warns(GivenUpWarning, match="of 200 episodes were cut off"):
+            assert ascent.fit(Corridor, seed=0).history[0, 0] == 1.0
 
 
 # --- groups of starts ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 import policyrisk as pr
 from policyrisk.evaluation import Evaluation
-from policyrisk.evaluation.advice import advise
+from policyrisk.evaluation.findings import advise
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import FEW_EPISODES
 
@@ -311,7 +311,7 @@ def test_how_serious_a_mixtures_disagreement_is(chosen, monkeypatch):
         assert advice.severity == severity
         assert "Use the returns' figures" in advice.remedy
         if name:
-            monkeypatch.setattr(f"policyrisk.evaluation.fit_findings.{name}", 1.5)
+            monkeypatch.setattr(f"policyrisk.evaluation.findings.{name}", 1.5)
 
 
 def test_a_state_without_any_meaning_is_found_from_data():
@@ -342,13 +342,15 @@ def test_features_that_misfit():
     """Tiles of the place alone, where a second coordinate decides the drift."""
     data = pr.domains.walk(n=12, p=0.7).sample(0, episodes=1200, seed=1)
     halves = pr.LSTD(pr.TileCoding([0], [12], bins=2)).fit(data, bootstrap=400, seed=0)
-    evaluation = Evaluation("policy", ("place",), halves, Survey.of(data, seed=0), check=halves.check(data))
+    evaluation = Evaluation(
+        "policy", ("place",), halves, Survey.of(data, seed=0), check=pr.specification_test(halves, data)
+    )
     assert evaluation.check.material().any()
     advice = found(evaluation, "cannot express the risk")
     assert advice.severity in ("warning", "serious")
     assert "most of all where place" in advice.seen
     table = pr.LSTD(pr.Tabular(12)).fit(data, bootstrap=400, seed=0)
-    fine = dataclasses.replace(evaluation, risk=table, check=table.check(data))
+    fine = dataclasses.replace(evaluation, risk=table, check=pr.specification_test(table, data))
     assert found(fine, "cannot express the risk") is None
     little = dataclasses.replace(
         evaluation.check, bias=0 * evaluation.check.bias, variance_ratio=1 + 0 * evaluation.check.bias

@@ -5,15 +5,15 @@ import pytest
 import scipy.sparse as sp
 
 import policyrisk as pr
+from policyrisk import cli, distributed
 from policyrisk.errors import (
     ImproperPolicyError,
     InfeasibleConstraintError,
     InvalidInputError,
     MismatchError,
     PolicyRiskError,
+    RepeatedFileWarning,
 )
-from policyrisk.paper.chain import ChainParameters
-from policyrisk.paper.chain import run as run_chain
 
 P2 = [[0.5, 0.2], [0.1, 0.6]]
 CHAIN = pr.MarkovChain(P2, [1.0, 2.0])
@@ -88,6 +88,30 @@ CASES = {
         InvalidInputError,
         "r must",
         "fill",
+    ),
+    "r masked in a list": (
+        lambda: pr.MarkovChain(P2, [np.ma.masked_array(1.0, mask=True), 2.0]),
+        InvalidInputError,
+        "r must",
+        "fill",
+    ),
+    "table of masked states": (
+        lambda: pr.Tabular(6)(np.ma.masked_array([1.0, 2.0], mask=[True, False])),
+        InvalidInputError,
+        "states must",
+        "fill",
+    ),
+    "tiles of masked states": (
+        lambda: pr.TileCoding([0], [1], [4])(np.ma.masked_array([[0.1], [0.2]], mask=[[True], [False]])),
+        InvalidInputError,
+        "states must",
+        "fill",
+    ),
+    "masked features": (
+        lambda: pr.features.FunctionFeatures(lambda x: np.ma.masked_array(x, mask=x == 0))([[0.0], [1.0]]),
+        InvalidInputError,
+        "must give numbers",
+        "return",
     ),
     "r of dates": (
         lambda: pr.MarkovChain([[0.5]], np.array(["2020"], dtype="datetime64")),
@@ -377,12 +401,6 @@ CASES = {
         "parts",
         "pass a list",
     ),
-    "chain experiment outside its states": (
-        lambda: run_chain(ChainParameters(n=5, start=6)),
-        InvalidInputError,
-        "start",
-        "choose",
-    ),
 }
 
 
@@ -399,3 +417,81 @@ def test_malformed_call_is_answered_in_our_words(case):
 
 def test_there_are_enough_of_them():
     assert len(CASES) >= 30
+
+
+def test_an_array_of_which_nothing_is_masked_is_an_array():
+    states = np.ma.masked_array([1.0, 2.0], mask=[False, False])
+    assert (pr.Tabular(6)(states).toarray() == pr.Tabular(6)([1.0, 2.0]).toarray()).all()
+
+
+@pytest.mark.parametrize("features", [pr.Fourier(1, [0], [1]), pr.Tabular(2)], ids=repr)
+def test_lstdq_answers_at_no_states(features):
+    data = pr.Trajectories([[0], [1]] * 40, [0.0, 1.0] * 20, [1] * 40, [True] * 40, actions=[0, 1] * 20)
+    risk = pr.LSTDQ(features, lambda x: np.full((len(x), 2), 0.5), 2).fit(data)
+    none = np.empty((0, 1))
+    for of in ("mean", "second_moment", "variance", "std", "sharpe", "covered", "episodes", "visited"):
+        assert getattr(risk, of)(none).shape == (0,)
+    assert risk.interval(none).shape == (0, 2)
+    assert risk.action_mean(none, 1).shape == risk.action_variance(none, np.empty(0, int)).shape == (0,)
+
+
+@pytest.mark.filterwarnings("ignore::scipy.sparse.SparseEfficiencyWarning")  # of a function of features
+@pytest.mark.parametrize("form", ["coo", "csc", "bsr", "dia", "dok", "lil"])
+@pytest.mark.parametrize("kind", ["array", "matrix"])
+def test_every_sparse_format_is_the_same_matrix(form, kind):
+    make = getattr(sp, f"{form}_{kind}")
+    P = make(np.array(P2))
+    assert np.array_equal(pr.MarkovChain(P, [1.0, 2.0]).mean(), CHAIN.mean())
+    assert np.array_equal(pr.MDP([P, P], [1.0, 2.0]).chain([0, 1]).mean(), CHAIN.mean())
+    assert np.array_equal(
+        pr.MarkovChain(P, P, terminal_rewards=[0, 0]).mean(),
+        pr.MarkovChain(P2, P2, terminal_rewards=[0, 0]).mean(),
+    )
+    both = [pr.LSTD(lambda x, f=f: f(np.hstack([np.ones_like(x), x]))) for f in (make, np.asarray)]
+    data = CHAIN.sample(0, episodes=50, seed=1)
+    sparse, dense = (lstd.fit(data).std([0, 1]) for lstd in both)
+    assert np.allclose(sparse, dense, rtol=1e-9)
+
+
+def test_a_file_counts_once(tmp_path):
+    data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=30, seed=1)
+    folder = tmp_path / "log"
+    folder.mkdir()
+    files = folder / "a.parquet", folder / "b.parquet"
+    for k, file in enumerate(files):
+        pr.write_parquet(data[k::2], file, state=["place"])
+    whole = pr.read(folder, state=["place"]).load().returns()
+    outside = tmp_path / "elsewhere.parquet"
+    outside.symlink_to(files[0])
+    once = {
+        "the same name": [files[0], files[0]],
+        "another spelling": [files[0], folder / ".." / "log" / "a.parquet"],
+        "a link": [files[0], files[1], outside],
+        "a file of the folder": [folder, files[1]],
+    }
+    for paths in once.values():
+        for call in (pr.read, pr.read_parquet, pr.evaluate, distributed.shards):
+            with pytest.raises(InvalidInputError, match="which are the same"):
+                call([str(path) for path in paths], state=["place"])
+    (folder / "0.parquet").symlink_to(files[0])  # before the file itself, by name
+    (folder / "c.parquet").hardlink_to(files[1])
+    for call in (pr.read, pr.read_parquet):
+        with pytest.warns(RepeatedFileWarning, match=r"2 links .*0\.parquet \(that is .*a\.parquet\)"):
+            assert np.array_equal(call(folder, state=["place"]).load().returns(), whole)
+    with pytest.warns(RepeatedFileWarning, match="2 links"):
+        assert len(distributed.shards(folder, state=["place"])) == 2
+
+
+def test_an_evaluation_is_compared_once(tmp_path, capsys):
+    data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=200, seed=1)
+    pr.evaluate(data, features="tabular").save(tmp_path / "a")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    assert cli.run(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+    assert "which are the same" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("outside", ["all", lambda x: np.zeros((len(x), 2), bool), lambda x: [0.5] * len(x)])
+def test_what_lies_outside_of_a_map_is_asked_of_a_function(outside):
+    risk = pr.LSTD(pr.Tabular(3)).fit(pr.domains.walk(n=3).sample(0, episodes=50, seed=1))
+    with pytest.raises(InvalidInputError, match="outside must"):
+        pr.plotting.plot_line(risk, range(3), outside=outside)

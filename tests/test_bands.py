@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
-from policyrisk.risk.bands import DRAWS, pointwise_level, with_replicates
+from policyrisk.risk.bands import pointwise_level
+from policyrisk.risk.error_bars import DRAWS
 
 N = 6
 STATES = np.arange(float(N))[:, None]
@@ -19,7 +20,7 @@ def fit(seed: int, episodes: int = 1000, bootstrap: int = 0) -> pr.RiskFunction:
 
 def test_normal_replicates_have_the_covariance() -> None:
     bars = fit(1).error_bars
-    drawn = with_replicates(bars, seed=3)
+    drawn = bars.replicated(seed=3)
     assert drawn.replicates.shape == (DRAWS, 2 * N)
     sigma = np.block([[bars.mean, bars.cross], [bars.cross.T, bars.second]])
     error = np.sqrt(np.diag(sigma))
@@ -27,14 +28,14 @@ def test_normal_replicates_have_the_covariance() -> None:
     z = (u[:, :, None] * u[:, None] - sigma / np.outer(error, error)).mean(axis=0) * np.sqrt(DRAWS)
     z /= (u[:, :, None] * u[:, None]).std(axis=0)
     assert np.abs(z).max() < 4.5  # 144 of them
-    same = with_replicates(drawn, seed=4)
+    same = drawn.replicated(seed=4)
     assert same is drawn
 
 
 def test_a_band_reaches_as_far_as_the_largest_deviation() -> None:
     """Against the quantile of the maximum, state by state, with dense arrays."""
     risk = fit(1, bootstrap=999)
-    (part,) = risk._parts(STATES)
+    (part,) = risk.parts(STATES)
     R = np.asarray(risk.error_bars.replicates, dtype=float)
     D = R[:, N:].T / np.sqrt((R[:, N:].T ** 2).mean(axis=1, keepdims=True))
     c = np.sort(np.abs(D).max(axis=0))[int(np.ceil(0.9 * 998))]

@@ -5,8 +5,9 @@ import pytest
 
 import policyrisk as pr
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
-from policyrisk.evaluation.feature_choice import candidates, choose_features
-from policyrisk.evaluation.spelling import Spelling, data_box
+from policyrisk.evaluation.mixture import MixturePlan, candidates
+from policyrisk.evaluation.plan import Fitting
+from policyrisk.features.spelling import Spelling, data_box
 from policyrisk.passes.survey import Survey
 
 NAMES = ("x", "y", "speed")
@@ -142,22 +143,22 @@ def test_candidates_are_few_and_small_in_every_dimension(dim):
     data = plane(dim)
     survey = Survey.of(data)
     names = [f"s{d}" for d in range(dim)]
-    spellings = candidates(survey, 10**6, names)
+    spellings = candidates(survey, 10**6)
     assert 1 <= len(spellings) <= 24
     assert len(set(map(str, spellings))) == len(spellings)
     low, high, _ = data_box(survey)
     sizes = {str(s): s.build(names, survey, low, high).size for s in spellings}
     assert max(sizes.values()) <= 1600, sizes
-    assert all(Spelling.parse(str(s)) == s for s in spellings)
+    assert all(Spelling.parse(s.text(names)).normal(names) == s.normal(names) for s in spellings)
     least = min(sizes.values())
-    assert [s for s in candidates(survey, 20 * least, names) if sizes[str(s)] > least] == []
+    assert [s for s in candidates(survey, 20 * least) if sizes[str(s)] > least] == []
 
 
 def choice_of(data, names, **options):
     survey = Survey.of(data)
     low, high, _ = data_box(survey)
-    settings = {"lam": 0.9, "discount": 1.0, "ridge": 0.0, "seed": 0, **options}
-    return choose_features(data, survey, names, low, high, **settings)
+    settings = {"lam": 0.9, "discount": 1.0, "ridge": 0.0, "variance": "direct", **options}
+    return MixturePlan.of(data, Fitting(survey, tuple(names), low, high, **settings), seed=0)
 
 
 def steps(episodes=4000):
@@ -175,14 +176,14 @@ def test_a_step_function_is_given_tiles_and_the_table_is_printed():
     assert first.spelling.kind == "tiles"
     assert sum(member.mean_share for member in choice.members) == pytest.approx(1.0)
     assert sum(member.variance_share for member in choice.members) == pytest.approx(1.0)
-    assert choice.name in str(choice)
-    assert "chosen on all 4000 episodes" in str(choice)
+    assert choice.features in choice.explanation
+    assert "chosen on all 4000 episodes" in choice.explanation
     names = [each.name for each in choice.stack.candidates]
     assert len(names) == len(set(names)) >= 10
     assert "forest" in names
-    assert choice.to_dict()["members"][0]["features"] == str(choice.members[0])
+    assert choice.notes["choice"]["members"][0]["features"] == str(choice.members[0])
     assert choice.stack.explained > 0.99  # the levels' variance is 3,000 times that of the noise
-    assert str(choice_of(steps(), ["x"])) == str(choice)
+    assert choice_of(steps(), ["x"]).explanation == choice.explanation
 
 
 def test_of_two_spellings_of_one_table_the_smaller_is_tried_alone():
@@ -208,7 +209,7 @@ def test_too_little_data_to_choose_by():
 def test_no_candidate_refuses_places_that_were_never_seen():
     data = pr.domains.walk(n=8, p=0.9).sample(start=0, episodes=200, seed=1)
     survey = Survey.of(data, seed=0)
-    maps = [each.build(["x"], survey, *data_box(survey)[:2]) for each in candidates(survey, 2000, ["x"])]
+    maps = [each.build(["x"], survey, *data_box(survey)[:2]) for each in candidates(survey, 2000)]
     assert any(isinstance(phi, pr.Labels) for phi in maps)
     for phi in maps:
         risk = pr.LSTD(phi, ridge=1e-9).fit(data)

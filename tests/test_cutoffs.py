@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import policyrisk as pr
+from policyrisk.data import batches
 from policyrisk.errors import GivenUpWarning
 from policyrisk.lstd.cutoffs import trim
-from policyrisk.passes.fold import here
+from policyrisk.passes.reduce import here
 from policyrisk.risk.support import LOST_MOST
-from policyrisk.trajectories import batches
 
 
 def visits_of(source, size):

@@ -21,12 +21,12 @@ import policyrisk as pr
 from policyrisk import distributed, errors
 from policyrisk.cli.entry import run
 from policyrisk.cli.rollout import RandomActions
-from policyrisk.distributed import fold as fold_module
+from policyrisk.data import Stream
+from policyrisk.distributed import reduce as reduce_module
 from policyrisk.distributed import session
-from policyrisk.distributed.fold import ShardFold
+from policyrisk.distributed.reduce import ShardReduce
 from policyrisk.distributed.shards import ShardEpisodes, as_shards
 from policyrisk.passes.survey import Survey, SurveyPass
-from policyrisk.readers import Stream
 
 CHAIN = pr.domains.walk(n=12, p=0.6)
 TABLE = pr.Tabular(12)
@@ -158,7 +158,7 @@ def test_equations_are_the_local_ones_for_any_number_of_shards(count):
 def test_number_of_workers_changes_no_bit(monkeypatch):
     """Many shards in few parts; the tasks are handed out differently."""
     data, lstd = walks(11), pr.LSTD(TABLE)
-    monkeypatch.setattr(fold_module, "PARTS", 7)
+    monkeypatch.setattr(reduce_module, "PARTS", 7)
     found = []
     for workers in (1, 2, 3):
         monkeypatch.setattr(session, "workers", lambda workers=workers: workers)
@@ -172,7 +172,7 @@ def test_number_of_workers_changes_no_bit(monkeypatch):
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 6, 7])
 def test_tree_adds_neighbours_in_order(shards):
-    found = ShardFold(as_shards(walks(shards, episodes=2)), "stop")(lambda source, part: Spelled(str(part)))
+    found = ShardReduce(as_shards(walks(shards, episodes=2)), "stop")(lambda source, part: Spelled(str(part)))
     assert found.text.replace("(", "").replace(")", "") == "".join(map(str, range(shards)))
     assert found.depth <= np.ceil(np.log2(shards))
 
@@ -585,7 +585,7 @@ def test_killed_worker_costs_nothing(tmp_path):
 def test_killed_worker_changes_no_bit_of_the_survey(tmp_path):
     data, look = walks(6), SurveyPass(seed=0, bounds=(20, 10**6))
     shards = [Deadly(part, tmp_path / str(k)) if k in (1, 4) else part for k, part in enumerate(data)]
-    found, expected = (ShardFold(as_shards(each), "stop")(look) for each in (shards, data))
+    found, expected = (ShardReduce(as_shards(each), "stop")(look) for each in (shards, data))
     assert {path.name for path in tmp_path.iterdir()} == {"1", "4"}
     np.testing.assert_array_equal(found.sample().states, expected.sample().states)
     assert len(expected.sample()) == 20
@@ -654,7 +654,7 @@ def test_unreadable_shard_stops_or_is_left_out(tmp_path):
 
 def test_half_of_a_broken_shard_is_not_counted(tmp_path, monkeypatch):
     """It shares a part with others, and fails after some of its episodes were summed."""
-    monkeypatch.setattr(fold_module, "PARTS", 2)
+    monkeypatch.setattr(reduce_module, "PARTS", 2)
     data, lstd = walks(6), pr.LSTD(TABLE)
     shards = [Broken(part, "") if k == 1 else part for k, part in enumerate(data)]
     with pytest.warns(errors.SkippedShardsWarning, match=r"number 1 \(number 1: the disk is gone\)"):

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 import policyrisk as pr
-from policyrisk.distribution.scoring import BINS, LEVELS, crps, in_parts, pit
 from policyrisk.errors import InvalidInputError, NoDistributionError
+from policyrisk.returns.distribution_scores import BINS, LEVELS, crps, in_parts, pit
 
 
 def fit(chain, episodes, seed, features=None, **how):
@@ -23,7 +23,7 @@ def test_crps_is_the_integral(steps):
     dist = fit(pr.domains.walk(6), 200, 1)
     grid = replace(dist.grid, steps=steps)
     theta = grid.theta
-    _, curves = dist.curves([0, 3, 5])
+    [(_, _, curves)] = dist.curves([0, 3, 5])
     z = np.linspace(theta[0] - 20, theta[-1] + 20, 200_001)
     for B in (*rng.choice(theta, 3), theta[0] - 7.0, theta[-1] + 9.0, *([] if steps else [-7.3])):
         found = crps(grid, curves, np.full(3, B))
@@ -58,7 +58,7 @@ def test_held_out_episodes_fall_uniformly_into_the_distribution():
     """Randomised where F rises: uniform at the starts, one return an episode; and every part of the score."""
     chain = pr.domains.walk(6)
     dist, held_out = fit(chain, 20_000, 4), chain.sample(0, 2000, seed=5)
-    _, curves = dist.curves(held_out.starts())
+    [(_, _, curves)] = dist.curves(held_out.starts())
     low, high = pit(dist.grid, curves, held_out.returns()).T
     u = low + np.random.default_rng(6).random(2000) * (high - low)
     assert stats.kstest(u, "uniform").pvalue > 0.01

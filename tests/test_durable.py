@@ -1,5 +1,7 @@
 """Fits that are interrupted again and again end as if they had not been."""
 
+import errno
+import re
 from itertools import count
 
 import numpy as np
@@ -9,7 +11,7 @@ import policyrisk as pr
 from policyrisk._core.records import pack, unpack
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.passes import checkpoint
-from policyrisk.passes.checkpoint import Checkpoint, DurableFold, stored_problem
+from policyrisk.passes.checkpoint import Checkpoint, DurableReduce, Unasked, stored_problem
 
 CHAIN = pr.domains.walk(n=8, p=0.7)
 LINE, PARABOLA = (pr.Polynomial(degree, low=[0], high=[7]) for degree in (1, 2))
@@ -61,7 +63,9 @@ def test_a_fit_that_dies_anywhere_goes_on_to_the_same_bits(tmp_path, name, max_s
     lstd, data, path = ESTIMATORS[name], records(max_steps), tmp_path / "checkpoint.npz"
 
     def fit(source, resume):
-        return lstd.fit_by(DurableFold(source, path, {"data": "walks"}, resume=resume), bootstrap=20, seed=3)
+        return lstd.fit_by(
+            DurableReduce(source, path, {"data": "walks"}, resume=resume), bootstrap=20, seed=3
+        )
 
     whole = weights(fit(data, resume=False))
     path.unlink()
@@ -92,7 +96,7 @@ def test_a_distribution_that_dies_goes_on_to_the_same_bits(tmp_path, lam, max_st
     estimator = pr.ReturnDistribution(TILES, thresholds=10, lam=lam, discount=0.8)
 
     def fit(source, resume):
-        found = estimator.fit_by(DurableFold(source, path, {"data": "walks"}, resume=resume))
+        found = estimator.fit_by(DurableReduce(source, path, {"data": "walks"}, resume=resume))
         return [found.thresholds, found.weights, found.influences]
 
     whole = fit(data, resume=False)
@@ -117,53 +121,61 @@ def test_an_interrupt_saves_and_says_so(tmp_path):
 
     path = tmp_path / "checkpoint.npz"
     with pytest.raises(KeyboardInterrupt, match=r"after 7 parts of pass 1, saved in .*go on with --resume"):
-        ESTIMATORS["tiles"].fit_by(DurableFold(Interrupted(records()), path, {}, resume=False))
+        ESTIMATORS["tiles"].fit_by(DurableReduce(Interrupted(records()), path, {}, resume=False))
     calls = []
 
     def work(source, part):
         calls.append(part)
-        return pr.LSTD(TILES).equations(source)
+        return pr.LSTD(TILES).equations(source).without_maps()
 
-    fold = DurableFold(records(), path, {}, resume=True)
-    finished, total, done = fold._state
+    reduce = DurableReduce(records(), path, {}, resume=True)
+    finished, total, done = reduce._state
     assert (finished, done) == ([], 7)
-    fold._state = finished, total.equations, done
-    assert fold(work).episodes == 120
+    reduce._state = finished, total.equations, done
+    assert reduce(work).episodes == 120
     assert calls == [7, 8, 9]
 
 
 def test_only_the_same_evaluation_goes_on(tmp_path):
     path = tmp_path / "checkpoint.npz"
-    ESTIMATORS["tiles"].fit_by(DurableFold(records(), path, {"data": "a", "lam": 0.9}, resume=False))
+    ESTIMATORS["tiles"].fit_by(DurableReduce(records(), path, {"data": "a", "lam": 0.9}, resume=False))
     assert stored_problem(path) == {"data": "a", "lam": 0.9}
     with pytest.raises(MismatchError, match="lam changed since"):
-        DurableFold(records(), path, {"data": "a", "lam": 0.5}, resume=True)
-    DurableFold(records(), path, {"data": "a", "lam": 0.5}, resume=False)
+        DurableReduce(records(), path, {"data": "a", "lam": 0.5}, resume=True)
+    DurableReduce(records(), path, {"data": "a", "lam": 0.5}, resume=False)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InvalidInputError, match="damaged"):
-        DurableFold(records(), path, {"data": "a", "lam": 0.9}, resume=True)
+        DurableReduce(records(), path, {"data": "a", "lam": 0.9}, resume=True)
     # Where there is no file yet, it begins.
-    DurableFold(records(), tmp_path / "none.npz", {}, resume=True)
+    DurableReduce(records(), tmp_path / "none.npz", {}, resume=True)
 
 
 def test_no_episode_at_all_is_said(tmp_path):
     with pytest.raises(InvalidInputError, match="at least one episode"):
-        ESTIMATORS["tiles"].fit_by(DurableFold([], tmp_path / "c.npz", {}, resume=False))
+        ESTIMATORS["tiles"].fit_by(DurableReduce([], tmp_path / "c.npz", {}, resume=False))
 
 
-def test_features_that_cannot_be_described_cannot_be_kept(tmp_path):
+def test_features_come_from_the_call_and_never_from_the_file(tmp_path):
+    """A fit that was killed goes on with features that no file could hold; what is kept are tables' sums."""
+
     class Own:
-        size = 1
+        size = 2
 
         def __call__(self, x):
-            return np.ones((len(x), 1))
+            return np.hstack([np.ones_like(x), x])
 
-    for features, message in (
-        (Own(), r"spec\(\) to be saved, got Own"),
-        (lambda x: np.ones((len(x), 1)), "cannot be described in plain values"),
-    ):
-        with pytest.raises(InvalidInputError, match=message):
-            pr.LSTD(features).fit_by(DurableFold(records(), tmp_path / "c.npz", {}, resume=False))
+    for k, features in enumerate((Own(), lambda x: np.hstack([np.ones_like(x), x]))):
+        lstd, path = pr.LSTD(features, moments=3), tmp_path / f"{k}.npz"
+        whole = weights(lstd.fit_by(DurableReduce(records(), None, {}, resume=False)))
+        for resume, dies_at in ((False, 4), (True, 3)):
+            with pytest.raises(ConnectionAbortedError):
+                lstd.fit_by(DurableReduce(Mortal(records(), dies_at), path, {}, resume=resume))
+            header = np.load(path)["header"].tobytes().decode()
+            assert set(re.findall(r'"spec": {"kind": "(\w+)"', header)) == {"Tabular"}
+        found = lstd.fit_by(DurableReduce(records(), path, {}, resume=True))
+        assert found.features is lstd.features
+        for one, other in zip(weights(found)[:-1], whole[:-1], strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_what_is_the_same_object_stays_so():
@@ -175,3 +187,35 @@ def test_what_is_the_same_object_stays_so():
     for name in ("A", "b", "D", "e", "gram", "visits"):
         np.testing.assert_array_equal(getattr(again, name), getattr(equations, name))
     assert again.features == equations.features
+
+
+def test_a_checkpoint_that_nobody_asked_for_is_given_up_and_said_so_once(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    data, lstd, said = records(), ESTIMATORS["mixed"], []
+    monkeypatch.setattr(checkpoint.records, "save", full)
+    unasked = Unasked(tmp_path / "c.npz", said.append)
+    risk = lstd.fit_by(DurableReduce(data, unasked, {}, resume=False))
+    undisturbed = lstd.fit_by(DurableReduce(data, None, {}, resume=False))
+    assert weights(risk)[0].tolist() == weights(undisturbed)[0].tolist()
+    assert len(said) == 1
+    assert said[0].startswith(
+        "it goes on without a checkpoint, since none can be written: [Errno 28] No space"
+    )
+    with pytest.raises(InvalidInputError, match="checkpoint must be a file that can be written"):
+        lstd.fit_by(DurableReduce(data, tmp_path / "c.npz", {}, resume=False))
+    fold = DurableReduce(Stopped(data), unasked, {}, resume=False)
+    with pytest.raises(KeyboardInterrupt, match="that is not kept, since the checkpoint cannot be written"):
+        lstd.fit_by(fold)
+
+
+class Stopped:
+    """A stream that somebody interrupts after two batches."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        yield from self.data[:2]
+        raise KeyboardInterrupt

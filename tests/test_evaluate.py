@@ -17,10 +17,10 @@ import policyrisk as pr
 from policyrisk._core import records
 from policyrisk._core.output import complete_folder
 from policyrisk.cli import run
+from policyrisk.data import write_npz, write_parquet
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation import Evaluation
 from policyrisk.passes.survey import Survey
-from policyrisk.readers import write_npz, write_parquet
 
 FILES = {
     "map_mean.png",

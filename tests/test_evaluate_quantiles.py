@@ -9,10 +9,10 @@ import pytest
 import policyrisk as pr
 from policyrisk._core.text import percent
 from policyrisk.cli import run
-from policyrisk.distribution import RecordedReturns
+from policyrisk.data import write_npz
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.evaluation import quantiles
-from policyrisk.readers import write_npz
+from policyrisk.evaluation import tails
+from policyrisk.returns import RecordedReturns
 
 
 @pytest.fixture(scope="module")
@@ -176,12 +176,10 @@ def losses(episodes):
 
 
 def test_coarse_thresholds_and_their_ends_are_said(monkeypatch):
-    data, fits = losses(20_000), quantiles.ReturnDistribution
+    data, fits = losses(20_000), tails.ReturnDistribution
     assert told_of(data, "thresholds", quantiles=[0.005, 0.05, 0.5, 0.95]) is None
     theta = [-4.0, -3.5, -2.0, -1.0, -0.5, -0.1]  # as one who saw other returns might choose them
-    monkeypatch.setattr(
-        quantiles, "ReturnDistribution", lambda phi, **how: fits(phi, thresholds=theta, **how)
-    )
+    monkeypatch.setattr(tails, "ReturnDistribution", lambda phi, **how: fits(phi, thresholds=theta, **how))
     advice = told_of(data, "thresholds are coarse", quantiles=[0.05, 0.5])
     assert "50.0% quantile changes so much that it may be off by 0.037" in advice.seen
     assert "thresholds=30" in advice.remedy

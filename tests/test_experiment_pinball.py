@@ -1,23 +1,19 @@
 """The pinball experiment: its numbers recomputed here, its helpers against slow references, its files."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import special
 
-from policyrisk import TileCoding, cli
-from policyrisk._core import output
+from experiments import pinball, pinball_extended
+from experiments.claims import monotonicity
+from experiments.map_errors import Budget, Truth
+from experiments.tiles import TileGrid, every_visit, grid_distances, visit_sums
+from policyrisk import TileCoding, monte_carlo
 from policyrisk.control import pinball_policy
 from policyrisk.domains import Pinball
 from policyrisk.domains.pinball.maze import Maze
-from policyrisk.errors import InvalidInputError
-from policyrisk.montecarlo import monte_carlo
-from policyrisk.paper import pinball, pinball_extended
-from policyrisk.paper.claims import monotonicity
-from policyrisk.paper.map_errors import Budget, Truth
-from policyrisk.paper.tiles import TileGrid, every_visit, grid_distances, visit_sums
 from policyrisk.simulation.simulators import Runner
 
 SMALL = pinball.PinballParameters(trajectories=300, mc_episodes=30, tiles=12, fresh=3000, seed=3)
@@ -308,45 +304,22 @@ def test_written_files(small, tmp_path):
         assert path.read_bytes().startswith(begins)
 
 
-def test_bad_arguments_are_named(tmp_path):
-    for name, value in (("trajectories", 0), ("mc_episodes", 1), ("tiles", 1), ("fresh", 0), ("seed", -1)):
-        with pytest.raises(InvalidInputError, match=name):
-            pinball.run(pinball.PinballParameters(**{name: value}))
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInputError, match="out must be a folder"):
-        output.make_folder(tmp_path / "file" / "below")
-    assert output.plain({"a": [np.inf, 1.0, (float("nan"),)]}) == {"a": [None, 1.0, [None]]}
-
-
-def test_the_command(tmp_path, monkeypatch, capsys):
-    run = pinball.run
-    monkeypatch.setattr(pinball, "run", lambda p, **options: run(replace(p, fresh=500), **options))
-    options = [
-        "--trajectories",
-        "100",
-        "--mc-episodes",
-        "5",
-        "--tiles",
-        "8",
-        "--seed",
-        "1",
-        "--noise",
-        "0.02",
-    ]
-    assert cli.run(["reproduce", "pinball", "--out", str(tmp_path), *options]) == 0
+def test_the_script(tmp_path, capsys):
+    numbers = "--trajectories 100 --mc-episodes 5 --tiles 8 --seed 1 --noise 0.02 --fresh 500"
+    options = ["--out", str(tmp_path), *numbers.split()]
+    pinball.main(options)
     assert "Riskiest tile" in capsys.readouterr().out
     assert (tmp_path / "pinball_std.png").exists()
     assert (tmp_path / "monte_carlo.npz").exists()
-    again = ["reproduce", "pinball", "--out", str(tmp_path), *options, "--resume", "--json"]
-    assert cli.run(again) == 0
-    told = json.loads(capsys.readouterr().out)
-    written = json.loads((tmp_path / "result.json").read_text())
-    assert told["parameters"]["noise"] == 0.02
-    seconds = written.pop("seconds")
-    assert told.pop("seconds") == seconds
+    first = json.loads((tmp_path / "result.json").read_text())
+    pinball.main([*options, "--resume"])
+    again = json.loads((tmp_path / "result.json").read_text())
+    assert again["parameters"]["noise"] == 0.02
+    seconds = again.pop("seconds")
     assert list(seconds)[-2:] == ["figures", "total"]
     assert seconds["total"] >= sum(seconds.values()) - seconds["total"] - 0.01
-    assert told == written
+    first.pop("seconds")
+    assert again == first
 
 
 def test_extended(small, tmp_path):

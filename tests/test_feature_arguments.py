@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -12,14 +11,17 @@ import pytest
 import scipy.sparse as sp
 
 from policyrisk.cli import run
+from policyrisk.control import GaussianPolicy, SoftmaxPolicy
+from policyrisk.data.npz import write_npz
 from policyrisk.domains import walk
-from policyrisk.errors import InvalidInputError, PolicyRiskError
+from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation import evaluate
 from policyrisk.features import (
     BinaryFeatures,
     Features,
     Fourier,
     FunctionFeatures,
+    Joint,
     Polynomial,
     RadialBasis,
     Tabular,
@@ -30,7 +32,6 @@ from policyrisk.features import (
     registry,
 )
 from policyrisk.lstd import LSTD
-from policyrisk.readers.npz import write_npz
 from policyrisk.risk import RiskFunction
 
 
@@ -165,45 +166,70 @@ def test_from_spec_needs_the_arguments():
         from_spec({"kind": "Tabular", "lenght": 3})
 
 
-def test_functions_without_a_name_have_no_spec():
-    for function in (lambda states: states, Mine(3).__call__):
-        with pytest.raises(InvalidInputError, match=r"module, .* or write a class with size, a call"):
-            FunctionFeatures(function).spec()
-
-
-def test_a_function_is_saved_by_its_name(tmp_path, monkeypatch):
-    """And imported when it is asked for its features, if it still gives the same."""
-    module = "own_edges_of_the_test"
-    monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / f"{module}.py"
-    file.write_text("import numpy as np\n\n\ndef edges(x):\n    return np.hstack([x, x > 0.5])\n")
-    phi = FunctionFeatures.named(f"{module}:edges")
-    assert phi == FunctionFeatures(sys.modules[module].edges)
-    x = np.array([[0.2], [0.7]])
-    value = phi(x)
-    risk = LSTD(phi).fit(walk(5, 0.7).sample(0, episodes=100, seed=0))
+def test_a_function_is_given_again(tmp_path):
+    """A file keeps what to call it and what it gave at a few states; whoever loads it hands it in."""
+    phi, data = FunctionFeatures(two_columns), walk(5, 0.7).sample(0, episodes=100, seed=0)
+    risk = LSTD(phi).fit(data)
     risk.save(tmp_path / "r.npz")
     spec = json.loads(json.dumps(phi.spec()))
+    assert spec["name"] == f"{__name__}:two_columns"
+    bare = from_spec(spec)
+    assert (bare, bare.size, hash(bare), bare.spec()) == (phi, 2, hash(phi), spec)
+    with pytest.raises(
+        InvalidInputError, match=r"must be given again, .*:two_columns; pass it with features="
+    ):
+        RiskFunction.load(tmp_path / "r.npz").mean([[0]])
+    for given in (
+        two_columns,
+        phi,
+        [np.sin, two_columns],
+        (Joint([phi, Tabular(3)]),),
+        lambda x: two_columns(x),
+    ):
+        again = RiskFunction.load(tmp_path / "r.npz", features=given)
+        np.testing.assert_array_equal(again.mean([[0], [3]]), risk.mean([[0], [3]]))
+        assert again.features.spec() == spec
+    for wrong, message in (
+        (lambda x: 1.1 * two_columns(x), "lambda> that gives something else at"),
+        ([np.sin, np.cos], "sin that fails at .* must give shape"),
+        (bare, "two_columns that fails at .* pass the function itself"),
+    ):
+        with pytest.raises(MismatchError, match=f"must be the function .*two_columns, got .*{message}"):
+            RiskFunction.load(tmp_path / "r.npz", features=wrong)
+    for wrong in ({"a": two_columns}, "two_columns", 3):
+        with pytest.raises(InvalidInputError, match="features must be a function, a network, a feature map"):
+            RiskFunction.load(tmp_path / "r.npz", features=wrong)
 
-    monkeypatch.delitem(sys.modules, module)
-    again, loaded = from_spec(spec), RiskFunction.load(tmp_path / "r.npz")
-    assert module not in sys.modules
-    assert (again, again.size, hash(again)) == (phi, 2, hash(phi))
-    np.testing.assert_array_equal(again(x), value)
-    np.testing.assert_array_equal(loaded.mean([[0], [3]]), risk.mean([[0], [3]]))
-    assert again.spec() == spec
 
-    changed = "got one that gives something else at"
-    gone = f"function {module}:edges must be there .* no module '{module}' here .*; go to the folder"
-    for text, message in (("def edges(x):\n    return [[1.0, 2.0]] * len(x)\n", changed), (None, gone)):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-        file.unlink()
-        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
-        if text is not None:
-            file.write_text(text)
-        importlib.invalidate_caches()
-        with pytest.raises(PolicyRiskError, match=message):
-            from_spec(spec)(x)
+def test_several_functions_are_told_apart(tmp_path):
+    """By their names where they have some, else by what they give; lambdas have none."""
+    lambdas = [lambda x: np.hstack([np.ones_like(x), x]), lambda x: np.hstack([x**2, x**3])]
+    joint = Joint([FunctionFeatures(each, size=2) for each in lambdas])
+    data = walk(8, 0.7).sample(0, episodes=200, seed=0)
+    for features in ({"features": joint}, {"features": lambdas[0], "second_features": joint}):
+        risk = LSTD(**features, ridge=1e-6).fit(data)
+        risk.save(tmp_path / "r.npz")
+        for given in (lambdas, lambdas[::-1], joint):
+            again = RiskFunction.load(tmp_path / "r.npz", features=given)
+            np.testing.assert_array_equal(again.variance([[2]]), risk.variance([[2]]))
+        with pytest.raises(MismatchError, match="gives something else"):
+            RiskFunction.load(tmp_path / "r.npz", features=lambdas[0])
+    called = []
+
+    def named(x):
+        called.append(1)
+        return x
+
+    for policy, arguments in ((SoftmaxPolicy, {"actions": 2}), (GaussianPolicy, {"dim": 1})):
+        made = policy(FunctionFeatures(named, size=1), **arguments)
+        made([[0.5]])
+        made.save(tmp_path / "p.npz")
+        called.clear()
+        again = policy.load(tmp_path / "p.npz", features=[named, np.sin])
+        assert len(called) == 1
+        np.testing.assert_array_equal(again([[0.5]]), made([[0.5]]))
+        with pytest.raises(InvalidInputError, match="must be given again"):
+            policy.load(tmp_path / "p.npz")([[0.5]])
 
 
 def test_a_function_from_the_command_line(tmp_path, monkeypatch, capsys):
@@ -218,24 +244,30 @@ def test_a_function_from_the_command_line(tmp_path, monkeypatch, capsys):
     expected = LSTD(lambda x: np.hstack([np.ones_like(x), x])).fit(data).mean([[3]])
     monkeypatch.delitem(sys.modules, "own_line_of_the_test")
     capsys.readouterr()
-    assert run(["query", "0.7", "--at", "3", "--json"]) == 0
+    assert run(["query", "0.7", "--at", "3"]) == 1
+    said = capsys.readouterr().err
+    assert (
+        f"--features must be given again, since files hold no code, got none for the function {features};"
+        in said
+    )
+    assert "own_line_of_the_test" not in sys.modules
+    assert run(["query", "0.7", "--at", "3", "--features", features, "--json"]) == 0
     (answer,) = json.loads(capsys.readouterr().out)["states"]
     assert answer["mean"]["value"] == pytest.approx(expected[0])
-    assert run(["compare", "0.7", "0.8", "--json"]) == 0
+    assert run(["compare", "0.7", "0.8", "--json"]) == 1
+    capsys.readouterr()
+    assert run(["compare", "0.7", "0.8", "--features", features, "--json"]) == 0
     assert {"0.7", "0.8"} <= set(json.loads(capsys.readouterr().out)["features"])
     assert run(["evaluate", "0.7.npz", "--features", "no_such_module:line", "--out", "x"]) == 2
     assert "there is no module 'no_such_module' here" in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("name", ["os:system", "__main__:f", "numpy", "a b:c", "os.path:join"])
-def test_a_file_names_no_function_of_python_itself(name):
-    with pytest.raises(InvalidInputError, match="must name a function of a module of yours"):
-        from_spec({"kind": "FunctionFeatures", "name": name, "size": 2, "probe": None})
-
-
 def test_names_of_functions_are_checked():
-    with pytest.raises(InvalidInputError, match="name must be module:name"):
-        FunctionFeatures(two_columns, name="edges")
+    for name in ("two\nlines", "\x1b[2J", 3, {"a": 1}):
+        with pytest.raises(InvalidInputError, match="name must be text of one line"):
+            FunctionFeatures(two_columns, name=name)
+        with pytest.raises(InvalidInputError, match="name must be text of one line"):
+            from_spec({"kind": "FunctionFeatures", "name": name, "size": 2, "probe": None})
     with pytest.raises(InvalidInputError, match="the module 'numpy' has no 'edges'"):
         FunctionFeatures.named("numpy:edges")
 
@@ -306,7 +338,28 @@ def test_wrong_arguments(make, rule):
 
 def test_text_names_the_arguments():
     phi = TileCoding(low=[0, 0], high=[1, 1], bins=[5, 5], tilings=2)
-    assert repr(phi) == "TileCoding(bins=[5, 5], tilings=2, low=[0.0, 0.0], high=[1.0, 1.0])"
+    assert repr(phi) == "TileCoding(low=(0.0, 0.0), high=(1.0, 1.0), bins=(5, 5), tilings=2)"
     grid = RadialBasis.grid(low=[0, 0], high=[1, 1], shape=(4, 3))
-    assert repr(grid).startswith("RadialBasis.grid(shape=[4, 3], width=[0.333")
+    assert repr(grid).startswith(
+        "RadialBasis.grid(low=(0.0, 0.0), high=(1.0, 1.0), shape=(4, 3), width=[0.333"
+    )
     assert len(repr(RadialBasis(np.zeros((500, 2)), 1.0))) < 300
+
+
+def test_own_modules_never_take_the_place_of_packages(tmp_path):
+    """SciPy looks for ``sys.modules["torch"]``; a file torch.py in the current folder is never asked."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('a file of the current folder ran')")
+    (tmp_path / "mine.py").write_text(
+        "import scipy.stats\ntry:\n    import torch\nexcept ImportError:\n    pass\n"
+        "value = scipy.stats.norm.cdf([0.0]).tolist()\n"
+    )
+    code = (
+        "import sys; from policyrisk._core.imports import named_object, naming_modules\n"
+        "finders, path = sys.meta_path[:], sys.path[:]\n"
+        "with naming_modules():\n    print(named_object('mine:value'))\n"
+        "print(finders == sys.meta_path, path == sys.path, None in sys.modules.values())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split("\n")[:2] == ["[0.5]", "True True False"], done.stderr

@@ -8,13 +8,14 @@ import pytest
 
 import policyrisk as pr
 from policyrisk._core.random import keys, mammen
+from policyrisk.data import Trajectories
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
-from policyrisk.montecarlo import _kernels, forest
-from policyrisk.montecarlo.ends import Ends, OwnEnds
-from policyrisk.montecarlo.forest import ReturnForest
-from policyrisk.montecarlo.leaf_sums import LeafSums
-from policyrisk.passes.fold import here
-from policyrisk.trajectories import Trajectories
+from policyrisk.passes.reduce import here
+from policyrisk.returns import _forest_kernels as _kernels
+from policyrisk.returns import forest
+from policyrisk.returns.ends import Ends, OwnEnds
+from policyrisk.returns.forest import ReturnForest
+from policyrisk.returns.leaf_sums import LeafSums
 
 CHAIN = pr.domains.walk(n=10, p=0.7)
 STATES = np.arange(10)
@@ -64,7 +65,7 @@ def test_every_leaf_holds_enough_episodes_of_either_half(leaf):
 
 
 def test_sums_over_leaves_are_those_of_loops(monkeypatch):
-    monkeypatch.setattr("policyrisk.montecarlo.leaf_sums._PIECE", 40)
+    monkeypatch.setattr("policyrisk.returns.leaf_sums._PIECE", 40)
     data = CHAIN.sample(0, episodes=30, seed=2)
     y = data.returns_to_go()
     leaves, apart = grown(data, y, leaf=3)
@@ -108,13 +109,13 @@ def test_values_at_the_ends_solve_their_equations(power):
     own = OwnEnds.of(ends, leaves, apart, sums.visits, missing, power)
     e = own.solve(sums.values)
     # The leaves' averages of the completed numbers, averaged over trees, are the values at the ends again.
-    completed = LeafSums.over(leaves, data, ends.completed(y, e, power), apart, 0.0)
-    np.testing.assert_allclose(leaves(ends.states) @ completed.values / leaves.trees, e, rtol=1e-8)
+    completed = LeafSums.over(leaves, data, ends.steps.completed(y, e, power), apart, 0.0)
+    np.testing.assert_allclose(leaves(ends.steps.cuts) @ completed.values / leaves.trees, e, rtol=1e-8)
     n = np.concatenate([np.arange(length, 0, -1) for length in data.lengths])
     cut = np.repeat(~data.terminated, data.lengths)
     number = np.repeat(np.cumsum(~data.terminated) - 1, data.lengths)
     expected = np.where(cut, y + chain.discount ** (power * n) * e[number], y)
-    np.testing.assert_allclose(ends.completed(y, e, power), expected, rtol=1e-12)
+    np.testing.assert_allclose(ends.steps.completed(y, e, power), expected, rtol=1e-12)
 
 
 # --- the estimate -----------------------------------------------------------------------------------------
@@ -218,8 +219,8 @@ def test_a_stream_is_fitted_as_what_it_holds():
     data = CHAIN.sample(0, episodes=300, seed=10, max_steps=30)
     whole = ReturnForest().fit(data, bootstrap=50, seed=1)
     parts = [data[:100], data[100:110], data[110:]]
-    by_fold = ReturnForest().fit_by(here(parts), data, bootstrap=50, seed=1)
-    for other in (ReturnForest().fit(parts, bootstrap=50, seed=1), by_fold):
+    by_passes = ReturnForest().fit_by(here(parts), data, bootstrap=50, seed=1)
+    for other in (ReturnForest().fit(parts, bootstrap=50, seed=1), by_passes):
         np.testing.assert_array_equal(other.w_second, whole.w_second)
         np.testing.assert_array_equal(other.error_bars.replicates, whole.error_bars.replicates)
         assert other.features == whole.features
@@ -249,14 +250,16 @@ def test_large_data_are_passed_over(monkeypatch, max_steps):
 
 
 def test_parts_elsewhere_keep_their_numbers(monkeypatch):
-    """A fold of two parts draws for each episode what a fold of one does."""
+    """Two parts draw for each episode what one does."""
     data = CHAIN.sample(0, episodes=400, seed=12)
     halves = [data[:150], data[150:]]
 
-    def fold(work):
+    def reduce(work):
         return work(halves[0], 0) + work(halves[1], 1)
 
-    one, two = (ReturnForest().fit_by(each, data[:200], bootstrap=20, seed=1) for each in (here(data), fold))
+    one, two = (
+        ReturnForest().fit_by(each, data[:200], bootstrap=20, seed=1) for each in (here(data), reduce)
+    )
     np.testing.assert_allclose(two.error_bars.replicates, one.error_bars.replicates, rtol=1e-4, atol=1e-6)
 
 

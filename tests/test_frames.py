@@ -11,8 +11,8 @@ import pytest
 
 import policyrisk as pr
 from policyrisk._core.frames import Coordinates
+from policyrisk.data import write_npz
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.readers import write_npz
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::policyrisk.errors.FewEpisodesWarning"),
@@ -291,3 +291,18 @@ def test_a_file_that_tells_nonsense_about_its_names(tmp_path):
         pa.parquet.write_table(table.replace_schema_metadata({b"policyrisk": note}), tmp_path / "bad.parquet")
         with pytest.raises(InvalidInputError, match="state must name the columns of the state"):
             pr.read(tmp_path / "bad.parquet")
+
+
+@pytest.mark.parametrize("given", ["read", "read_frame", "from_frame", "evaluate"])
+def test_a_misspelled_option_is_answered_with_the_nearest(given):
+    frame = pd.DataFrame({"x": [0.5, 0.7], "reward": [1.0, None], "terminated": True, "episode": 1})
+    readers = {
+        "read": pr.read,
+        "read_frame": pr.readers.read_frame,
+        "from_frame": pr.Trajectories.from_frame,
+        "evaluate": pr.evaluate,
+    }
+    with pytest.raises(InvalidInputError, match=r"rewrad must be an option .* did you mean reward\?"):
+        readers[given](frame, rewrad="reward")
+    with pytest.raises(InvalidInputError, match=r"text must be an option .*state, episode"):
+        readers[given](frame, text=frozenset())

@@ -17,15 +17,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import test_env_answers as env_answers
 import test_inputs_untouched as untouched
 from attack import Call, hostile_values, noted, public
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet as pq
+from test_env_answers import Answers, Parts
 
 import policyrisk as pr
-from policyrisk.readers import read_csv, read_npz, write_npz, write_parquet
-from policyrisk.readers.layout import Layout, match
+from policyrisk.data import read_csv, read_npz, write_npz, write_parquet
+from policyrisk.data.columns import Columns
 
 pytestmark = pytest.mark.filterwarnings("ignore::policyrisk.errors.PolicyRiskWarning")
 
@@ -158,6 +160,72 @@ def test_many_calls_answer_in_our_words(folder: Path, monkeypatch: pytest.Monkey
     assert len({call.name for call in calls}) > 150
     often = [call for call in calls if call.name not in SELDOM]
     attack([*calls, *often * 9], 90_000, monkeypatch, folder)
+
+
+@pytest.mark.slow
+def test_five_thousand_calls_answer_in_our_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = with_arguments(calls_of(folder, set()))
+    attack([*calls, *[call for call in calls if call.name not in SELDOM] * 9], 5_000, monkeypatch, folder)
+
+
+# --- environments -----------------------------------------------------------------------------------
+
+
+def actions(observations: Any) -> Any:
+    return np.zeros(len(observations), int)
+
+
+RUNS = {  # what runs an environment, and the environment's answers that it takes
+    "rollout": (lambda env: pr.rollout(env, actions, episodes=2, seed=0, max_steps=3), Answers),
+    "monte_carlo": (
+        lambda env: pr.monte_carlo(env, lambda x: 0, [[0.5, 0.5]], episodes=2, seed=0, max_steps=3),
+        Answers,
+    ),
+    "parts": (lambda env: pr.rollout(env, actions, episodes=2, seed=0), Parts),
+}
+PLACES = {
+    Answers: ("reset", "seen", "reward", "ended", "cut", "told", "whole"),
+    Parts: ("seen", "rewards", "done", "infos"),
+}
+
+
+def attack_environments(inputs: int) -> None:
+    tried: Counter[str] = Counter()
+    foreign: dict[str, str] = {}
+
+    @tries(inputs)
+    @given(st.data())
+    def one(data: Any) -> None:
+        name = data.draw(st.sampled_from(sorted(RUNS)))
+        run, make = RUNS[name]
+        parts, told = {}, []
+        for place in data.draw(st.lists(st.sampled_from(PLACES[make]), min_size=1, max_size=2, unique=True)):
+            valid = np.ones(2) if make is Parts or place == "seen" else None
+            values = hostile_values(valid)
+            kind = data.draw(st.sampled_from(sorted(values)))
+            try:
+                parts[place] = values[kind]()
+            except Exception:
+                continue  # this array cannot become that
+            told.append(f"{place}: {kind}")
+        # An episode that never ends is the environment's.
+        found = Call(name, run, {"env": make(**parts)}).attacked({}, user=(env_answers.__file__,))
+        tried[name] += 1
+        if found is not None:
+            foreign.setdefault(f"{name} ({', '.join(told)})", found)
+
+    one()
+    print(f"\n{dict(tried)} environments, {len(foreign)} answers that are not ours: {foreign}")
+    assert not foreign
+
+
+def test_environments_are_answered_in_our_words() -> None:
+    attack_environments(150)
+
+
+@pytest.mark.slow
+def test_many_environments_are_answered_in_our_words() -> None:
+    attack_environments(5_000)
 
 
 # --- files ------------------------------------------------------------------------------------------
@@ -337,5 +405,5 @@ def test_an_array_that_is_there_twice_is_refused(folder: Path) -> None:
 def test_many_columns_are_matched_one_by_one() -> None:
     """Where each was looked for among all of them, this took a minute."""
     names = [f"state_{k}" for k in range(20_000)]
-    found = match(Layout(), ["reward", *names[::-1], "episode", "terminated"], "a file")
+    found = Columns().matched(["reward", *names[::-1], "episode", "terminated"], "a file")
     assert found.state == tuple(names)

@@ -12,7 +12,7 @@ import pytest
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError, NegativeVarianceWarning
 from policyrisk.lstd.definition import rows
-from policyrisk.passes.checkpoint import DurableFold
+from policyrisk.passes.checkpoint import DurableReduce
 
 
 def ring(discount=1.0, seed=3, n=5):
@@ -143,7 +143,7 @@ def test_streams_files_and_resumed_fits_say_the_same(tmp_path):
 
     path, passes = tmp_path / "checkpoint.npz", 0
 
-    class Dying(DurableFold):
+    class Dying(DurableReduce):
         def __call__(self, work):
             nonlocal passes
             passes += 1
@@ -154,8 +154,8 @@ def test_streams_files_and_resumed_fits_say_the_same(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         lstd.fit_by(Dying(parts, path, {}, resume=False))
-    resumed = lstd.fit_by(DurableFold(parts, path, {}, resume=True))
-    whole = lstd.fit_by(DurableFold(parts, None, {}, resume=False))
+    resumed = lstd.fit_by(DurableReduce(parts, path, {}, resume=True))
+    whole = lstd.fit_by(DurableReduce(parts, None, {}, resume=False))
     np.testing.assert_array_equal(resumed.moments(x), whole.moments(x))
     np.testing.assert_allclose(resumed.moments(x), risk.moments(x), rtol=1e-9)
 

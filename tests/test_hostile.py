@@ -14,7 +14,7 @@ from pyarrow import parquet as pq
 
 import policyrisk as pr
 from policyrisk.cli import run
-from policyrisk.readers import write_npz, write_parquet
+from policyrisk.data import write_npz, write_parquet
 
 GOOD = {
     "episode": [0, 0, 0, 1, 1],
@@ -219,7 +219,7 @@ CASES = [
     # compare
     (["compare"], 2, "Missing argument"),
     (["compare", "done", "plane"], 1, "same coordinates"),
-    (["compare", "done", "done"], 1, "different ones"),
+    (["compare", "done", "done"], 1, "would count twice"),
     (["compare", "done", "nowhere"], 1, "does not exist"),
     (["compare", "done", "--criterion", "fun"], 2, "none of sharpe"),
     (["compare", "done", "--criterion", "mean-std"], 2, "none of sharpe"),
@@ -249,7 +249,7 @@ CASES = [
     ([*ROLLOUT, "--policy", "random", "--episodes", "0"], 2, "--episodes"),
     ([*ROLLOUT, "--policy", "random", "--out", "out.txt"], 2, ".parquet or .npz"),
     ([*ROLLOUT, "--policy", "random", "--out", "plain/out.npz"], 1, "which is a file"),
-    ([*ROLLOUT, "--policy", "random", "--out", "folder.npz"], 2, "is a folder"),
+    ([*ROLLOUT, "--policy", "random", "--out", "folder.npz"], 1, "is a folder"),
     (["rollout", "NoSuchEnv-v0", "--policy", "random", "--episodes", "1", "--out", "o.npz"], 1, "NoSuchEnv"),
 ]
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
+from experiments import pinball_improved
+from experiments.tiles import TileGrid
 from policyrisk import cli
 from policyrisk.control import improve
 from policyrisk.control.actor_critic import ActorCriticResult
 from policyrisk.control.before_after import BeforeAfter
 from policyrisk.control.tasks import TimedEnvironment, task
 from policyrisk.criteria import MeanMinusStd, MeanMinusVariance, Sharpe
-from policyrisk.paper import pinball_improved
-from policyrisk.paper.tiles import TileGrid
 
 
 def episodes_of_one_step(returns):
@@ -278,11 +278,12 @@ def test_starts_are_at_rest_in_their_tiles():
     assert len(np.unique(starts[:, 0])) == len(starts)
 
 
-def test_reproduce_pinball_improved(tmp_path, capsys):
+def test_the_experiment(tmp_path, capsys):
     out = tmp_path / "pinball"
-    options = "--tiles 8 --map-episodes 6 --episodes 10 --iterations 2 --fresh 20 --c 0 --json --out"
-    assert cli.run(["reproduce", "pinball-improved", *options.split(), str(out)]) == 0
-    numbers = json.loads(capsys.readouterr().out)
+    options = "--tiles 8 --map-episodes 6 --episodes 10 --iterations 2 --fresh 20 --c 0 --out"
+    pinball_improved.main([*options.split(), str(out)])
+    assert "Improved against shipped" in capsys.readouterr().out
+    numbers = json.loads((out / "result.json").read_text())
     names = {"improved.png", "improved.svg", "improved.pdf", "maps.npz", "policy.npz", "result.json"}
     assert {path.name for path in out.iterdir()} == names
     with np.load(out / "maps.npz") as maps:

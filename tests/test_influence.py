@@ -17,6 +17,7 @@ from scipy.linalg import block_diag
 from policyrisk._core import threads as threads_module
 from policyrisk._core.random import _MULTIPLIERS, keys, mammen, stream, uniform
 from policyrisk._core.threads import single_threaded
+from policyrisk.data import Trajectories
 from policyrisk.domains import walk
 from policyrisk.equations import Weights
 from policyrisk.errors import InvalidInputError, MismatchError
@@ -24,11 +25,10 @@ from policyrisk.features import Polynomial, Tabular, TileCoding
 from policyrisk.lstd import LSTD
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.definition import Definition, rows
-from policyrisk.lstd.folds import fits_without_each
-from policyrisk.lstd.sandwich import Face, sandwich
-from policyrisk.lstd.scores import ScorePass, direct_right_hand_side, lag_products
+from policyrisk.lstd.influences import Face, sandwich
+from policyrisk.lstd.refits import fits_without_each
+from policyrisk.lstd.residuals import ResidualPass, direct_right_hand_side, lag_products
 from policyrisk.risk import ErrorBars
-from policyrisk.trajectories import Trajectories
 
 N = 5
 METHODS = [
@@ -70,7 +70,7 @@ def bars_of(
     parts: Any, equations: Any, weights: Weights, direct: bool = False, face: Face | None = None, **draws: Any
 ) -> ErrorBars:
     """The error bars of data in parts."""
-    work = ScorePass.of(equations, weights, direct=direct, episodes=[len(part) for part in parts], **draws)
+    work = ResidualPass.of(equations, weights, direct=direct, episodes=[len(part) for part in parts], **draws)
     return sandwich(reduce(add, [work(part, i) for i, part in enumerate(parts)]), equations, weights, face)
 
 
@@ -198,11 +198,11 @@ def test_streams_chunks_blocks_and_threads_change_nothing(
 ) -> None:
     data, pair = walks(40, seed=5), MAPS[name]
     equations, weights = fitted(data, pair, 0.9, 0.9, 0.0, True, kappa)
-    work = ScorePass.of(equations, weights, direct=True, variance_lam=kappa, replicates=3, seed=1)
+    work = ResidualPass.of(equations, weights, direct=True, variance_lam=kappa, replicates=3, seed=1)
     whole = sandwich(work(data, 0), equations, weights)
     rhs = right_hand_side(data, equations, weights.mean, kappa)
     for size in ("DENSE_CHUNK", "DENSE_BLOCK", "SPARSE_CHUNK"):
-        monkeypatch.setattr(f"policyrisk.lstd.chunks.{size}", 3)
+        monkeypatch.setattr(f"policyrisk.lstd.steps.{size}", 3)
     for threads in (1, 3):
         monkeypatch.setattr(threads_module, "get_num_threads", lambda threads=threads: threads)
         stream = sandwich(work([data[:3], data[3:]], 0), equations, weights)
@@ -229,7 +229,7 @@ def test_large_covariances_are_single_precision(monkeypatch: pytest.MonkeyPatch)
     data = walks(30, seed=6)
     equations = accumulate(data, Tabular(N), lam=0.5, discount=1.0)
     double = bars_of([data], equations, equations.solve())
-    monkeypatch.setattr("policyrisk.lstd.sandwich.SINGLE_FROM", 2 * N - 1)
+    monkeypatch.setattr("policyrisk.lstd.influences.SINGLE_FROM", 2 * N - 1)
     single = bars_of([data], equations, equations.solve())
     assert double.second.dtype == np.float64
     assert single.second.dtype == np.float32

@@ -25,9 +25,9 @@ import pytest
 import scipy.sparse as sp
 
 import policyrisk as pr
-from policyrisk.control import Falling, GreedyPolicy, Sarsa, SarsaResult
+from policyrisk.control import GreedyPolicy
 from policyrisk.equations.constraint import solve_constrained
-from policyrisk.passes.fold import here
+from policyrisk.passes.reduce import here
 
 # Hand-made records have few episodes behind them.
 pytestmark = pytest.mark.filterwarnings("ignore::policyrisk.errors.FewEpisodesWarning")
@@ -304,6 +304,7 @@ BOX = {"low": [0.0, 0.0], "high": [1.0, 2.0]}
     "RadialBasis",
     "RadialBasis.grid",
     "RadialBasis.outside",
+    "Tabular",
     "Tabular.active",
     "Tabular.outside",
     "TileCoding",
@@ -312,6 +313,7 @@ BOX = {"low": [0.0, 0.0], "high": [1.0, 2.0]}
     "TileCoding.outside",
     "FunctionFeatures",
     "Joint",
+    "Joint.of_spec",
     *(f"features.Ranked{name}" for name in ("", ".__call__", ".of", ".of_spec", ".outside", ".ranks")),
     "Labels",
     "Labels.outside",
@@ -351,7 +353,8 @@ def feature_maps(given: Given) -> Any:
     found += [phi(x) for phi in phis]
     found += [phis[2].active(x), phis[3].collisions(x), pr.features.Ranked.of(unit, x).ranks(x)]
     table, indices = pr.Tabular(STATES), given.array(np.arange(STATES)[::-1])
-    found += [table(indices), table.active(indices), table.outside(indices)]
+    second = pr.Tabular(STATES, given.array([0], np.int64))
+    found += [second(indices), table(indices), table.active(indices), table.outside(indices)]
     plane = pr.RadialBasis(given.array([[0.1, 0.2], [0.5, 0.9]]), width)
     return [*found, plane(given.array([[0.0, 0.0], [1.0, 1.0]])), pr.features.as_features(np.sin)(x)]
 
@@ -502,23 +505,23 @@ def td(given: Given) -> Any:
 def forest(given: Given) -> Any:
     settings, record = pr.ReturnForest(trees=4), data(given)
     fitted = settings.fit_out_of_bag(record, bootstrap=5, seed=1)
-    by_fold = settings.fit_by(here(record), record[:100], seed=1)
+    by_passes = settings.fit_by(here(record), record[:100], seed=1)
     whole = settings.fit(record, seed=1)
-    return [fitted.mean, fitted.variance, *numbers(whole), *numbers(by_fold)]
+    return [fitted.mean, fitted.variance, *numbers(whole), *numbers(by_passes)]
 
 
-@use("Leaves", "Leaves.__call__", "Leaves.active")
+@use("Leaves", "Leaves.__call__", "Leaves.active", "Leaves.outside")
 def leaves(given: Given) -> Any:
     feature, threshold = given.array([1, -1, 0, -1, -1], np.int64), given.array([0.3, 0.8])
     phi = pr.Leaves([feature], [threshold], dim=2, dims=given.array([2, 0], np.int64))
     x = given.array(np.random.default_rng(0).uniform(-0.1, 2.1, (30, 3)))
-    return [phi.active(x), phi(x)]
+    return [phi.active(x), phi(x), phi.outside(x)]
 
 
-@use("StepSize.__call__", "control.Falling.__call__")
+@use("StepSize.__call__")
 def falling_numbers(given: Given) -> Any:
     k = given.array([0, 10, 100], np.int64)
-    return [pr.StepSize(0.1, power=0.7)(k), Falling(0.3, 0.1)(k, 100)]
+    return pr.StepSize(0.1, power=0.7)(k)
 
 
 @use("MonteCarlo", "monte_carlo")
@@ -544,7 +547,6 @@ def simulated(given: Given) -> Any:
 @use(
     "RiskFunction",
     "RiskFunction.band",
-    "RiskFunction.check",
     "RiskFunction.episodes",
     "RiskFunction.interval",
     "RiskFunction.judged",
@@ -553,6 +555,7 @@ def simulated(given: Given) -> Any:
     "RiskFunction.mean_and_variance",
     "RiskFunction.mixture",
     "RiskFunction.moments",
+    "RiskFunction.parts",
     "RiskFunction.score",
     "RiskFunction.riskier",
     "RiskFunction.second_moment",
@@ -568,6 +571,7 @@ def simulated(given: Given) -> Any:
     "RiskFunction.to_frame",
     "RiskFunction.variance",
     "RiskFunction.visited",
+    "specification_test",
     "compare",
     "criteria.Criterion.assess",
     "criteria.MeanMinusStd.assess",
@@ -591,7 +595,8 @@ def answers(given: Given) -> Any:
         found.append(risk.interval(x, method="bootstrap"))
         found += [risk.moments(x), risk.skewness(x), risk.kurtosis(x)]
         found += [risk.cvar_bound(x, 0.1), risk.probability_bound(x, below=-1.0)]
-        found += [risk.band(x), risk.riskier(x), fitted.check(data(given), features=LINE).mean.statistic]
+        tested = pr.specification_test(fitted, data(given), features=LINE)
+        found += [risk.band(x), risk.riskier(x), tested.mean.statistic, *(at.J for at in risk.parts(x))]
         risk.start_sums(x, weights=weights)
         summary = risk.summary(x, weights=weights)
         found += [float(summary.mean), float(summary.variance), float(risk.score(data(given)).mse)]
@@ -647,6 +652,7 @@ def rolled_out(given: Given) -> Any:
     "domains.Pinball",
     "domains.Pinball.as_actions",
     "domains.Pinball.as_starts",
+    "domains.Pinball.images",
     "domains.Pinball.returns",
     "domains.Pinball.rollout",
     "domains.Pinball.step",
@@ -655,10 +661,6 @@ def rolled_out(given: Given) -> Any:
     "control.GreedyPolicy.__call__",
     "control.GreedyPolicy.action_values",
     "control.GreedyPolicy.value",
-    "control.Sarsa",
-    "control.Sarsa.train",
-    "control.SarsaResult",
-    "control.train_pinball",
 )
 def pinball(given: Given) -> Any:
     box = pr.domains.Maze.named("box")
@@ -687,7 +689,11 @@ def pinball(given: Given) -> Any:
         maze.playable(places),
         *game.step(states, actions, seed=1),
     ]
-    found += [game.as_starts(places, "starts"), game.as_actions(actions, 2, "actions")]
+    found += [
+        game.images(states)[0],
+        game.as_starts(places, "starts"),
+        game.as_actions(actions, 2, "actions"),
+    ]
     found.append(game.rollout(policy, states, seed=1, max_steps=20).states)
     found.append(game.rollout(lambda x: given.array(np.zeros(2), np.int64)[: len(x)], states, 1, 5).states)
     found.append(game.returns(policy, places, seed=1, max_steps=20).returns)
@@ -695,11 +701,7 @@ def pinball(given: Given) -> Any:
     greedy = GreedyPolicy(phi, given.array(np.arange(64.0).reshape(16, 4)))
     found.append(policy.probabilities(states))
     found += [greedy.value(states), greedy.action_values(states), greedy(states)]
-    two = Sarsa(phi, actions=4)
-    trained = two.train(game, episodes=2, starts=lambda n, generator: states[:n], seed=1, max_steps=20)
-    columns = given.array([1.0, 2.0]), given.array([1, 2], np.int64), given.array([True, False], np.bool_)
-    result = SarsaResult(greedy, *columns)
-    return [*found, trained.returns, result.returns]
+    return found
 
 
 @use(
@@ -742,12 +744,12 @@ def reward_so_far(given: Given) -> Any:
     "GaussianPolicy",
     "GaussianPolicy.__call__",
     "GaussianPolicy.sample",
-    "GaussianPolicy.score",
+    "GaussianPolicy.log_gradient",
     "GaussianPolicy.with_parameters",
     "SoftmaxPolicy",
     "SoftmaxPolicy.__call__",
     "SoftmaxPolicy.probabilities",
-    "SoftmaxPolicy.score",
+    "SoftmaxPolicy.log_gradient",
     "SoftmaxPolicy.with_parameters",
 )
 def softmax_policy(given: Given) -> Any:
@@ -756,12 +758,12 @@ def softmax_policy(given: Given) -> Any:
     policy = pr.SoftmaxPolicy(phi, 2, given.array(np.arange(64.0).reshape(32, 2) / 64))
     states = given.array(game.states[[5, 900]])
     other = policy.with_parameters(given.array(np.arange(64.0)))
-    score = policy.score(states, given.array([0, 1], np.int64), given.array([1.0, 2.0]))
+    score = policy.log_gradient(states, given.array([0, 1], np.int64), given.array([1.0, 2.0]))
     search = pr.ActorCritic(policy, pr.criteria.Sharpe(), pr.LSTD(phi), episodes=20, iterations=2)
     better = search.fit(game, seed=0, starts=lambda n, generator: np.tile(states[:1], (n, 1)))
     drawn = pr.GaussianPolicy(phi, 1, given.array(np.ones((32, 1))), given.array([0.5]))
     moved = drawn.with_parameters(given.array(np.arange(33.0)))
-    push = drawn.score(states, given.array([[0.0], [1.0]]), given.array([1.0, 2.0]))
+    push = drawn.log_gradient(states, given.array([[0.0], [1.0]]), given.array([1.0, 2.0]))
     found = [drawn(states), drawn.sample(states, seed=0), moved.weights, push]
     return [policy(states), policy.probabilities(states), other.weights, score, better.policy.weights, *found]
 
@@ -784,7 +786,7 @@ def plotted(given: Given) -> Any:
         background=given.array(np.zeros((4, 4, 3))),
     )
     pr.plotting.plot_mean_std({"a": risk.summary(x)})
-    pr.plotting.plot_check(risk.check(record, seed=0))
+    pr.plotting.plot_check(pr.specification_test(risk, record, seed=0))
     return line.lines[0].get_xdata()
 
 
@@ -795,14 +797,22 @@ NOT_USED = {
     "readers.Stream.with_time_limit": "Trajectories.with_time_limit of each of its parts",
     "RiskFunction.load": "takes a path and a function",
     "Evaluation.load": "takes a path and a function",
-    "DistributionFunction.load": "takes a path and a module",
+    "DistributionFunction.load": "takes a path and a function",
     "RadialBasis.gpu_input": "part of RadialBasis.__call__",
     "RadialBasis.gpu_rows": "takes a GPU's arrays",
     "TorchFeatures.gpu_input": "part of TorchFeatures.__call__",
     "TorchFeatures.gpu_rows": "takes a GPU's arrays",
     "TorchFeatures": "needs PyTorch: test_network.py",
     "TorchFeatures.__call__": "needs PyTorch: test_network.py",
+    "SoftmaxPolicy.load": "takes a path and a function",
+    "GaussianPolicy.load": "takes a path and a function",
+    "MomentEquations.of_maps": "takes maps",
     "FunctionFeatures.of_spec": "takes plain values",
+    "features.FeatureMap.outside": "each map's own",
+    **{
+        f"{name}.over": "reads a survey, which cannot be changed"
+        for name in ("Labels", "Tabular", "TorchFeatures")
+    },
     "TorchFeatures.of_spec": "takes plain values",
     "TorchFeatures.on_module": "needs PyTorch: test_network.py",
     "TorchFeatures.outside": "needs PyTorch: test_network.py",

@@ -8,9 +8,9 @@ import pytest
 from pyarrow import parquet as pq
 
 import policyrisk as pr
+from policyrisk.data import read_csv
 from policyrisk.distributed.shards import as_shards, shards
 from policyrisk.errors import BadRowError, InvalidInputError
-from policyrisk.readers import read_csv
 
 CITIES = ["Rome", "Oslo", "Bern", "Paris", "Åre"]
 

@@ -6,16 +6,19 @@ import json
 
 import gymnasium
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
 import policyrisk as pr
 from policyrisk import cli
+from policyrisk._core.text import quoted
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation.labels import label_columns, label_spellings
-from policyrisk.evaluation.spelling import Spelling
+from policyrisk.features.spelling import Spelling
 from policyrisk.passes.survey import Survey
+from policyrisk.risk.estimate import student_quantile
 
 
 def shops(n=400, seed=0):
@@ -61,10 +64,10 @@ def test_labels_are_spelled():
     ("text", "message"),
     [
         ("labels", "labels must be told which coordinate, got 2: x, shop"),
-        ("labels:5,dims=shop", "labels take no size"),
+        ("labels:5,dims=shop", "labels takes no size"),
         ("labels,dims=x", "labels must be whole numbers or text, .*not all of them whole"),
-        ("labels,dims=shop,shrink=0", "shrink= takes a positive number of visits, not '0'"),
-        ("labels,dims=shop,shrink=a", "shrink= takes a positive number of visits, not 'a'"),
+        ("labels,dims=shop,shrink=0", "shrink= takes a positive number, not '0'"),
+        ("labels,dims=shop,shrink=a", "shrink= takes a positive number, not 'a'"),
         ("tiles:4,shrink=1", "after tiles can stand each of tilings=, by=, dims= once"),
         ("tiles:4,dims=x/", "features must be auto or one of"),
         ("tiles:9999,dims=x/labels,dims=shop/poly:1", "at most 10000, got 10033"),
@@ -266,6 +269,9 @@ def test_text_from_the_file_to_the_query(tmp_path, capsys):
     (answer,) = json.loads(capsys.readouterr().out)["states"]
     assert answer["at"] == {"city": "Oslo", "x": 0.5}
     assert answer["mean"]["value"] == pytest.approx(float(evaluation.risk.mean([[4, 0.5]])[0]))
+    t = student_quantile(answer["level"], answer["episodes"])
+    for of in ("mean", "variance", "std"):  # the error shown is that of the interval shown
+        assert answer[of]["high"] - answer[of]["low"] == pytest.approx(2 * t * answer[of]["standard_error"])
     assert cli.run([*query, "Zug,0.5"]) == 0
     assert "at city = Zug, x = 0.5" in capsys.readouterr().out
     assert cli.run([*query, "Paris,0.5"]) == 2
@@ -301,7 +307,7 @@ def test_stated_labels():
     survey = Survey.of(data)
     assert label_spellings(survey, ["x", "shop"], []) == []
     alone = label_spellings(Survey.of(taxi(100, 0)), ["state"], [0])
-    assert [str(each) for each in alone] == ["labels,dims=state", "labels,shrink=1,dims=state"]
+    assert [each.text(["state"]) for each in alone] == ["labels,dims=state", "labels,shrink=1,dims=state"]
 
 
 @pytest.mark.parametrize(
@@ -345,3 +351,74 @@ def test_too_many_labels_for_a_choice():
     data = pr.Trajectories(np.repeat(np.arange(n), 2)[:, None], np.ones(n), np.ones(n, int), np.ones(n, bool))
     with pytest.raises(InvalidInputError, match="at most 2000 values together for features=auto, got 2100"):
         pr.evaluate(data, labels=["state"])
+
+
+HOSTILE = (
+    *("speed m/s", "a+b", "a,b", 'q"q', "</script><script>alert(1)</script>", "a\nb", "\x1b[31mred", "nul\0"),
+    *("a,second=poly:2", "sb3:m.zip", " x", "1", "$\\frac$", "\ud800", ""),
+)
+
+
+def visits_of(name, n=200):
+    rng = np.random.default_rng(0)
+    x, city = rng.random(n), rng.choice(["Bern", "Oslo", "Rome"], n)
+    rewards = x + (city == "Rome") + rng.normal(size=n)
+    columns = {name: x, "y": rng.random(n), "city": city}
+    return pd.DataFrame({"episode": np.arange(n), **columns, "reward": rewards, "terminated": True})
+
+
+def test_names_of_columns_change_nothing_but_names():
+    """By default, with quantiles and a column of text: the names are put into the answer's texts alone."""
+    plain = pr.evaluate(visits_of("x"), state=["x", "y", "city"], quantiles=[0.1], seed=1)
+    assert "dims=x+y/labels" in plain.notes["features"]
+    for name in ("speed m/s", 'a,b+c="d"', "</script>\n\x1b[31m", "nul\0"):
+        found = pr.evaluate(visits_of(name), state=[name, "y", "city"], quantiles=[0.1], seed=1)
+        assert found.names == (name, "y", "city")
+        assert found.summary.std == plain.summary.std, name
+        assert found.notes["features"] == plain.notes["features"].replace("x+y", f"{quoted(name)}+y")
+        assert found.notes["distribution"]["cvar"] == plain.notes["distribution"]["cvar"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_spellings_name_such_columns_in_quotes_or_by_number(name):
+    names, survey = (name, "y"), Survey.of(shops())
+    box = np.zeros(2), np.ones(2)
+    expected = pr.Joint([pr.Polynomial(1, [0], [1], dims=[0]), pr.TileCoding([0], [1], [3], dims=[1])])
+    written = json.dumps(name)
+    for dims in (written, json.dumps(name, ensure_ascii=False), quoted(name), "0" if name != "1" else "1"):
+        spelling = Spelling.parse(f"poly:1,dims={dims}/tiles:3,dims=y,second=poly:1,dims=y+{dims}")
+        assert spelling.build(names, survey, *box) == expected
+        assert spelling.second.build(names, survey, *box).box.dims == (1, 0)
+        again = Spelling.parse(spelling.text(names))
+        assert again.normal(names) == spelling.normal(names)
+        assert spelling.normal(names).dims == (0,)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('poly:1,dims="x', 'a name in quotes must be written as in "speed m/s"'),
+        ('poly:1,dims="x"y', "a name in quotes must be written"),
+        ('poly:1,dims="0"', "dims must name coordinates of the state, x, shop, got '0'"),
+        ("poly:1,dims=speed m/s", "features must be auto or one of"),
+    ],
+)
+def test_misspelled_quotes(text, message):
+    with pytest.raises(InvalidInputError, match=message):
+        Spelling.parse(text).build(("x", "shop"), Survey.of(shops()), np.zeros(2), np.ones(2))
+
+
+def test_the_command_line_takes_such_columns_in_quotes(tmp_path, capsys):
+    log, out = str(tmp_path / "log.csv"), str(tmp_path / "out")
+    visits_of("a,b").replace("Rome", "Rome, north").to_csv(log, index=False)
+    features = 'poly:1,dims="a,b"/labels,shrink=1,dims=city'
+    command = ["evaluate", log, "--out", out, "--features", features, "--state", '"a,b",city,y']
+    assert cli.run([*command, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["coordinates"] == ["a,b", "city", "y"]
+    assert cli.run(["query", out, "--at", '0.5,"Rome, north",0', "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["states"][0]["at"]["city"] == "Rome, north"
+    assert cli.run([*command[:-1], '"a,b']) == 2
+    assert "a name in quotes must be written" in capsys.readouterr().err
+    assert cli.run([*command[:6], "--state", '"c,d",y']) == 1
+    assert "--state must name a column" in capsys.readouterr().err

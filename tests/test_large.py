@@ -19,6 +19,7 @@ from test_accumulate import MAPS, episodes, reference
 
 import policyrisk as pr
 from policyrisk._core import threads as threads_module
+from policyrisk.data import Trajectories
 from policyrisk.equations import MomentEquations, Weights, systems
 from policyrisk.equations import moment_equations as equations_module
 from policyrisk.errors import (
@@ -32,7 +33,6 @@ from policyrisk.errors import (
 from policyrisk.lstd import trace_products
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.trace_products import steps_of
-from policyrisk.trajectories import Trajectories
 
 MATRICES = ("A", "C", "D")
 COUNTS = ("visits", "second_visits", "feature_episodes", "second_feature_episodes")
@@ -152,14 +152,14 @@ def test_cutting_the_work_up_changes_nothing(cut: float, large: pytest.MonkeyPat
         for name in ("SPARSE_FEWEST", "SPARSE_MOST"):
             large.setattr(trace_products, name, enough)
         large.setattr(trace_products, "BLOCKS", blocks)
-        large.setattr("policyrisk.lstd.chunks.SPARSE_CHUNK", most)
+        large.setattr("policyrisk.lstd.steps.SPARSE_CHUNK", most)
         cut_up = accumulate(data, features, lam=0.9, discount=0.95)
         check(cut_up, {name: dense(getattr(whole, name)) for name in (*MATRICES, "b", "e")})
 
 
 def test_the_same_bits_on_one_thread_and_on_many(large: pytest.MonkeyPatch) -> None:
     large.setattr(trace_products, "SPARSE_FEWEST", 500)
-    large.setattr("policyrisk.lstd.chunks.SPARSE_CHUNK", 256)
+    large.setattr("policyrisk.lstd.steps.SPARSE_CHUNK", 256)
     data, results = episodes("mixed", count=100), []
     for threads in (1, 4):
         large.setattr(threads_module, "get_num_threads", lambda threads=threads: threads)
@@ -346,7 +346,7 @@ def test_what_sparse_sums_cannot_give_is_named(large: pytest.MonkeyPatch) -> Non
     weights = pr.LSTD(PHI).equations(data).solve()
     assert isinstance(weights, Weights)
     with pytest.raises(InvalidInputError, match="need dense sums"):
-        _ = weights.dense_systems
+        _ = weights.factored_systems
     with pytest.raises(ImproperPolicyError, match="Assumption 1"):
         pr.LSTD(PHI).equations(walks(50, cut_off=1.0)).solve()
     with pytest.raises(InvalidInputError, match="at least one episode"):
@@ -408,7 +408,7 @@ def test_saved_and_loaded(features: Any, tmp_path: Any, large: pytest.MonkeyPatc
 
 def test_a_stream_is_read_as_it_comes_and_nothing_of_it_stays(large: pytest.MonkeyPatch) -> None:
     large.setattr(trace_products, "SPARSE_FEWEST", 4096)
-    large.setattr("policyrisk.lstd.chunks.SPARSE_CHUNK", 512)
+    large.setattr("policyrisk.lstd.steps.SPARSE_CHUNK", 512)
     noted: list[int] = []
     add = trace_products.SparseTotal.add
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 
 from policyrisk.errors import InvalidInputError, SolverError
-from policyrisk.markov import _multigrid_kernels as kernels
+from policyrisk.markov import _linear_kernels as kernels
 from policyrisk.markov import linear, multigrid
 from policyrisk.markov.linear import Resolvent
 
@@ -294,12 +294,12 @@ def test_weights_are_found_where_termination_is_rare() -> None:
     """Drift away from the only exit: 10⁷ steps on 14 400 states, in some hundred iterations at most."""
     P = grid(120, "corner", up=0.255, left=0.255)
     b = np.ones(14_400)
-    grid_solver = multigrid.Multigrid(sp.csr_array(sp.eye_array(14_400) - P))
+    corrector = linear.by_multigrid(sp.csr_array(sp.eye_array(14_400) - P), np.arange(14_400))
     x, _ = Resolvent(P, 1.0).solve(b)
-    correction = grid_solver.correct(b, 0.0, transpose=False)
+    correction = corrector.correct(b[:, None], 0.0, transpose=False)
     assert correction.iterations == multigrid.FIRST_DIRECTIONS
     # The mean from the far corner, right to 1% after twelve iterations only if the weights are good.
-    np.testing.assert_allclose(correction.d, x, rtol=1e-2)
+    np.testing.assert_allclose(correction.d[:, 0], x, rtol=1e-2)
 
 
 def test_substitution_needs_one_sweep() -> None:

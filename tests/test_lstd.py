@@ -273,9 +273,9 @@ def test_a_variance_that_is_held_at_zero_has_no_error(degree, second, method, la
     data = pr.Trajectories(walks.states, walks.rewards + noise, walks.lengths, walks.terminated)
     first = pr.Polynomial(degree, [0], [29])
     risk = pr.LSTD(first, second, lam=lam, variance=method, nonnegative_at="visited").fit(data)
-    assert risk.facts.constrained > 0
+    assert risk.provenance.constrained > 0
     held = np.abs(risk.variance(x)) < 1e-9 * np.abs(risk.second_moment(x)).max()
-    assert held.sum() == risk.facts.constrained
+    assert held.sum() == risk.provenance.constrained
     errors = risk.standard_error(x)
     assert (errors[held] == 0.0).all()
     assert (errors[~held] > 0.0).all()

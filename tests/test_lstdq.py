@@ -12,7 +12,7 @@ from policyrisk.features.actions import ActionBlocks
 from policyrisk.features.target import PolicyFeatures, Target
 from policyrisk.lstd import action_estimator
 from policyrisk.lstd.definition import ActionDefinition
-from policyrisk.passes.checkpoint import DurableFold
+from policyrisk.passes.checkpoint import DurableReduce
 
 N, ACTIONS = 5, 3
 
@@ -371,7 +371,7 @@ def test_bad_input():
     bare = pr.Trajectories(data.states, data.rewards, data.lengths, data.terminated)
     with pytest.raises(InvalidInputError, match="data must hold the actions"):
         pr.LSTDQ(pr.Tabular(N), pi).fit(bare)
-    with pytest.raises(InvalidInputError, match="distributions over 3 actions"):
+    with pytest.raises(InvalidInputError, match="must have rows of probabilities"):
         pr.LSTDQ(pr.Tabular(N), pi * 2)
     with pytest.raises(InvalidInputError, match="actions must be how many"):
         pr.LSTDQ(pr.Tabular(N), mostly_left)
@@ -429,10 +429,10 @@ def test_a_fit_goes_on_where_it_was_killed(tmp_path):
     mu, _ = policies(27)
     data = log(P, r, mu, 100, seed=28)
     parts, q = [data[:40], data[40:70], data[70:]], pr.LSTDQ(LINE, mostly_left, actions=3)
-    whole = q.fit_by(DurableFold(parts, tmp_path / "a.npz", {}, resume=False))
+    whole = q.fit_by(DurableReduce(parts, tmp_path / "a.npz", {}, resume=False))
     with pytest.raises(KeyboardInterrupt):
-        q.fit_by(DurableFold(Stops(parts, 2), tmp_path / "b.npz", {}, resume=False))
-    again = q.fit_by(DurableFold(parts, tmp_path / "b.npz", {}, resume=True))
+        q.fit_by(DurableReduce(Stops(parts, 2), tmp_path / "b.npz", {}, resume=False))
+    again = q.fit_by(DurableReduce(parts, tmp_path / "b.npz", {}, resume=True))
     np.testing.assert_array_equal(again.variance(range(N)), whole.variance(range(N)))
     np.testing.assert_array_equal(again.error_bars.second, whole.error_bars.second)
 

@@ -12,8 +12,8 @@ import policyrisk as pr
 from policyrisk._core.random import keys, mammen
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.lstd.definition import Definition
-from policyrisk.passes.checkpoint import DurableFold
-from policyrisk.passes.fold import here
+from policyrisk.passes.checkpoint import DurableReduce
+from policyrisk.passes.reduce import here
 from policyrisk.risk.mixture import Misfit
 
 VISITED = np.arange(0, 16, 2)  # the table knows these
@@ -245,7 +245,7 @@ def test_full_intervals_by_hand(variance, misfit):
                 far = t[i] * error / value
                 expected = value * np.exp(-far), value * (np.exp(far) if far < 1 else np.e * far)
                 of_mean = misfit.randomness * both.standard_error([at], "mean")[0] ** 2 + misfit.spread * m_J
-                (part,) = both._parts([at], 100)
+                (part,) = both.parts([at], 100)
                 dJ, moved = both.error_bars.deviations(part.phi_mean, part.phi_second)
                 if variance == "second-moment":
                     moved = moved - 2 * J[i] * dJ
@@ -387,18 +387,18 @@ def test_an_episode_has_the_same_multipliers_whatever_others_give_up(split, tmp_
     parts, gone = lone_ends()
     data = pr.Trajectories.concatenate(parts)
     K, B = len(data), 6
-    fold = {
+    reduce = {
         "one": here(data),
         "stream": here(parts),
         "parts": in_parts(parts[:3], parts[3:4], parts[4:]),
         "batches": in_parts(*parts),
-        "checkpoint": DurableFold(parts, tmp_path / "c.npz", {}, resume=False),
+        "checkpoint": DurableReduce(parts, tmp_path / "c.npz", {}, resume=False),
     }[split]
     xi = np.empty((K, B))
     mammen(*keys(3), np.arange(K), xi)
     for phi, kept in ((pr.Tabular(8), np.delete(np.arange(K), gone)), (pr.Polynomial(1, [0], [7]), range(K))):
-        risk = pr.LSTD(phi, variance="direct").fit_by(fold, bootstrap=B, seed=3)
-        fold = here(data) if split == "checkpoint" else fold
+        risk = pr.LSTD(phi, variance="direct").fit_by(reduce, bootstrap=B, seed=3)
+        reduce = here(data) if split == "checkpoint" else reduce
         assert risk.provenance.episodes == len(kept)
         influences = Definition(phi, phi, 0.9, 1.0, direct=True).influences
         psi = np.hstack(influences(data[kept], risk.w_mean, risk.w_second)) / len(kept)

@@ -6,7 +6,6 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -19,7 +18,8 @@ from scipy import stats
 import policyrisk as pr
 from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import CutOffWarning, InvalidInputError
-from policyrisk.montecarlo import MonteCarlo, monte_carlo, sums
+from policyrisk.returns import MonteCarlo, monte_carlo
+from policyrisk.returns import monte_carlo_record as sums
 from policyrisk.risk.start_sums import SampleReturns
 from policyrisk.simulation.compiled import Returns
 from policyrisk.simulation.registration import register
@@ -72,7 +72,7 @@ def test_standard_errors_are_the_spread_over_replications() -> None:
 def test_errors_of_small_samples_by_hand() -> None:
     g = np.array([1.0, 2.0, 6.0, 7.0])
     batch = Returns(g[None], np.ones((1, 4), np.int64), np.ones((1, 4), bool))
-    got = SimpleNamespace(**sums.estimates(sums.tabulate(batch, 1.0)))
+    got = sums.estimated(np.zeros((1, 1)), sums.tabulate(batch, 1.0), 1.0, 10)
     # deviations −3, −2, 2, 3: s² = 26/3, μ₂ = 6.5, μ₄ = 48.5
     assert got.mean[0] == 4.0
     assert got.variance[0] == pytest.approx(26 / 3)

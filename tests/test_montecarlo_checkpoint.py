@@ -18,10 +18,11 @@ from noise_simulator import BLOCKS_OF_16, Noise, run_noise, same
 import policyrisk as pr
 from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.montecarlo import MonteCarlo, monte_carlo, sums
-from policyrisk.montecarlo.estimator import _identity as identity
 from policyrisk.passes import checkpoint
-from policyrisk.simulation.registration import PINBALL, register
+from policyrisk.returns import MonteCarlo, monte_carlo
+from policyrisk.returns import monte_carlo_record as sums
+from policyrisk.returns.monte_carlo import _identity as identity
+from policyrisk.simulation.registration import register
 
 register()
 ABC = ([[0.3, 0.5], [0.6, 0.0]], [1.0, 3.0])
@@ -115,7 +116,7 @@ CHILD = """
 import time
 from types import SimpleNamespace
 import numpy as np
-from policyrisk.montecarlo import monte_carlo
+from policyrisk.returns import monte_carlo
 from policyrisk.passes import checkpoint
 checkpoint._EVERY = checkpoint._PATIENCE = 0.0
 class Noise:
@@ -192,9 +193,11 @@ def test_what_tells_simulators_apart() -> None:
     different = [Pinball("simple"), Pinball("simple", noise=0.02), Pinball("box"), pr.MarkovChain(*ABC)]
     different += [pr.MarkovChain(ABC[0], [1.0, 2.0]), UniformPolicy(4), UniformPolicy(5), same, len]
     different += [
-        gym.make(PINBALL, maze=maze, noise=noise) for maze in ("box", "simple") for noise in (0.0, 0.1)
+        gym.make("policyrisk/Pinball-v0", maze=maze, noise=noise)
+        for maze in ("box", "simple")
+        for noise in (0.0, 0.1)
     ]
-    different += [gym.make(PINBALL, max_episode_steps=limit) for limit in (10, 20)]
+    different += [gym.make("policyrisk/Pinball-v0", max_episode_steps=limit) for limit in (10, 20)]
     assert len({tell(thing) for thing in different}) == len(different)
     assert "0x" not in tell(same)
 

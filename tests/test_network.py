@@ -16,9 +16,10 @@ import pytest
 import scipy.linalg as sla
 
 import policyrisk as pr
+from policyrisk.cli import run
 from policyrisk.errors import InvalidInputError, MismatchError, MissingPackageError
-from policyrisk.evaluation.spelling import Spelling
 from policyrisk.features import from_sb3, from_spec
+from policyrisk.features.spelling import Spelling
 
 TORCH = importlib.util.find_spec("torch") is not None
 SB3 = TORCH and importlib.util.find_spec("stable_baselines3") is not None
@@ -195,25 +196,28 @@ def test_saving_keeps_the_hash_and_loading_asks_for_the_module(tmp_path):
     phi = pr.TorchFeatures(net, normalisation={"mean": [0.1] * 4, "var": [2.0] * 4}).whitened(data.states)
     risk = pr.LSTD(pr.features.Joint([phi, pr.Polynomial(1, [-5] * 4, [5] * 4)]), lam=0.5).fit(data)
     risk.save(tmp_path / "r.npz")
-    again = pr.RiskFunction.load(tmp_path / "r.npz", module=net)
+    again = pr.RiskFunction.load(tmp_path / "r.npz", features=net)
     np.testing.assert_array_equal(again.variance(X), risk.variance(X))
     assert again.features == risk.features
-    again = pr.RiskFunction.load(tmp_path / "r.npz", module=pr.TorchFeatures(net))
+    again = pr.RiskFunction.load(tmp_path / "r.npz", features=pr.TorchFeatures(net))
     np.testing.assert_array_equal(again.standard_error(X), risk.standard_error(X))
     bare = pr.RiskFunction.load(tmp_path / "r.npz")
     np.testing.assert_array_equal(bare.w_mean, risk.w_mean)
-    with pytest.raises(InvalidInputError, match="module must be given again"):
+    with pytest.raises(InvalidInputError, match="features must be given again"):
         bare.mean(X)
     other = copy.deepcopy(net)
     with torch.no_grad():
         other[0].bias[3] += 1e-12
     with pytest.raises(MismatchError, match="hash"):
-        pr.RiskFunction.load(tmp_path / "r.npz", module=other)
+        pr.RiskFunction.load(tmp_path / "r.npz", features=other)
     other = nn.Sequential(net[0], nn.ReLU(), net[2])  # the same weights
     with pytest.raises(MismatchError, match="activations"):
-        pr.RiskFunction.load(tmp_path / "r.npz", module=other)
-    with pytest.raises(MismatchError, match="a network or features of one, got dict; pass"):
-        pr.RiskFunction.load(tmp_path / "r.npz", module={"not": "a network"})
+        pr.RiskFunction.load(tmp_path / "r.npz", features=other)
+    for features in ([np.sin, net], [other, net], phi, risk.features):
+        again = pr.RiskFunction.load(tmp_path / "r.npz", features=features)
+        np.testing.assert_array_equal(again.variance(X), risk.variance(X))
+    with pytest.raises(InvalidInputError, match="features must be given again"):
+        pr.RiskFunction.load(tmp_path / "r.npz", features=np.sin).mean(X)
     assert pr.TorchFeatures(other) != pr.TorchFeatures(net)
     assert from_spec(json.loads(json.dumps(phi.spec()))) == phi
     assert pickle.loads(pickle.dumps(phi)) == phi
@@ -267,7 +271,7 @@ def test_a_network_on_a_gpu(tmp_path):
     risk = pr.LSTD(there, lam=0.5).fit(data)
     risk.save(tmp_path / "r.npz")
     for module, device in ((net, "cpu"), (plain[1], "cuda")):
-        again = pr.RiskFunction.load(tmp_path / "r.npz", module=module)
+        again = pr.RiskFunction.load(tmp_path / "r.npz", features=module)
         assert again.features.device == device
         np.testing.assert_allclose(again.variance(X), risk.variance(X), rtol=1e-6)
 
@@ -418,25 +422,26 @@ def test_an_evaluation_by_a_models_features(models, tmp_path):
     want = pr.LSTD(phi, lam=0.9, discount=0.9).fit(data)
     np.testing.assert_allclose(result.risk.mean(X), want.mean(X))
     result.save(tmp_path / "out")
-    again = pr.Evaluation.load(tmp_path / "out")
-    np.testing.assert_array_equal(again.risk.mean(X), result.risk.mean(X))
-    path.write_bytes((models[1] / "DQN.zip").read_bytes())
-    with pytest.raises(MismatchError, match=r"model\.zip"):
-        pr.Evaluation.load(tmp_path / "out")
-    path.unlink()
-    bare = pr.Evaluation.load(tmp_path / "out")
-    with pytest.raises(InvalidInputError, match=r"put .*model\.zip back"):
+    bare = pr.Evaluation.load(tmp_path / "out")  # the path in the file is not looked at
+    with pytest.raises(InvalidInputError, match=r"given again.* the network of '.*model\.zip'; pass it"):
         bare.risk.mean(X)
-    given = pr.Evaluation.load(tmp_path / "out", module=from_sb3(models[0]["PPO"]))
-    np.testing.assert_array_equal(given.risk.mean(X), result.risk.mean(X))
+    for features in (from_sb3(path), from_sb3(models[0]["PPO"])):
+        again = pr.Evaluation.load(tmp_path / "out", features=features)
+        np.testing.assert_array_equal(again.risk.mean(X), result.risk.mean(X))
+    with pytest.raises(MismatchError, match="hash"):
+        pr.Evaluation.load(tmp_path / "out", features=from_sb3(models[0]["A2C"]))
+    at = ["query", str(tmp_path / "out"), "--at", ",".join(map(str, X[0])), "--json"]
+    assert run(at) == 1
+    assert run([*at, "--features", f"sb3:{path}"]) == 0
 
 
 def test_models_are_spelled_with_their_paths():
     text = "sb3:a/b.c/model.zip,normalisation=d/stats.npz,dims=x+y/poly:1,second=sb3:/e/f.zip"
     found = Spelling.parse(text)
-    assert (found.path, found.normalisation, found.dims) == ("a/b.c/model.zip", "d/stats.npz", ("x", "y"))
+    assert (found.size, found.dims) == ("a/b.c/model.zip", ("x", "y"))
+    assert found.options == (("normalisation", "d/stats.npz"),)
     assert [each.kind for each in found.maps] == ["sb3", "poly"]
-    assert found.second.path == "/e/f.zip"
+    assert found.second.size == "/e/f.zip"
     assert str(found) == text
     for wrong in ("sb3", "sb3:", "sb3:model", "sb3:model.zip,shrink=3", "poly:1,normalisation=a.npz"):
         with pytest.raises(InvalidInputError, match="misspelled"):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import policyrisk as pr
+from experiments import chain as chain_experiment
 from policyrisk.domains import boyan, gambler, walk
-from policyrisk.paper import chain as chain_experiment
 
 
 def passage_moments(n, p):
@@ -41,7 +41,7 @@ RAW = {
         [-16.038, -43.016],
     ),
     "uniform": (
-        None,
+        0,
         [-77.320131, 2.491765],
         [6325.627099, -390.979443, 6.010940],
         [16.831, -0.500],

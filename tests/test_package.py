@@ -33,6 +33,11 @@ def test_no_public_name_loads_an_optional_dependency():
     assert not OPTIONAL & modules_after(code)
 
 
+def test_the_package_knows_nothing_of_the_experiments():
+    files = Path(pr.__file__).parent.rglob("*.py")
+    assert not [file for file in files if re.search(r"(import|from) experiments", file.read_text())]
+
+
 def test_public_names():
     for name in pr.__all__:
         assert getattr(pr, name) is not None

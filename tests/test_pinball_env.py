@@ -13,8 +13,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
+from policyrisk.domains.env import DomainEnv, DomainVectorEnv
 from policyrisk.domains.pinball import MAZES, Pinball
-from policyrisk.domains.pinball.env import PinballEnv, PinballVectorEnv
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.registration import register
 
@@ -33,7 +33,7 @@ def test_gymnasiums_own_check_passes(maze: str) -> None:
 
 def test_make_passes_the_arguments_on_and_limits_time() -> None:
     env = gym.make(ID, maze="box", noise=0.0, rewards="original", actions=5)
-    assert repr(env.unwrapped.pinball) == "Pinball(maze='box', noise=0, rewards='original', actions=5)"
+    assert repr(env.unwrapped.domain) == "Pinball(maze='box', noise=0, rewards='original', actions=5)"
     assert env.spec.max_episode_steps == 10_000
     assert env.action_space.n == 5
     short = gym.make(ID, maze="empty", max_episode_steps=3)
@@ -56,7 +56,7 @@ def test_one_ball_moves_as_in_the_domain() -> None:
 
 
 def test_reset_to_a_state() -> None:
-    env = PinballEnv("empty", noise=0.0)
+    env = DomainEnv("Pinball", maze="empty", noise=0.0)
     state, _ = env.reset(options={"state": [0.3, 0.4, 0.1, -0.2]})
     assert state.tolist() == [0.3, 0.4, 0.1, -0.2]
     state, _ = env.reset(options={"state": (0.3, 0.4)})
@@ -67,7 +67,7 @@ def test_reset_to_a_state() -> None:
 
 
 def test_a_seed_repeats_an_episode_and_none_goes_on() -> None:
-    env = PinballEnv("simple", noise=0.03)
+    env = DomainEnv("Pinball", maze="simple", noise=0.03)
 
     def walk(seed: int | None) -> np.ndarray:
         env.reset(seed=seed)
@@ -80,7 +80,7 @@ def test_a_seed_repeats_an_episode_and_none_goes_on() -> None:
 
 
 def test_what_comes_out_is_the_callers() -> None:
-    env = PinballEnv("empty", noise=0.0)
+    env = DomainEnv("Pinball", maze="empty", noise=0.0)
     state, _ = env.reset()
     state[:] = 7.0
     after, *_ = env.step(0)
@@ -94,7 +94,7 @@ def test_what_comes_out_is_the_callers() -> None:
 
 def test_many_balls_move_as_in_the_domain() -> None:
     env = gym.make_vec(ID, num_envs=6, maze="medium", noise=0.0)
-    assert isinstance(env, PinballVectorEnv)
+    assert isinstance(env, DomainVectorEnv)
     pinball = Pinball("medium", noise=0.0)
     starts = pinball.sample_starts(6, seed=0, velocity=0.5)
     states, _ = env.reset(seed=1, options={"state": starts})
@@ -131,7 +131,7 @@ def test_ended_episodes_are_reset_by_the_next_step() -> None:
 
 
 def test_many_balls_repeat_with_a_seed_and_differ_from_each_other() -> None:
-    env = PinballVectorEnv(4, "empty", noise=0.03)
+    env = DomainVectorEnv("Pinball", 4, maze="empty", noise=0.03)
 
     def walk(seed: int) -> np.ndarray:
         env.reset(seed=seed, options={"state": [0.5, 0.5]})
@@ -152,7 +152,7 @@ def colour_at(image: np.ndarray, x: float, y: float) -> tuple[int, ...]:
 
 
 def test_the_picture_shows_obstacles_ball_and_target() -> None:
-    env = PinballEnv("box", render_mode="rgb_array")
+    env = DomainEnv("Pinball", maze="box", render_mode="rgb_array")
     env.reset(options={"state": [0.3, 0.8]})
     image = env.render()
     assert image.dtype == np.uint8
@@ -168,7 +168,7 @@ def test_the_picture_shows_obstacles_ball_and_target() -> None:
     assert colour_at(image, 0.8, 0.3) == floor  # not mirrored
     env.reset(options={"state": [0.6, 0.3]})
     assert colour_at(env.render(), 0.3, 0.8) == floor
-    many = PinballVectorEnv(2, "box", render_mode="rgb_array")
+    many = DomainVectorEnv("Pinball", 2, maze="box", render_mode="rgb_array")
     many.reset(options={"state": [[0.3, 0.8], [0.6, 0.3]]})
     first, second = many.render()
     np.testing.assert_array_equal(first, image)
@@ -181,17 +181,22 @@ def test_the_picture_shows_obstacles_ball_and_target() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: PinballEnv(render_mode="human"), "render_mode must be None"),
+        (lambda: DomainEnv("Pinball", render_mode="human"), "render_mode must be None"),
         (
-            lambda: PinballEnv("empty").reset(options={"states": [0.5, 0.5]}),
+            lambda: DomainEnv("Pinball", maze="empty").reset(options={"states": [0.5, 0.5]}),
             "options must have no keys but state",
         ),
-        (lambda: PinballEnv("empty").reset(options={"state": [0.5]}), "must have shape"),
-        (lambda: PinballEnv("empty").reset(options={"state": [0.5, 1.5]}), "positions in"),
-        (lambda: PinballVectorEnv(0), "num_envs must be a whole number"),
-        (lambda: PinballVectorEnv(2, "empty").reset(seed=[1, 2]), "seed must be one int for all balls"),
+        (lambda: DomainEnv("Pinball", maze="empty").reset(options={"state": [0.5]}), "must have shape"),
+        (lambda: DomainEnv("Pinball", maze="empty").reset(options={"state": [0.5, 1.5]}), "positions in"),
+        (lambda: DomainVectorEnv("Pinball", 0), "num_envs must be a whole number"),
         (
-            lambda: PinballVectorEnv(2, "empty").reset(options={"state": np.full((3, 4), 0.5)}),
+            lambda: DomainVectorEnv("Pinball", 2, maze="empty").reset(seed=[1, 2]),
+            "seed must be one int for all",
+        ),
+        (
+            lambda: DomainVectorEnv("Pinball", 2, maze="empty").reset(
+                options={"state": np.full((3, 4), 0.5)}
+            ),
             "1 or num_envs=2",
         ),
     ],
@@ -202,14 +207,18 @@ def test_bad_arguments_are_named(call: Any, message: str) -> None:
 
 
 def test_a_bad_action_is_named() -> None:
-    env = PinballEnv("empty")
+    env = DomainEnv("Pinball", maze="empty")
     env.reset()
     with pytest.raises(InvalidInputError, match="action must be in 0, …, 3, got 4"):
         env.step(4)
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: PinballEnv("empty", render_mode="rgb_array"), lambda: PinballVectorEnv(2)]
+    "make",
+    [
+        lambda: DomainEnv("Pinball", maze="empty", render_mode="rgb_array"),
+        lambda: DomainVectorEnv("Pinball", 2),
+    ],
 )
 def test_reset_comes_first(make: Any) -> None:
     with pytest.raises(gym.error.ResetNeeded, match="step was called before reset"):
@@ -233,8 +242,8 @@ def also(code: str) -> Any:
         also(f"import policyrisk as pr; pr.domains; import gymnasium; pr.domains.Pinball; {MAKE}"),
         f"import policyrisk as pr; pr.rollout('{ID}', lambda x: [0], 1, max_steps=1)",
         f"import gymnasium; gymnasium.make('policyrisk:{ID}')",
-        also(f"import policyrisk, gymnasium; gymnasium.make('policyrisk.domains.pinball.env:{ID}')"),
-        f"import gymnasium; gymnasium.make_vec('policyrisk.domains.pinball.env:{ID}', 2)",
+        also(f"import policyrisk, gymnasium; gymnasium.make('policyrisk.domains.env:{ID}')"),
+        f"import gymnasium; gymnasium.make_vec('policyrisk.domains.env:{ID}', 2)",
     ],
 )
 def test_registration(code: str) -> None:

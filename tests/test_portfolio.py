@@ -8,7 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import policyrisk as pr
-from policyrisk import cli
+from experiments import portfolio as experiment
 from policyrisk.criteria import MeanMinusStd, MeanMinusVariance
 from policyrisk.domains import UniformPolicy
 from policyrisk.errors import InvalidInputError, MismatchError
@@ -177,9 +177,9 @@ def test_mean_less_variance_is_at_least_what_is_known(period, c, least):
 
 
 @pytest.mark.slow
-def test_reproduce_portfolio(tmp_path, capsys):
+def test_the_experiment(tmp_path, capsys):
     arguments = ["--c", "0.1", "--episodes", "100", "--iterations", "3", "--restarts", "0"]
-    assert cli.run(["reproduce", "portfolio", "--out", str(tmp_path), *arguments]) == 0
+    experiment.main(["--out", str(tmp_path), *arguments])
     told = capsys.readouterr().out
     assert "always invest" in told
     assert "from episodes" in told

@@ -8,8 +8,8 @@ import pytest
 import policyrisk as pr
 from policyrisk._core.output import plain
 from policyrisk.cli import run
+from policyrisk.data import write_npz
 from policyrisk.errors import InvalidInputError, NoErrorBarsWarning
-from policyrisk.readers import write_npz
 
 
 def walk(episodes=600, seed=1):

@@ -15,8 +15,9 @@ from policyrisk import cli
 from policyrisk.control import pinball_policy
 from policyrisk.errors import PolicyRiskWarning
 
-TABLES = (Path(__file__).parent.parent / "README.md").read_text().split("## A first example")[0]
-LINES = re.findall(r"^\| (.*?) \| `([^`]*)` \|$", TABLES.split("## What you have")[1], re.MULTILINE)
+README = (Path(__file__).parent.parent / "README.md").read_text()
+TABLES = README.split("## What you have")[1].split("## ")[0]
+LINES = re.findall(r"^\| (.*?) \| `([^`]*)` \|$", TABLES, re.MULTILINE)
 SB3 = importlib.util.find_spec("stable_baselines3") is not None
 FEWER = {
     "episodes=300": "episodes=60",
@@ -153,4 +154,4 @@ def test_the_line_runs(line, place, tmp_path, monkeypatch, request):
         found = pr.monte_carlo(names["simulator"], pinball_policy(), names["states"], 500, seed=1)
         assert (np.abs(answer - found.std) < 10 * found.std_se).all()
     else:
-        np.testing.assert_allclose(answer, np.sqrt([29.0625, 26.8125]))  # docs/index.md has it by hand
+        np.testing.assert_allclose(answer, np.sqrt([29.0625, 26.8125]))  # docs/start.md has it by hand

@@ -8,7 +8,7 @@ from scipy import stats
 
 import policyrisk as pr
 from policyrisk.criteria import CVaR, Quantile
-from policyrisk.distribution import RecordedReturns
+from policyrisk.returns import RecordedReturns
 
 
 def test_ranks_by_hand():

@@ -20,8 +20,8 @@ import policyrisk as pr
 from policyrisk._core.progress import ProgressBar
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation import Evaluation
-from policyrisk.evaluation.maps import _draw, _mapped, draw_map, write_maps
 from policyrisk.passes.survey import Survey
+from policyrisk.plotting.evaluation_maps import _draw, _mapped, draw_map, write_maps
 from policyrisk.report import write_report
 from policyrisk.report.grid import CELLS, MapGrid
 from policyrisk.report.numbers import APART, Maps, Sampled, histogram, line, measure
@@ -121,6 +121,18 @@ def test_the_file_asks_for_nothing_and_shows_names_as_they_are(three, tmp_path):
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe-inline" not in policy.split("style-src")[0]
     assert [axis["name"] for axis in embedded(text)["axes"]] == list(NAMES)
+
+
+def test_control_characters_in_names_are_shown(tmp_path):
+    names = ("\x1b[31mred\0", "two\nlines", "\ud800\u202e")
+    features = pr.Polynomial(2, low=[0, 0, 0], high=[20, 1, 1])
+    text = written(evaluate(features, strip(3), names, name="\x1b]0;title\x07"), tmp_path).read_text("utf-8")
+    page = without_plotly(text)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202e]|\\\\u00[01]", page)
+    assert r"<title>\x1b]0;title\x07" in page
+    shown = [axis["name"] for axis in embedded(text)["axes"]]
+    assert shown == [r"\x1b[31mred\x00", r"two\nlines", r"\ud800\u202e"]
+    assert all(name in page for name in shown)
 
 
 def test_headline_numbers_stand_beside_the_estimators(three, tmp_path):
@@ -839,7 +851,9 @@ def test_maps_of_a_mixture_have_the_errors_of_its_full_intervals(mixed):
 def test_misfit_is_shown_where_it_is(tmp_path):
     data = pr.domains.walk(n=12, p=0.7).sample(0, episodes=1200, seed=1)
     risk = pr.LSTD(pr.TileCoding([0], [12], bins=2)).fit(data, bootstrap=400, seed=0)
-    evaluation = Evaluation("walk", ("place",), risk, Survey.of(data, seed=0), check=risk.check(data))
+    evaluation = Evaluation(
+        "walk", ("place",), risk, Survey.of(data, seed=0), check=pr.specification_test(risk, data)
+    )
     evaluation.report(tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "Where the features cannot express the risk" in text

@@ -13,15 +13,15 @@ import pytest
 
 import policyrisk as pr
 from policyrisk import cli
+from policyrisk.data import read_parquet
 from policyrisk.passes import checkpoint as checkpoints
-from policyrisk.readers import read_parquet
 
 # The command in a process whose parts are small and slow, and saved one by one.
 SLOW = """
 import sys, time
 from policyrisk import cli
 from policyrisk.passes import checkpoint
-from policyrisk.readers import read_parquet
+from policyrisk.data import read_parquet
 checkpoint._EVERY = checkpoint._PATIENCE = 0.0
 taken = checkpoint.batches
 def slowly(data):

@@ -1,5 +1,6 @@
 """The return's distribution from trajectories: empirical CDFs, LSTD's means, exact chains, intervals."""
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -8,9 +9,15 @@ import scipy.sparse as sp
 from scipy import optimize, stats
 
 import policyrisk as pr
-from policyrisk.distribution.thresholds import ReturnSurvey
-from policyrisk.errors import GivenUpWarning, ImproperPolicyError, InvalidInputError, NoErrorBarsWarning
-from policyrisk.passes.checkpoint import DurableFold
+from policyrisk.errors import (
+    FewEpisodesWarning,
+    GivenUpWarning,
+    ImproperPolicyError,
+    InvalidInputError,
+    NoErrorBarsWarning,
+)
+from policyrisk.passes.checkpoint import DurableReduce
+from policyrisk.returns.thresholds import ReturnSurvey
 
 
 def normal_rewards(episodes, seed, steps=4, sigma=1.5):
@@ -203,6 +210,7 @@ def test_cut_off_episodes_go_on_as_the_estimate_says():
     np.testing.assert_allclose(dist.weights[:, -3], below, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::policyrisk.errors.FewEpisodesWarning")
 def test_cut_off_episodes_miss_nothing():
     """At most 40 of about 73 steps: quantile and CVaR of the whole return, within their intervals."""
     chain = pr.domains.walk(30)
@@ -250,6 +258,28 @@ def test_an_event_that_was_never_seen_has_an_interval():
     assert dist.interval([0], of="cdf", z=0.0)[0, 1] == 1
 
 
+def test_few_returns_beyond_a_quantile_are_said():
+    """Of 50 returns 2.5 are the worst 5%; of 200, 10 are; the largest 5% count for a quantile alone."""
+    rng = np.random.default_rng(0)
+    for episodes, q, of, few in [
+        (50, 0.05, "cvar", "2.5 at the fewest"),
+        (50, 0.05, "quantile", "2.5 at the fewest"),
+        (50, 0.95, "quantile", "2.5 at the fewest"),
+        (50, 0.5, "cvar", None),
+        (50, 0.95, "cvar", None),
+        (200, 0.05, "cvar", None),
+    ]:
+        ends = np.ones(episodes, int)
+        data = pr.Trajectories(np.zeros((2 * episodes, 1)), rng.normal(size=episodes), ends, ends > 0)
+        dist = pr.ReturnDistribution(pr.Tabular(1)).fit(data)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            dist.interval([0], of=of, q=q)
+        assert [each.category for each in said] == [FewEpisodesWarning] * (few is not None)
+        assert few is None or few in str(said[0].message)
+
+
+@pytest.mark.filterwarnings("ignore::policyrisk.errors.FewEpisodesWarning")
 def test_what_the_largest_or_the_least_of_few_returns_say():
     """Ten returns 1, …, 10: the 95% quantile is the largest, the worst 10% the least."""
     data = pr.Trajectories(np.zeros((20, 1)), np.arange(1.0, 11.0), np.ones(10, int), np.ones(10, bool))
@@ -282,6 +312,7 @@ def test_a_summary_mixes_distributions():
 # data and files
 
 
+@pytest.mark.filterwarnings("ignore::policyrisk.errors.FewEpisodesWarning")
 def test_batches_checkpoints_and_files(tmp_path):
     data = pr.domains.walk(6).sample(0, episodes=200, seed=1, max_steps=15)
     estimator = pr.ReturnDistribution(pr.TileCoding(low=[0], high=[5], bins=[3], tilings=2), 40)
@@ -290,7 +321,7 @@ def test_batches_checkpoints_and_files(tmp_path):
     np.testing.assert_allclose(estimator.fit(batches).weights, dist.weights, atol=1e-9)
     x = np.arange(6)
     path = tmp_path / "checkpoint.npz"
-    first = estimator.fit_by(DurableFold(batches, path, {"data": "walk"}, resume=False))
+    first = estimator.fit_by(DurableReduce(batches, path, {"data": "walk"}, resume=False))
     np.testing.assert_allclose(first.cdf(x, -10.0), dist.cdf(x, -10.0), atol=1e-9)
     dist.save(tmp_path / "d.npz")
     loaded = pr.DistributionFunction.load(tmp_path / "d.npz")

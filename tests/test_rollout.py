@@ -11,8 +11,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import policyrisk as pr
+from policyrisk.data.spaces import coordinate_names
 from policyrisk.errors import InvalidInputError, MissingPackageError
-from policyrisk.simulation.coordinates import coordinate_names
 from policyrisk.simulation.rollouts import episode_seed, run_episodes, seed_key
 from policyrisk.simulation.spaces import as_policy
 

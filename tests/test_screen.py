@@ -2,7 +2,6 @@
 
 import ast
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ import policyrisk as pr
 from policyrisk import cli
 from policyrisk._core import progress
 from policyrisk.cli.screen import _PHRASES, as_options
-from policyrisk.readers import write_npz
+from policyrisk.data import write_npz
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +87,7 @@ def test_what_a_policy_prints_is_not_in_the_json(tmp_path, capsys, monkeypatch):
 def test_the_version_and_the_shared_options_of_every_command(capsys):
     assert cli.run(["--version"]) == 0
     assert capsys.readouterr().out == f"policyrisk {pr.__version__}\n"
-    for command in (["rollout"], ["compare"], ["improve"], ["reproduce", "chain"], ["train", "pinball"]):
+    for command in (["rollout"], ["compare"], ["improve"]):
         assert cli.run([*command, "--help"]) == 0
         shown = capsys.readouterr().out
         for option in ("--json", "--verbose", "--quiet", "--log", "--debug"):
@@ -206,19 +205,6 @@ def test_a_broken_package_costs_its_pictures_alone(place, tmp_path, capsys, monk
     assert (tmp_path / "a" / "summary.json").exists()
 
 
-def test_reproduce_and_train_do_without_pictures(tmp_path):
-    code = (
-        "import sys; sys.modules['matplotlib'] = None; from policyrisk.cli import run; "
-        "sys.exit(run(['reproduce', 'chain', '--out', 'chain']) or "
-        "run(['train', 'pinball', '--maze', 'empty', '--episodes', '50', '--out', 'policy.npz']))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert [path.name for path in (tmp_path / "chain").iterdir()] == ["result.json"]
-    assert (tmp_path / "policy.npz").exists()
-    assert done.stderr.count("pictures are left out: matplotlib is not installed") == 2
-
-
 @pytest.mark.parametrize(
     ("package", "extra", "arguments"),
     [
@@ -229,7 +215,7 @@ def test_reproduce_and_train_do_without_pictures(tmp_path):
         ("gymnasium", "gym", "improve CartPole-v1 --criterion sharpe --out o"),
         ("minari", "gym", "evaluate minari:a/b-v0 --out o"),
         ("ray", "ray", "evaluate a.parquet --ray --out o"),
-        ("numba_cuda", "cuda", "reproduce pinball --device cuda --out o"),
+        ("numba_cuda", "cuda", "improve pinball --criterion sharpe --device cuda --out o"),
     ],
 )
 def test_what_cannot_be_done_without_says_so_at_once(

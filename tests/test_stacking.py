@@ -8,9 +8,8 @@ from scipy import optimize
 
 import policyrisk as pr
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
-from policyrisk.lstd.folds import fits_without_each
-from policyrisk.passes.episode_folds import fold_of_episodes
-from policyrisk.selection.out_of_fold import FOLDS
+from policyrisk.lstd.refits import fits_without_each
+from policyrisk.passes.episode_folds import FOLDS, fold_of_episodes
 from policyrisk.selection.stacking import (
     FOREST,
     LEAST,

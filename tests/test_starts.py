@@ -7,7 +7,7 @@ import pytest
 
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError
-from policyrisk.passes.checkpoint import DurableFold
+from policyrisk.passes.checkpoint import DurableReduce
 from policyrisk.risk.start_sums import StartSums
 
 N = 12
@@ -64,7 +64,7 @@ def test_starts_whose_episodes_gave_everything_up_are_looked_at_like_any_other()
     for variance in ("second-moment", "direct"):
         risk = pr.LSTD(pr.Tabular(5), lam=0.5, variance=variance).fit(data)
         assert risk.provenance.given_up == 4
-        assert risk.facts.episodes == 123
+        assert risk.provenance.episodes == 123
         found = risk.summary()
         assert (found.starts, found.unvisited) == (126, 2)
         assert_same(found, risk.summary(data.starts()))
@@ -114,7 +114,7 @@ def test_a_stream_of_single_episodes_looks_at_many_starts_together(monkeypatch):
         return start_sums(self, starts, **options)
 
     monkeypatch.setattr(pr.RiskFunction, "start_sums", counted)
-    monkeypatch.setattr("policyrisk.lstd.passes.EPISODES", 20)
+    monkeypatch.setattr("policyrisk.lstd.influences.EPISODES", 20)
     data = walks()
     risk = pr.LSTD(pr.Tabular(N)).fit(list(data))
     assert looks == 3
@@ -132,10 +132,10 @@ def test_starts_survive_files_and_checkpoints(tmp_path):
     assert str(old.summary(data.starts())) == str(risk.summary(data.starts()))
 
     source, where = [data[:20], data[20:50], data[50:]], tmp_path / "checkpoint.npz"
-    fold = DurableFold(source, where, {}, resume=False)
-    whole = lstd.fit_by(fold)
-    fold.checkpoint.save(fold._state)
-    again = lstd.fit_by(DurableFold([], where, {}, resume=True))
+    reduce = DurableReduce(source, where, {}, resume=False)
+    whole = lstd.fit_by(reduce)
+    reduce.checkpoint.save(reduce._state)
+    again = lstd.fit_by(DurableReduce(source[:1], where, {}, resume=True))
     assert str(again.summary()) == str(whole.summary())
     assert_same(again.summary(), risk.summary(data.starts()))
 

@@ -1,7 +1,9 @@
 """CSV and npz, and the one door to all kinds of files."""
 
+import json
 import pickle
 import zipfile
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow.csv
@@ -10,8 +12,11 @@ import pytest
 from conftest import assert_same
 
 import policyrisk as pr
+from policyrisk.data import read_csv, read_npz, write_npz
+from policyrisk.data.columns import Columns
+from policyrisk.data.files import Table, table_stream
+from policyrisk.data.read import READERS
 from policyrisk.errors import BadRowError, InvalidInputError, UnrecordedEndWarning
-from policyrisk.readers import read_csv, read_npz, write_npz
 
 HEADER = "episode,step,x,y,reward,terminated,truncated\n"
 ROWS = [
@@ -57,7 +62,7 @@ def test_csv_gives_what_parquet_gives(tmp_path, data):
 
 
 def test_csv_in_many_blocks(tmp_path, data, monkeypatch):
-    monkeypatch.setattr("policyrisk.readers.csv._BLOCK", 200)
+    monkeypatch.setattr("policyrisk.data.csv._BLOCK", 200)
     pr.write_parquet(data, tmp_path / "a.parquet")
     pyarrow.csv.write_csv(pq.read_table(tmp_path / "a.parquet"), tmp_path / "a.csv")
     stream = read_csv(tmp_path / "a.csv", batch_rows=20)
@@ -67,7 +72,7 @@ def test_csv_in_many_blocks(tmp_path, data, monkeypatch):
 
 def test_whole_numbers_first_and_fractions_later(tmp_path, monkeypatch):
     """Types are not guessed from the first block."""
-    monkeypatch.setattr("policyrisk.readers.csv._BLOCK", 100)
+    monkeypatch.setattr("policyrisk.data.csv._BLOCK", 100)
     rows = [f"{k},0,{k if k < 50 else k + 0.5},{k},true\n" for k in range(100)]
     path = written(tmp_path, rows, "episode,step,x,reward,terminated\n")
     assert read_csv(path, state="x").load().states[-1].tolist() == [99.5]
@@ -208,7 +213,7 @@ class Trap:
 def test_nothing_is_unpickled(tmp_path, data):
     path = tmp_path / "a.npz"
     np.savez(path, **{**arrays(data), "states": np.array([Trap()], dtype=object)}, allow_pickle=True)
-    with pytest.raises(InvalidInputError, match="Object arrays cannot be loaded"):
+    with pytest.raises(InvalidInputError, match="holds objects, which would have to be unpickled"):
         read_npz(path).load()
     path.write_bytes(pickle.dumps(Trap()))
     with pytest.raises(InvalidInputError, match="which is none or is damaged"):
@@ -252,3 +257,46 @@ def test_what_the_door_refuses(tmp_path, data):
         pr.read(tmp_path / "a.parquet", stat="x")
     with pytest.raises(InvalidInputError, match="does not exist"):
         pr.read(tmp_path / "b.parquet")
+
+
+def test_streams_of_text_can_be_sent_to_other_processes(tmp_path, data):
+    """The names in their columns are found out once, by whoever asks first."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    names = np.array(["b", "a"])[data.states[:, 0].astype(int) % 2]
+    np.savez(tmp_path / "a.npz", **{**arrays(data), "states": names[:, None]})
+    (tmp_path / "a.csv").write_text("episode,place,reward,terminated\n1,b,1,false\n1,a,2,true\n")
+    for stream in (pr.read(tmp_path / "a.npz"), pr.read(tmp_path / "a.csv", state="place")):
+        sent = cloudpickle.loads(cloudpickle.dumps(stream))
+        assert [*sent.labels.values()] == [("a", "b")]
+        assert sent.load().dim == 1
+
+
+def test_a_new_reader_is_a_function_and_a_line(tmp_path, data, monkeypatch):
+    """Files of another kind, by name, in a folder and in shards: nothing else knows which kinds there are."""
+    pyarrow_json = pytest.importorskip("pyarrow.json")
+
+    @contextmanager
+    def opened(file):
+        table = pyarrow_json.read_json(file)
+
+        def batches(columns, rows):
+            return iter(table.select(columns.used()).to_batches(rows))
+
+        yield Table(table.schema.names, table.schema.types, batches)
+
+    def read_jsonl(path, state=None, *, batch_rows=1000, **columns):
+        return table_stream(path, "a file of JSON", ".jsonl", opened, Columns(state, **columns), batch_rows)
+
+    monkeypatch.setitem(READERS, ".jsonl", read_jsonl)
+    pr.write_parquet(data, tmp_path / "a.parquet")
+    (tmp_path / "lines").mkdir()
+    rows = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    (tmp_path / "lines" / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert_same(pr.read(tmp_path / "lines").load(), data)
+    assert_same(pr.read(tmp_path / "lines" / "a.jsonl", action=None).load(), data)
+    (shard,) = pr.distributed.shards(tmp_path / "lines")
+    assert shard.name.endswith("a.jsonl")
+    with pytest.raises(
+        InvalidInputError, match=r"stat must be an option of read_jsonl.* did you mean state\?"
+    ):
+        pr.read(tmp_path / "lines", stat="x")

@@ -13,11 +13,12 @@ from test_pr_evaluate import compared
 
 import policyrisk as pr
 from policyrisk.cli import run
+from policyrisk.data import write_parquet
 from policyrisk.errors import InvalidInputError, UncoveredError, UncoveredWarning
+from policyrisk.evaluation.findings import trust
 from policyrisk.evaluation.overlap import NEAREST, NotLogged, Overlap
 from policyrisk.features.target import Target
 from policyrisk.passes.survey import Survey
-from policyrisk.readers import write_parquet
 from policyrisk.report.numbers import measure
 
 P, R = process()
@@ -175,7 +176,7 @@ def test_a_log_without_actions(place, data, capsys, monkeypatch):
         pr.evaluate(bare, target=PI)
     with pytest.raises(InvalidInputError, match="numbered actions, got continuous"):
         pr.evaluate(with_actions(data, data.actions[:, None].astype(float)), target=PI)
-    with pytest.raises(InvalidInputError, match="rows must be distributions"):
+    with pytest.raises(InvalidInputError, match="must have rows of probabilities"):
         pr.evaluate(data, target=PI * 2)
     with pytest.raises(InvalidInputError, match="whole numbers from 0 to 2"):
         pr.evaluate(data, target=PI[:3])
@@ -187,6 +188,19 @@ def test_a_log_without_actions(place, data, capsys, monkeypatch):
     assert code == 2
     assert "--action" in error
     (place / "bare.parquet").unlink()
+
+
+def test_any_share_of_actions_that_nobody_logged_stands_against_the_numbers(data):
+    kept = [k for k in range(len(data)) if not (data[k].actions[data[k].states[:-1, 0] == 3] == 2).any()]
+    rare = np.array(MU)
+    rare[3] = [0.499, 0.499, 0.002]
+    result = pr.evaluate(data[kept], target=rare)
+    assert 0.99 < result.summary.covered < 1.0
+    (advice,) = (one for one in result.advice if "never logged" in one.title)
+    assert advice.severity == "warning"
+    assert "Nothing stands" not in str(result.advice)
+    assert "nothing stands" not in trust(result)
+    assert "never logged" in trust(result)
 
 
 def test_actions_that_nobody_logged(data):

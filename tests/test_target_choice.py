@@ -8,7 +8,7 @@ from test_lstdq import ACTIONS, N, log, policies, process
 
 import policyrisk as pr
 from policyrisk.evaluation import target_choice
-from policyrisk.evaluation.advice import trust
+from policyrisk.evaluation.findings import trust
 from policyrisk.evaluation.target_choice import (
     FOLDS,
     NEIGHBOURS,

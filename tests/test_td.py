@@ -14,6 +14,7 @@ from conftest import dense
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policyrisk.data import Trajectories
 from policyrisk.domains import walk
 from policyrisk.errors import GivenUpWarning, ImproperPolicyError, InvalidInputError, SolverError
 from policyrisk.features import Fourier, FunctionFeatures, Polynomial, RadialBasis, Tabular, TileCoding
@@ -21,7 +22,6 @@ from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.risk import RiskFunction
 from policyrisk.td import TD, StepSize, episode_rows
-from policyrisk.trajectories import Trajectories
 
 BOX = {"low": [0, 0], "high": [1, 1]}
 FEATURES = {

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policyrisk.errors import EmptyDataError, InvalidInputError, MismatchError
-from policyrisk.trajectories import (
+from policyrisk.data import (
     ACTION_COLUMNS,
     COLUMNS,
     Shortened,
@@ -17,6 +16,7 @@ from policyrisk.trajectories import (
     gathered,
     pieces,
 )
+from policyrisk.errors import EmptyDataError, InvalidInputError, MismatchError
 
 
 def make(lengths, seed=0, dim=2, actions=None):

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from policyrisk.control.frontier import frontier as frontier
     from policyrisk.control.gaussian import GaussianPolicy as GaussianPolicy
     from policyrisk.control.softmax import SoftmaxPolicy as SoftmaxPolicy
-    from policyrisk.distribution import DistributionFunction as DistributionFunction
-    from policyrisk.distribution import ReturnDistribution as ReturnDistribution
+    from policyrisk.data import Trajectories as Trajectories
+    from policyrisk.data import read as read
+    from policyrisk.data import read_minari as read_minari
+    from policyrisk.data import read_parquet as read_parquet
+    from policyrisk.data import write_parquet as write_parquet
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.evaluation import Evaluation as Evaluation
     from policyrisk.evaluation import evaluate as evaluate
@@ -43,22 +46,20 @@ if TYPE_CHECKING:
     from policyrisk.lstd import LSTDQ as LSTDQ
     from policyrisk.markov import MDP as MDP
     from policyrisk.markov import MarkovChain as MarkovChain
-    from policyrisk.montecarlo import MonteCarlo as MonteCarlo
-    from policyrisk.montecarlo import ReturnForest as ReturnForest
-    from policyrisk.montecarlo import monte_carlo as monte_carlo
-    from policyrisk.readers import read as read
-    from policyrisk.readers import read_minari as read_minari
-    from policyrisk.readers import read_parquet as read_parquet
-    from policyrisk.readers import write_parquet as write_parquet
     from policyrisk.report import write_report as write_report
+    from policyrisk.returns import DistributionFunction as DistributionFunction
+    from policyrisk.returns import MonteCarlo as MonteCarlo
+    from policyrisk.returns import ReturnDistribution as ReturnDistribution
+    from policyrisk.returns import ReturnForest as ReturnForest
+    from policyrisk.returns import monte_carlo as monte_carlo
     from policyrisk.risk import RiskFunction as RiskFunction
     from policyrisk.selection.comparison import compare as compare
     from policyrisk.selection.cross_validation import cross_validate as cross_validate
+    from policyrisk.selection.specification import specification_test as specification_test
     from policyrisk.simulation.rollouts import rollout as rollout
     from policyrisk.simulation.sb3_policy import sb3_policy as sb3_policy
     from policyrisk.td import TD as TD
     from policyrisk.td import StepSize as StepSize
-    from policyrisk.trajectories import Trajectories as Trajectories
 
 register_if_loaded()
 
@@ -67,7 +68,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ActionFeatures": "policyrisk.features",
     "ActorCritic": "policyrisk.control.actor_critic",
-    "DistributionFunction": "policyrisk.distribution",
+    "DistributionFunction": "policyrisk.returns",
     "Evaluation": "policyrisk.evaluation",
     "Fourier": "policyrisk.features",
     "FunctionFeatures": "policyrisk.features",
@@ -80,11 +81,11 @@ _HOMES = {
     "MDP": "policyrisk.markov",
     "MarkovChain": "policyrisk.markov",
     "MomentEquations": "policyrisk.equations",
-    "MonteCarlo": "policyrisk.montecarlo",
+    "MonteCarlo": "policyrisk.returns",
     "Polynomial": "policyrisk.features",
     "RadialBasis": "policyrisk.features",
-    "ReturnDistribution": "policyrisk.distribution",
-    "ReturnForest": "policyrisk.montecarlo",
+    "ReturnDistribution": "policyrisk.returns",
+    "ReturnForest": "policyrisk.returns",
     "RiskFunction": "policyrisk.risk",
     "SoftmaxPolicy": "policyrisk.control.softmax",
     "StepSize": "policyrisk.td",
@@ -92,7 +93,7 @@ _HOMES = {
     "Tabular": "policyrisk.features",
     "TileCoding": "policyrisk.features",
     "TorchFeatures": "policyrisk.features",
-    "Trajectories": "policyrisk.trajectories",
+    "Trajectories": "policyrisk.data",
     "compare": "policyrisk.selection.comparison",
     "criteria": "",
     "cross_validate": "policyrisk.selection.cross_validation",
@@ -102,15 +103,16 @@ _HOMES = {
     "evaluate": "policyrisk.evaluation",
     "features": "",
     "frontier": "policyrisk.control.frontier",
-    "monte_carlo": "policyrisk.montecarlo",
+    "monte_carlo": "policyrisk.returns",
     "plotting": "",
-    "read": "policyrisk.readers",
-    "read_minari": "policyrisk.readers",
-    "read_parquet": "policyrisk.readers",
+    "read": "policyrisk.data",
+    "read_minari": "policyrisk.data",
+    "read_parquet": "policyrisk.data",
     "readers": "",
     "rollout": "policyrisk.simulation.rollouts",
     "sb3_policy": "policyrisk.simulation.sb3_policy",
-    "write_parquet": "policyrisk.readers",
+    "specification_test": "policyrisk.selection.specification",
+    "write_parquet": "policyrisk.data",
     "write_report": "policyrisk.report",
 }
 __getattr__, __dir__ = lazy(__name__, _HOMES, before=register_if_loaded)

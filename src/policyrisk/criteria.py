@@ -119,6 +119,8 @@ class Sharpe(_OfMoments):
 
     It is meant for positive means: where m < 0, more variance makes it larger.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> Sharpe().assess(Moments(6.0, 4.0, np.diag([0.01, 0.04]), episodes=1000, level=0.95)).value
     3 ± 0.0901 (2.8231 to 3.1769)
@@ -133,7 +135,7 @@ class Sharpe(_OfMoments):
         if variance <= 0:
             return Slopes(math.copysign(math.inf, mean) if mean else 0.0, 0.0, 0.0)
         root = math.sqrt(variance)
-        return Slopes(mean / root, 1.0 / root, -0.5 * mean / root**3)
+        return Slopes(mean / root, 1.0 / root, -0.5 * (mean / root) / variance)
 
     def __str__(self) -> str:
         return "Sharpe ratio, the larger the better"
@@ -141,7 +143,19 @@ class Sharpe(_OfMoments):
 
 @dataclass(frozen=True)
 class MeanMinusStd(_WithNumber):
-    """max m − c √v: mean return less c standard deviations (c ≥ 0)."""
+    """max m − c √v: mean return less c standard deviations.
+
+    Parameters
+    ----------
+    c
+        What a unit of std costs, c ≥ 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> MeanMinusStd(0.5).assess(Moments(6.0, 4.0, np.diag([0.01, 0.04]), 1000, 0.95)).value.value
+    5.0
+    """
 
     _remedy: ClassVar[str] = "pass how many standard deviations to take off"
 
@@ -164,8 +178,15 @@ class MeanMinusStd(_WithNumber):
 
 @dataclass(frozen=True)
 class MeanMinusVariance(_WithNumber):
-    """max m − c v: mean return less c times its variance (c ≥ 0).
+    """max m − c v: mean return less c times its variance.
 
+    Parameters
+    ----------
+    c
+        What a unit of variance costs, c ≥ 0.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> MeanMinusVariance(0.5).assess(Moments(6.0, 4.0, np.diag([0.01, 0.04]), 1000, 0.95)).value
     4 ± 0.141 (3.7225 to 4.2775)
@@ -188,7 +209,20 @@ class MeanMinusVariance(_WithNumber):
 
 @dataclass(frozen=True)
 class MeanVarianceAtMost(_WithNumber):
-    """max m subject to v ≤ c."""
+    """max m subject to v ≤ c.
+
+    Parameters
+    ----------
+    c
+        The largest variance allowed, c ≥ 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> summary = Moments(6.0, 4.0, np.diag([0.01, 0.04]), 1000, 0.95)
+    >>> MeanVarianceAtMost(5).assess(summary).feasible, MeanVarianceAtMost(3).assess(summary).feasible
+    (True, False)
+    """
 
     _remedy: ClassVar[str] = "pass the largest variance allowed"
 
@@ -211,7 +245,20 @@ class MeanVarianceAtMost(_WithNumber):
 
 @dataclass(frozen=True)
 class VarianceMeanAtLeast(_WithNumber):
-    """min v subject to m ≥ c."""
+    """min v subject to m ≥ c.
+
+    Parameters
+    ----------
+    c
+        The smallest mean allowed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> summary = Moments(6.0, 4.0, np.diag([0.01, 0.04]), 1000, 0.95)
+    >>> VarianceMeanAtLeast(5).assess(summary).feasible, VarianceMeanAtLeast(7).assess(summary).feasible
+    (True, False)
+    """
 
     larger_is_better: ClassVar[bool] = False
     _least: ClassVar[float] = -math.inf
@@ -238,6 +285,13 @@ class VarianceMeanAtLeast(_WithNumber):
 class Quantile(_OfTail):
     """max of the q-quantile of the return: what it falls short of with a probability of at most q.
 
+    Parameters
+    ----------
+    q
+        In (0, 1]: 0.05 for the worst 5%.
+
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> found = {}
     >>> for p in (0.6, 0.8):
@@ -258,7 +312,18 @@ class Quantile(_OfTail):
 
 @dataclass(frozen=True)
 class CVaR(_OfTail):
-    """max of the mean of the worst (smallest) q of the returns."""
+    """max of the mean of the worst (smallest) q of the returns.
+
+    Parameters
+    ----------
+    q
+        In (0, 1]: 0.05 for the worst 5%.
+
+    Examples
+    --------
+    >>> print(CVaR(0.05))
+    mean of the worst 5.0%, the larger the better
+    """
 
     def assess(self, summary: Tail) -> Assessment:
         """The mean of the worst q; there is no constraint."""

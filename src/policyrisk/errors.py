@@ -28,6 +28,7 @@ __all__ = [
     "NotUniqueWarning",
     "PolicyRiskError",
     "PolicyRiskWarning",
+    "RepeatedFileWarning",
     "SingularSystemError",
     "SkippedShardsWarning",
     "SolverError",
@@ -150,6 +151,10 @@ class UncoveredWarning(PolicyRiskWarning):
 
 class MissingValuesWarning(PolicyRiskWarning):
     """Missing values were filled in, or episodes left out because of them, as was asked for."""
+
+
+class RepeatedFileWarning(PolicyRiskWarning):
+    """A folder has links to files that are also in it; they were left out, since nothing counts twice."""
 
 
 class UnrecordedEndWarning(PolicyRiskWarning):

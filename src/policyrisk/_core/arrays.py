@@ -31,7 +31,7 @@ _STRIP = 64  # rows whose transposes are read together: a page of memory holds f
 def as_array(value: object, name: str, what: str) -> npt.NDArray[Any]:
     """Any array of real numbers, or an error that names it; ``what`` says what it should be."""
     rule = f"{name} must be {what}, got {type(value).__name__}"
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    if is_masked(value):
         raise InvalidInputError(f"{rule} with masked entries; fill them or leave them out")
     try:
         array = np.asarray(value)
@@ -48,6 +48,19 @@ def as_array(value: object, name: str, what: str) -> npt.NDArray[Any]:
     if array.dtype.kind not in "biuf":
         raise InvalidInputError(f"{rule} of {array.dtype}; pass an array of real numbers")
     return array
+
+
+def is_masked(value: object) -> bool:
+    """Whether some entry of a masked array, or of one inside of a list, is masked: NumPy would use it.
+
+    >>> is_masked(np.ma.array([1.0, 2.0], mask=[False, True])), is_masked(np.ma.array([1.0, 2.0]))
+    (True, False)
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        return bool(np.ma.is_masked(value))
+    return isinstance(value, list | tuple) and any(
+        is_masked(each) for each in value if isinstance(each, np.ma.MaskedArray | list | tuple)
+    )
 
 
 def as_floats(value: object, name: str, shape: tuple[int | None, ...]) -> Floats:

@@ -24,9 +24,10 @@ def central_sums(g: Floats) -> Floats:
     K = g.shape[-1]
     mean = g.sum(axis=-1) / K if K else np.full(g.shape[:-1], np.nan)
     deviation = g - mean[..., None]
-    squared = deviation * deviation
-    powers = (squared, squared * deviation, squared * squared)
-    return np.stack([np.full_like(mean, K), mean, *(power.sum(axis=-1) for power in powers)])
+    with np.errstate(over="ignore", invalid="ignore"):  # of rewards whose unit is not known yet
+        squared = deviation * deviation
+        powers = (squared, squared * deviation, squared * squared)
+        return np.stack([np.full_like(mean, K), mean, *(power.sum(axis=-1) for power in powers)])
 
 
 def add_samples(one: Floats, other: Floats) -> Floats:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from typing import Any
 
 from policyrisk.errors import InvalidInputError, MissingPackageError
@@ -13,6 +18,8 @@ from policyrisk.errors import InvalidInputError, MissingPackageError
 _EXTRAS = {"gymnasium": "gym", "minari": "gym", "pyarrow": "parquet", "ray": "ray"}
 _EXTRAS |= {"matplotlib": "plot", "plotly": "plot", "numba_cuda": "cuda", "cupy": "cuda"}
 _EXTRAS |= {"torch": "torch", "stable_baselines3": "sb3"}
+_PROBED = frozenset({*_EXTRAS, "pandas", "polars"})  # never taken from the current folder
+_in_a_command = False  # whose names may stand for modules in the current folder
 # What is used of packages that draw, which import it where they are in order.
 _DRAWING = {"matplotlib": "matplotlib.figure", "plotly": "plotly.offline"}
 
@@ -83,6 +90,39 @@ def check_installed(package: str, what: str) -> None:
         )
 
 
+class _Folder(MetaPathFinder):
+    """Finds the modules of a folder, but for packages that are used where they are installed."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """That of a module of the folder itself; what is inside of a package Python finds by its path."""
+        own = path is None and fullname not in _PROBED
+        return PathFinder.find_spec(fullname, [self.folder]) if own else None
+
+
+@contextmanager
+def naming_modules() -> Iterator[None]:
+    """Let :func:`named_object` look in the current folder too: what a command is called with."""
+    global _in_a_command
+    before, finders, _in_a_command = _in_a_command, sys.meta_path[:], True
+    try:
+        yield
+    finally:
+        _in_a_command = before
+        sys.meta_path[:] = [
+            each for each in sys.meta_path if not isinstance(each, _Folder) or each in finders
+        ]
+
+
+def look_here() -> None:
+    """Find modules in the current folder from now on, after all others: none takes the place of a package."""
+    here = str(Path.cwd())
+    if not any(isinstance(each, _Folder) and each.folder == here for each in sys.meta_path):
+        sys.meta_path.append(_Folder(here))
+
+
 def is_name(text: object) -> bool:
     """Whether this is a text ``module:name``, both with dots in them perhaps."""
     if not isinstance(text, str):
@@ -92,13 +132,15 @@ def is_name(text: object) -> bool:
 
 
 def named_object(text: str) -> Any:
-    """What ``module:name`` stands for; the module is imported.
+    """What ``module:name`` stands for, a text that a user wrote, never a file: the module is imported.
 
     >>> named_object("math:pi")
     3.141592653589793
     """
     if not is_name(text):
         raise InvalidInputError(f"{text!r} must be module:name, as in my_policies:careful")
+    if _in_a_command:
+        look_here()
     module, _, name = text.partition(":")
     try:
         found = importlib.import_module(module)

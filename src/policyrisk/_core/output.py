@@ -1,4 +1,4 @@
-"""What commands and experiments leave behind: folders, JSON, pictures, and how long the parts took.
+"""What commands leave behind: folders, JSON, pictures, and how long the parts took.
 
 A folder of results is complete or not there (:func:`complete_folder`). Files are written to a hidden folder
 beside it, which becomes the new one once all of them are there. Where one exists already, that folder is in
@@ -16,22 +16,20 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from policyrisk._core.imports import hindrance
-from policyrisk._core.records import write_atomically
+from policyrisk._core.files import write_atomically
 from policyrisk.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-T = TypeVar("T")
 _REMEDY = "choose another --out"
 
 
@@ -58,17 +56,6 @@ def write_figure(drawn: Axes | Figure, path: Path) -> Path:
     assert figure is not None
     write_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=160))
     return path
-
-
-def write_figures(draw: Callable[[T], Figure], result: T, folder: Path, name: str) -> list[Path]:
-    """Draw a result of an experiment for screens and for papers: ``name.png``, ``.svg`` and ``.pdf``.
-
-    Nothing where Matplotlib is not installed, or broken.
-    """
-    if hindrance("matplotlib"):
-        return []
-    figure = draw(result)
-    return [write_figure(figure, folder / f"{name}{suffix}") for suffix in (".png", ".svg", ".pdf")]
 
 
 class Clock:
@@ -105,18 +92,44 @@ def plain(value: Any, digits: int = 17) -> Any:
     return value
 
 
+@contextmanager
+def _written_to(place: Path, kind: str = "folder") -> Iterator[None]:
+    """What the system says against writing to ``out``, in our words."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInputError(
+            f"out must be a {kind} that can be written, got {place}: {error.strerror or error}; {_REMEDY}"
+        ) from error
+
+
 def check_folder(folder: Path) -> None:
     """Raise early where the folder could not be written later."""
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInputError(f"out must be a folder, got {folder}, which is a file; {_REMEDY}")
-    target = folder.absolute()
-    parent = next(place for place in (target, *target.parents) if place.exists())
-    if not parent.is_dir():
-        raise InvalidInputError(f"out must be a folder, got {folder} inside of {parent}, a file; {_REMEDY}")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise InvalidInputError(
-            f"out must be a folder that can be written, got {folder}: {parent} cannot be; {_REMEDY}"
-        )
+    with _written_to(folder):
+        if folder.exists() and not folder.is_dir():
+            raise InvalidInputError(f"out must be a folder, got {folder}, which is a file; {_REMEDY}")
+        target = folder.absolute()
+        parent = next(place for place in (target, *target.parents) if place.exists())
+        if not parent.is_dir():
+            raise InvalidInputError(
+                f"out must be a folder, got {folder} inside of {parent}, a file; {_REMEDY}"
+            )
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise InvalidInputError(
+                f"out must be a folder that can be written, got {folder}: {parent} cannot be; {_REMEDY}"
+            )
+        with suppress(FileNotFoundError):
+            part_of(folder).lstat()  # a name that is too long is none
+
+
+def check_file(file: Path) -> None:
+    """Raise early where the file could not be written later."""
+    check_folder(file.parent)
+    with _written_to(file, "file"):
+        if file.is_dir():
+            raise InvalidInputError(f"out must be a file, got {file}, which is a folder; name a file in it")
+        with suppress(FileNotFoundError):
+            part_of(file).lstat()
 
 
 def hidden(folder: Path, ending: str) -> Path:
@@ -125,33 +138,35 @@ def hidden(folder: Path, ending: str) -> Path:
     return (target if target.is_dir() else target.parent) / f".{target.name}.{ending}"
 
 
+def part_of(folder: Path) -> Path:
+    """Where what becomes of a folder is written first, by this process alone."""
+    return hidden(folder, f"{os.getpid()}.{secrets.token_hex(6)}.part")
+
+
 @contextmanager
 def complete_folder(folder: Path, last: str) -> Iterator[Path]:
     """A place to write to, whose files are in ``folder`` after all went well, ``last`` being the last."""
     check_folder(folder)
     target = folder.absolute()
     made = [parent for parent in target.parents if not parent.exists()]
-    part = hidden(folder, f"{os.getpid()}.{secrets.token_hex(6)}.part")
+    part = part_of(folder)
     _remove_remains(target)
     try:
-        part.mkdir(parents=True)
-        yield part
-        if target.exists():
-            files = sorted(part.iterdir(), key=lambda file: file.name == last)
-            for file in files:  # before the first of them is moved
-                if (target / file.name).is_dir():
-                    raise InvalidInputError(
-                        f"out must have no folder named {file.name}, got {target}; {_REMEDY}"
-                    )
-            for file in files:
-                file.replace(target / file.name)
-        else:
-            part.rename(target)
-            made = []
-    except OSError as error:
-        raise InvalidInputError(
-            f"out must be a folder that can be written, got {folder}: {error.strerror or error}; {_REMEDY}"
-        ) from error
+        with _written_to(folder):
+            part.mkdir(parents=True)
+            yield part
+            if target.exists():
+                files = sorted(part.iterdir(), key=lambda file: file.name == last)
+                for file in files:  # before the first of them is moved
+                    if (target / file.name).is_dir():
+                        raise InvalidInputError(
+                            f"out must have no folder named {file.name}, got {target}; {_REMEDY}"
+                        )
+                for file in files:
+                    file.replace(target / file.name)
+            else:
+                part.rename(target)
+                made = []
     finally:
         shutil.rmtree(part, ignore_errors=True)
         with suppress(OSError):  # those that were made for it, if nothing is in them

@@ -13,53 +13,93 @@ file as a description in plain values (JSON, in the array ``header``) and named 
     the same object once more     {"same": where it stood first}
 
 A file is written under a temporary name and renamed, so that a reader sees the old one or the new one, never
-a part. FORMAT 1 had a layout of its own for each kind of file; whoever loads such a kind brings the function
-that reads it.
+a part. Its checksum shows damage and no more: anybody can compute one. So what a file says is checked once,
+after loading, against what the records declare: the types of their fields, and shapes where
+:func:`record` is told (see :func:`check_value`).
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
-import secrets
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from operator import add
-from typing import IO, Any, ClassVar, Self, TypeAlias, TypeVar
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NotRequired,
+    Self,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+    overload,
+)
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import as_path, from_triangle, is_sparse, is_symmetric, lower_triangle
+from policyrisk._core.arrays import (
+    Floats,
+    as_path,
+    from_triangle,
+    is_sparse,
+    is_symmetric,
+    lower_triangle,
+    shown,
+)
+from policyrisk._core.files import DAMAGE, Arrays, from_json, read_arrays, write_atomically
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
 
 FORMAT = 2
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, for anybody or for this user or file
 _HEADER, _CHECKSUM = "header", "checksum"
 _PARTS = ("data", "indices", "indptr")  # of a sparse matrix
-# What NumPy, zipfile, zlib and the reader of an array's header raise on bytes that are not what they were.
-_OF_PYTHON = OSError, ValueError, KeyError, EOFError, AttributeError, TypeError, SyntaxError, RuntimeError
-DAMAGE = (*_OF_PYTHON, MemoryError, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
+# What making a value of forged contents raises; RuntimeError is RecursionError, too.
+_MISMADE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError)
+_LARGEST = 2**128  # a whole number in a file: the keys of random numbers are the largest
 
-Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 Header: TypeAlias = dict[str, Any]
 T = TypeVar("T")
+Made = TypeVar("Made")
 
 _records: dict[str, Callable[..., Any]] = {}  # the classes that may appear in a file, by their names
+_shapes: dict[type, Mapping[str, str]] = {}  # of the fields of each
 _from_spec: Callable[[Mapping[str, Any]], Any] | None = None  # makes feature maps
 
 
-def record(cls: type[T]) -> type[T]:
-    """Let a dataclass appear in files, under its name: a decorator."""
-    if _records.setdefault(cls.__name__, cls) is not cls:
-        raise TypeError(f"two record classes are called {cls.__name__}")
-    return cls
+@overload
+def record(cls: type[T], /) -> type[T]: ...
+@overload
+def record(**shapes: str) -> Callable[[type[T]], type[T]]: ...
+def record(cls: Any = None, /, **shapes: str) -> Any:
+    """Let a dataclass appear in files, under its name: a decorator.
+
+    ``shapes`` declares what the fields' types do not say, such as ``w_mean="l_J: finite", gram="l l"``:
+    the length of each dimension, a number or a name that stands for the same length wherever the record and
+    the records in it use it (``*``: any); of tuples and feature maps their length and size. Behind a colon
+    may stand ``finite``, ``rising``, ``positive`` or ``below l``, which all entries are.
+    """
+
+    def declare(cls: type[T]) -> type[T]:
+        if _records.setdefault(cls.__name__, cls) is not cls:
+            raise TypeError(f"two record classes are called {cls.__name__}")
+        unknown = shapes.keys() - {each.name for each in fields(cls)}  # type: ignore[arg-type]
+        if unknown:
+            raise TypeError(f"{cls.__name__} has no field {', '.join(unknown)}")
+        _shapes[cls] = shapes
+        return cls
+
+    return declare if cls is None else declare(cls)
 
 
 class Additive:
@@ -94,37 +134,171 @@ def save(path: str | os.PathLike[str], kind: str, value: Any) -> None:
     write_atomically(path, lambda file: np.savez_compressed(file, allow_pickle=False, **columns))
 
 
+@overload
+def load(path: str | os.PathLike[str], kind: str, declared: type[T]) -> T: ...
+@overload
 def load(
-    path: str | os.PathLike[str],
-    kind: str,
-    cls: type[T],
-    format_1: Callable[[Header, Arrays], T] | None = None,
-) -> T:
-    """The value, of class ``cls``, that :func:`save` wrote; anything else is an error.
+    path: str | os.PathLike[str], kind: str, declared: type[Any], make: Callable[[Any], Made]
+) -> Made: ...
+def load(
+    path: str | os.PathLike[str], kind: str, declared: type[Any], make: Callable[[Any], Any] | None = None
+) -> Any:
+    """The value that :func:`save` wrote, of a record class or what else is declared; others are an error.
 
-    ``format_1`` makes the value from the header and the arrays of a file of format 1.
+    ``make`` makes of it what is returned.
     """
     header, arrays = _read(path, kind)
     found = header["format"]
-    if header["kind"] != kind or not (found == FORMAT or (found == 1 and format_1 is not None)):
+    if header["kind"] != kind or found != FORMAT:
         newer = isinstance(found, int) and found > FORMAT
         raise InvalidInputError(
-            f"path must be a {kind} file of format {FORMAT}, got {header['kind']} of format {found} in "
-            f"{path}; {'update policyrisk' if newer else 'use the version of policyrisk that wrote it'}"
+            f"path must be a {kind} file of format {FORMAT}, got {str(header['kind'])[:80]} of format "
+            f"{str(found)[:80]} in {path}; "
+            f"{'update policyrisk' if newer else 'use the version of policyrisk that wrote it'}"
         )
     try:
-        older = format_1 if found == 1 else None
-        value = older(header, arrays) if older else unpack(header["value"], arrays)
-        if not isinstance(value, cls):
-            raise TypeError(f"{type(value).__name__} for {cls.__name__}")
+        value = unpack(header["value"], arrays)
+        check_value(value, declared)
+        return value if make is None else make(value)
     except MismatchError:
         raise  # what was given does not go with the file, which is in order
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except _MISMADE as error:
         raise InvalidInputError(
             f"path must be a {kind} file of this version of policyrisk, got {path}, whose contents do not "
             f"fit ({error}); use the version that wrote it"
         ) from error
-    return value
+
+
+def check_value(value: Any, declared: Any, name: str = "", lengths: Mapping[str, int] | None = None) -> None:
+    """Raise a ValueError unless a value is of a declared type and shape, and so are the records in it.
+
+    >>> check_value((1, 2.5), tuple[int, float])
+    >>> check_value({"a": "x"}, dict[str, int])
+    Traceback (most recent call last):
+    ValueError: a must be of type int, got 'x'
+    """
+    known = dict(lengths or {})
+    if get_origin(declared) is NotRequired:
+        (declared,) = get_args(declared)
+    kinds = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
+    told = [kind for kind in kinds if _is_of(value, kind)]
+    if not told:
+        text = getattr(declared, "__name__", str(declared))
+        raise ValueError(f"{name or 'the value'} must be of type {text}, got {shown(value)}")
+    kind: Any = type(value)
+    if kind in _shapes:
+        hints, held = _hints(kind), {each.name: getattr(value, each.name) for each in fields(value)}
+        for field, said in _shapes[kind].items():  # their lengths hold for the records within
+            if held[field] is not None:
+                _check_shape(held[field], _below(name, field), said, known)
+        for field, inner in held.items():
+            check_value(inner, hints[field], _below(name, field), known)
+    elif isinstance(value, list | tuple):
+        for i, (item, kind) in enumerate(zip(value, _of_items(value, told[0]), strict=True)):
+            check_value(item, kind, _below(name, i), known)
+    elif isinstance(value, Mapping):
+        hints = _hints(told[0]) if is_typeddict(told[0]) else {}
+        (key_kind, kind) = get_args(told[0]) or (Any, Any)
+        for key, item in value.items():
+            if not hints:
+                check_value(key, key_kind, f"a key of {name}", known)
+            check_value(item, hints.get(key, Any if hints else kind), _below(name, key), known)
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type, apart from what it contains."""
+    origin, inner = get_origin(kind) or kind, get_args(kind)
+    if kind is Any:
+        return True
+    if origin is Annotated:  # with what must take it, or raise a ValueError
+        return _is_of(value, inner[0]) and all(take(value) is not None for take in inner[1:])
+    if kind is None or kind is NoneType:
+        return value is None
+    if origin is Literal:
+        return isinstance(value, str) and value in inner
+    if origin is np.ndarray:
+        wanted = get_args(inner[1])[0]
+        return isinstance(value, np.ndarray) and (
+            value.dtype.kind in "biuf" if wanted is Any else value.dtype == wanted
+        )
+    if is_typeddict(kind):
+        return isinstance(value, dict) and _needed(kind) <= value.keys()
+    if getattr(kind, "_is_protocol", False):
+        return callable(value)
+    if origin is tuple:
+        fixed = inner and inner[-1] is not Ellipsis
+        return isinstance(value, tuple) and (not fixed or len(value) == len(inner))
+    if kind is float:
+        return isinstance(value, float) or (type(value) is int and abs(value) < 2**63)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+    return isinstance(value, origin)
+
+
+def _of_items(value: list[Any] | tuple[Any, ...], kind: Any) -> tuple[Any, ...]:
+    """The declared type of each item."""
+    inner = get_args(kind) or (Any, ...)
+    fixed = isinstance(value, tuple) and inner[-1] is not Ellipsis
+    return inner if fixed else inner[:1] * len(value)
+
+
+@cache
+def _hints(cls: Any) -> dict[str, Any]:
+    """The types of a record's fields, or of a TypedDict's keys."""
+    names = {"Matrix": Floats | sp.csr_array, "sp": sp}
+    return get_type_hints(cls, localns=names, include_extras=True)
+
+
+@cache
+def _needed(cls: Any) -> frozenset[str]:
+    """The keys that a TypedDict must have; its own ``__required_keys__`` is wrong where types are texts."""
+    hints = _hints(cls).items() if cls.__total__ else ()
+    return frozenset(name for name, kind in hints if get_origin(kind) is not NotRequired)
+
+
+def _check_shape(value: Any, name: str, said: str, known: dict[str, int]) -> None:
+    """Raise unless a value has a declared shape, whose new names are then known, and such entries."""
+    dims, _, rule = said.partition(":")
+    shape = _lengths(value)
+    if shape is None:
+        return
+    wanted: list[int | None] = []
+    for dim, length in zip(dims.split(), shape, strict=False):
+        if dim.isidentifier():
+            known.setdefault(dim, length)
+        parts = [known[part] if part.isidentifier() else int(part) for part in dim.split("+") if part != "*"]
+        wanted.append(sum(parts) if parts else None)
+    fits = (length in (None, got) for length, got in zip(wanted, shape, strict=False))
+    if len(dims.split()) != len(shape) or not all(fits):
+        raise ValueError(
+            f"{name} must have the shape ({dims.replace(' ', ', ')}) of what it belongs to, got {shape}"
+        )
+    if not rule:
+        return
+    entries = np.asarray(value.data if is_sparse(value) else value)
+    how, _, bound = rule.strip().partition(" ")
+    if bound and bound in known and entries.size and not 0 <= entries.min() <= entries.max() < known[bound]:
+        raise ValueError(f"{name} must have entries from 0 to {known[bound] - 1}, got others")
+    if how in _ENTRIES and not _ENTRIES[how](entries):
+        raise ValueError(f"{name} must have {how} entries, got others")
+
+
+def _lengths(value: Any) -> tuple[int, ...] | None:
+    """The shape of an array, and of others their size or length: () of a number, None of what has neither."""
+    if isinstance(value, int | float):
+        return ()
+    if isinstance(value, np.ndarray) or is_sparse(value):
+        return tuple(value.shape)
+    if hasattr(value, "size"):
+        return (int(value.size),)
+    return (len(value),) if hasattr(value, "__len__") else None
+
+
+_ENTRIES: dict[str, Callable[[Any], bool]] = {
+    "finite": lambda array: bool(np.isfinite(array).all()),
+    "rising": lambda array: bool(np.isfinite(array).all() and (np.diff(array) > 0).all()),
+    "positive": lambda array: bool(np.isfinite(array).all() and (array > 0).all()),
+}
 
 
 def pack(value: Any, arrays: Arrays, at: str = "", seen: dict[int, str] | None = None) -> Any:
@@ -198,10 +372,17 @@ def _unpack_object(packed: dict[str, Any], arrays: Arrays, at: str, made: dict[s
     if "array" in packed:
         return arrays[packed["array"]]
     if "symmetric" in packed:
-        return from_triangle(arrays[packed["symmetric"]], int(packed["size"]))
+        triangle, n = arrays[packed["symmetric"]], packed["size"]
+        if triangle.shape != (n * (n + 1) // 2,):
+            raise ValueError(f"{packed['symmetric']} must be half of {n} rows, got {triangle.shape}")
+        return from_triangle(triangle, n)
     if "sparse" in packed:
         parts = tuple(arrays[_below(packed["sparse"], part)] for part in _PARTS)
-        return sp.csr_array(parts, shape=tuple(packed["shape"]))
+        matrix = sp.csr_array(parts, shape=tuple(packed["shape"]))
+        matrix.check_format(full_check=True)  # SciPy itself reads beyond its arrays where they do not fit
+        if matrix.dtype != np.float64:
+            raise ValueError(f"{packed['sparse']} must be of float64, got {matrix.dtype}")
+        return matrix
     if "spec" in packed and _from_spec is not None:
         return _from_spec(packed["spec"])
     if packed["record"] not in _records:
@@ -210,49 +391,17 @@ def _unpack_object(packed: dict[str, Any], arrays: Arrays, at: str, made: dict[s
     return _records[packed["record"]](**values)
 
 
-def unboxed(array: npt.NDArray[Any]) -> Any:
-    """The number in an array of shape (), as format 1 kept it; other arrays as they are."""
-    return array.item() if array.ndim == 0 else array
-
-
 def _below(at: str, name: object) -> str:
     return f"{at}.{name}" if at else str(name)
-
-
-def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
-    """Call ``write`` on a temporary file beside ``path`` and rename it to ``path`` once it is complete."""
-    target = as_path(path)
-    if target.is_dir():
-        raise InvalidInputError(f"path must be a file, got the folder {target}; name a file in it")
-    part = target.parent / f".{target.name}.{secrets.token_hex(6)}.part"
-    try:
-        file = part.open("xb")
-    except OSError as error:
-        raise InvalidInputError(
-            f"path must be in a folder that can be written, got {target}: {error.strerror}; choose another"
-        ) from error
-    try:
-        with file:
-            write(file)
-        part.replace(target)
-    except BaseException as error:
-        part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in _FULL:
-            raise InvalidInputError(
-                f"path must be on a disk with room for it, got {target}: {error.strerror}; free some "
-                "space or choose another place"
-            ) from error
-        raise
 
 
 def _read(path: str | os.PathLike[str], kind: str) -> tuple[Header, Arrays]:
     """The header, with its kind and its format, and the arrays of an intact file."""
     try:
-        with as_path(path).open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            columns = {name: file[name] for name in file.files}
+        columns = read_arrays(as_path(path))
         checksum = columns.pop(_CHECKSUM).tobytes()
         intact = checksum == _digest(columns)
-        header: Header = json.loads(columns.pop(_HEADER).tobytes().decode())
+        header: Header = from_json(columns.pop(_HEADER).tobytes().decode())
         header = {"kind": None, "format": None, **header}
     except FileNotFoundError as error:
         raise InvalidInputError(
@@ -278,5 +427,5 @@ def _digest(columns: Mapping[str, npt.NDArray[Any]]) -> bytes:
     for name in sorted(columns):
         array = np.ascontiguousarray(columns[name])
         digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
-        digest.update(array.tobytes())
+        digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
     return digest.digest()

@@ -2,12 +2,83 @@
 
 from __future__ import annotations
 
+import html
+import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from policyrisk.errors import InvalidInputError
 
 NONE = "–"  # what is not known or does not apply
+QUOTED = r'"(?:[^"\\]|\\.)*"'  # a pattern: a name as JSON writes text
+_MARKS = frozenset('",+/:=')  # of texts that have names in them
+# What a terminal obeys or reorders instead of showing it, and halves of letters, which cannot be encoded.
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""A text whose control characters are shown as Python writes them, but for those to ``keep``.
+
+    >>> print(printable("\x1b[31mred\x07\n"), printable("two\nlines", keep="\n"))
+    \x1b[31mred\x07\n two
+    lines
+    """
+    return _UNSEEN.sub(
+        lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text
+    )
+
+
+def escape(text: str) -> str:
+    r"""A text inside HTML: markup and control characters are shown.
+
+    >>> escape("<b>\x1b[1m")
+    '&lt;b&gt;\\x1b[1m'
+    """
+    return html.escape(printable(text))
+
+
+def quoted(name: str) -> str:
+    """A name inside a longer text: as JSON writes it, in quotes, where the text's own marks are in it.
+
+    >>> print(quoted("speed"), quoted("speed m/s"), quoted("0.5 quantile"), quoted("a\\nb"))
+    speed "speed m/s" 0.5 quantile "a\\nb"
+    """
+    if name and name == name.strip() and name.isprintable() and not _MARKS & {*name}:
+        return name
+    return json.dumps(name, ensure_ascii=not name.isprintable())
+
+
+def unquoted(text: str) -> str:
+    """The way back from :func:`quoted`.
+
+    >>> unquoted('"speed m/s"'), unquoted("speed")
+    ('speed m/s', 'speed')
+    """
+    if not text.startswith('"'):
+        return text
+    try:
+        return str(json.loads(text, strict=False))
+    except ValueError as error:
+        raise InvalidInputError(
+            f'a name in quotes must be written as in "speed m/s", with \\" for a quote in it, got {text}'
+        ) from error
+
+
+def pieces(text: str, mark: str, whole: str = QUOTED) -> list[str]:
+    """A text split at a mark, but not inside of quotes, or of what else the pattern ``whole`` matches.
+
+    >>> pieces('"a,b",c', ",")
+    ['"a,b"', 'c']
+    """
+    found = [""]
+    for kept, letter in re.findall(rf"({whole})|(.)", text, re.DOTALL):
+        if letter == mark:
+            found.append("")
+        else:
+            found[-1] += kept or letter
+    return found
 
 
 def number(value: float, digits: int = 5) -> str:
@@ -49,7 +120,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     mean      1
     std      10
     """
-    lines = [header, *rows]
+    lines = [[printable(cell) for cell in line] for line in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join(
         "  ".join(

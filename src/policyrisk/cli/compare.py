@@ -10,13 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from policyrisk.cli.screen import screen
-from policyrisk.cli.shared import LevelOption, can_draw, criterion_of, look_here
+from policyrisk.cli.shared import (
+    FeaturesAgain,
+    LevelOption,
+    can_draw,
+    criterion_of,
+    features_again,
+    place_option,
+)
 
 if TYPE_CHECKING:
     from policyrisk._core.arrays import Floats
     from policyrisk.criteria import Criterion
-    from policyrisk.distribution import DistributionFunction
     from policyrisk.evaluation import Evaluation
+    from policyrisk.returns import DistributionFunction
     from policyrisk.selection.comparison import Comparison
 
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -35,10 +42,11 @@ def compare(
             autocompletion=lambda incomplete: [text for text in _EXAMPLES if text.startswith(incomplete)],
         ),
     ] = "sharpe",
-    out: Annotated[Path, typer.Option(help="Picture of the mean-std plane (png, svg or pdf).")] = Path(
+    out: Annotated[Path, place_option(help="Picture of the mean-std plane (png, svg or pdf).")] = Path(
         "comparison.png"
     ),
     level: LevelOption = 0.95,
+    features: FeaturesAgain = None,
 ) -> None:
     """Rank policies by a risk criterion, each by the returns from its own start states.
 
@@ -47,71 +55,91 @@ def compare(
     of each. By quantile: and cvar: so they are where an episode was cut off, and these need the distributions
     that `evaluate --quantiles` keeps; mean and variance beside them are still those of the returns.
     """
-    from policyrisk._core.output import write_figure
+    from policyrisk._core.output import check_file, write_figure
     from policyrisk.criteria import CVaR, Quantile
+    from policyrisk.data.files import check_distinct
     from policyrisk.evaluation import Evaluation
-    from policyrisk.evaluation.quantiles import recorded_returns
     from policyrisk.plotting import plot_mean_std
-    from policyrisk.selection import comparison
 
     criterion = _criterion(by)
     if out.suffix not in _SUFFIXES:
         raise typer.BadParameter(f"{str(out)!r} must end in {', '.join(_SUFFIXES)}", param_hint="--out")
+    check_file(out)
     drawn = can_draw("matplotlib")
-    evaluations = [Evaluation.load(folder) for folder in folders]
-    look_here()  # for features that are a function
+    given = features_again(features)
+    evaluations = [Evaluation.load(folder, features=given) for folder in folders]
+    check_distinct([[folder] for folder in folders], "folders")
     policies = dict(zip(_titles(evaluations, folders), evaluations, strict=True))
     starts = _pooled_starts(evaluations, folders)
-    tails = isinstance(criterion, Quantile | CVaR)
-    completed = all(evaluation.risk.completed is not None for evaluation in evaluations)
-    judged: Any = {name: evaluation.risk for name, evaluation in policies.items()}
-    own = completed
-    if tails:
-        judged = _distributions(policies, folders, by)
-        samples = {name: recorded_returns(e.survey, judged[name].discount) for name, e in policies.items()}
-        own = completed and None not in samples.values()
-        judged = samples if own else judged
-    result = comparison.compare(judged, None if own else starts, criterion, level=level)
-    if tails and completed:
-        result = _with_moments(result, policies)
+    result, own = _compared(policies, folders, criterion, by, starts, level)
     if drawn:
         summaries = {ranked.name: ranked.summary for ranked in result.ranking}
         write_figure(plot_mean_std(summaries, criterion=criterion), out)
-    doubts = {  # what stands against an evaluation by itself, and so against a comparison with it
-        name: [advice.title for advice in evaluation.advice if advice.severity in ("serious", "warning")]
-        for name, evaluation in policies.items()
-    }
-    features = {name: _spelled(evaluation, tails) for name, evaluation in policies.items()}
+    tails = isinstance(criterion, Quantile | CVaR)
+    spelled = {name: _spelled(evaluation, tails) for name, evaluation in policies.items()}
     recorded = sum(evaluation.survey.episodes for evaluation in evaluations)
     apart = _starts_apart(policies) if own else None
     beside = {
         "starts": recorded if own else len(starts),
         "pooled": not own,
         "starts_apart": apart,
-        "doubts": doubts,
-        "features": features,
+        "doubts": {name: _doubts(evaluation) for name, evaluation in policies.items()},
+        "features": spelled,
         "picture": str(out) if drawn else None,
     }
     lines = [str(result)]
-    for (name, titles), folder in zip(doubts.items(), folders, strict=True):
+    for (name, evaluation), folder in zip(policies.items(), folders, strict=True):
         report = folder / "report.html"
         there = f" (see {report})" if report.exists() else ""
-        lines += [f"doubt about {name}: {title}{there}" for title in titles]
+        lines += [f"doubt about {name}: {title}{there}" for title in _doubts(evaluation)]
     if apart is not None:
         lines.append(f"doubt about the difference: the data do not start alike, {apart}")
     by_features = (not tails and r.summary.cut_off for r in result.ranking)  # what they complete
-    if (not own or any(by_features)) and len(set(features.values())) > 1:
-        each = ", ".join(f"{name} with {spelling}" for name, spelling in features.items())
-        lines.append(
-            f"doubt about the difference: {each}; different features have different biases, so evaluate all "
-            "with the same --features"
-        )
+    if (not own or any(by_features)) and len(set(spelled.values())) > 1:
+        lines.append(_different(spelled))
     if not own:
         sampled = "" if len(starts) == recorded else f"a sample of {len(starts)} of "
         lines.append(f"note: over {sampled}the {recorded} recorded starts of all {len(folders)} together")
     if drawn:
         lines.append(f"written: {out}")
     screen.answer(result.to_dict() | beside, "\n".join(lines))
+
+
+def _different(spelled: Mapping[str, str]) -> str:
+    each = ", ".join(f"{name} with {spelling}" for name, spelling in spelled.items())
+    return (
+        f"doubt about the difference: {each}; different features have different biases, so evaluate all with "
+        "the same --features"
+    )
+
+
+def _doubts(evaluation: Evaluation) -> list[str]:
+    """What stands against an evaluation by itself, and so against a comparison with it."""
+    return [advice.title for advice in evaluation.advice if advice.severity in ("serious", "warning")]
+
+
+def _compared(
+    policies: Mapping[str, Evaluation],
+    folders: Sequence[Path],
+    criterion: Criterion,
+    by: str,
+    starts: Floats,
+    level: float,
+) -> tuple[Comparison, bool]:
+    """The comparison, and whether each was judged by the returns from its own starts."""
+    from policyrisk.criteria import CVaR, Quantile
+    from policyrisk.evaluation.tails import recorded_returns
+    from policyrisk.selection import comparison
+
+    completed = all(evaluation.risk.completed is not None for evaluation in policies.values())
+    if not isinstance(criterion, Quantile | CVaR):
+        risks = {name: evaluation.risk for name, evaluation in policies.items()}
+        return comparison.compare(risks, None if completed else starts, criterion, level=level), completed
+    judged: Any = _distributions(policies, folders, by)
+    samples: Any = {name: recorded_returns(e.survey, judged[name].discount) for name, e in policies.items()}
+    own = completed and None not in samples.values()
+    result = comparison.compare(samples if own else judged, None if own else starts, criterion, level=level)
+    return _with_moments(result, policies) if completed else result, own
 
 
 def _distributions(
@@ -144,12 +172,12 @@ def _with_moments(result: Comparison, policies: Mapping[str, Evaluation]) -> Com
 def _spelled(evaluation: Evaluation, tails: bool) -> str:
     """The features, spelled alike where they are the same; those of a mixture are told in words."""
     from policyrisk.errors import InvalidInputError
-    from policyrisk.evaluation.spelling import Spelling
+    from policyrisk.features.spelling import Spelling
 
     notes = evaluation.notes["distribution"] if tails else evaluation.notes
     told = str(notes.get("features"))
     try:
-        return str(Spelling.parse(told).normal(evaluation.names))
+        return Spelling.parse(told).normal(evaluation.names).text(evaluation.names)
     except InvalidInputError:
         return told
 

@@ -11,22 +11,27 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import inspect
 import os
 import shlex
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
-from policyrisk.cli import compare, evaluate, improve, query, reproduce, rollout, train
+from policyrisk._core.imports import naming_modules
+from policyrisk.cli import compare, evaluate, improve, query, rollout
 from policyrisk.cli.screen import as_options, command, screen
+from policyrisk.cli.shared import CLUSTER, options_of
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
+from policyrisk.evaluation.request import ImprovementRequest
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, for anybody or for this user or file
 _M_ARENA_MAX = -8  # the number in malloc.h
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -36,13 +41,15 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for each in (rollout.rollout, evaluate.evaluate, compare.compare, query.query, improve.improve):
-    app.command(each.__name__)(command(each))
-for name, group in {"reproduce": reproduce.app, "train": train.app}.items():
-    for registered in group.registered_commands:
-        assert registered.callback is not None
-        registered.callback = command(registered.callback)
-    app.add_typer(group, name=name)
+_COMMANDS: dict[Callable[..., None], Sequence[inspect.Parameter]] = {
+    rollout.rollout: CLUSTER,
+    evaluate.evaluate: evaluate.options(),
+    compare.compare: [],
+    query.query: [],
+    improve.improve: options_of(ImprovementRequest),
+}
+for each, options in _COMMANDS.items():
+    app.command(each.__name__)(command(each, options))
 
 
 def _show_version(wanted: bool) -> None:
@@ -65,7 +72,12 @@ def common(
 
 def main() -> None:
     """Run the command line of this process."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+    except Exception:  # with --debug
+        screen.traceback()
+        code = 1
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -73,12 +85,13 @@ def run(arguments: Sequence[str]) -> int:
     screen.clear(arguments)
     _keep_memory_low()
     stopped: list[int] = []  # by these signals
-    with _readable_warnings(), _terminable(stopped):
+    with _readable_warnings(), _terminable(stopped), naming_modules():
         try:
             # The object is for what a command leaves behind.
             told = shlex.join(["policyrisk", *arguments])
             result = app(list(arguments), prog_name="policyrisk", standalone_mode=False, obj=told)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # which was closed
+                sys.stdout.flush()
             code = result if isinstance(result, int) else 0
         except SystemExit as done:  # shell completion
             return done.code if isinstance(done.code, int) else 1
@@ -128,6 +141,10 @@ def _report(error: Any) -> int:
         text = f"{as_options(error.format_message())} (see `{name} --help`)"
     elif isinstance(error, PolicyRiskError):
         text = as_options(str(error))
+    elif isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        text = f"the output cannot be written: {error.strerror}; free some space, or send it elsewhere"
+    elif isinstance(error, OSError) and error.filename is not None:
+        text = f"{error.filename} cannot be used: {error.strerror}; choose another (--debug shows where)"
     elif isinstance(error, MemoryError):
         text = f"there is not enough memory ({error}); use fewer features"
     else:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from policyrisk.cli.screen import screen
-from policyrisk.cli.shared import check_level, finite_number, look_here, policy_of
+from policyrisk.cli.shared import (
+    FeaturesAgain,
+    check_level,
+    features_again,
+    finite_number,
+    policy_of,
+    without_quotes,
+)
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
@@ -24,7 +31,10 @@ def query(
     folder: Annotated[Path, typer.Argument(help="A folder that `policyrisk evaluate` wrote.")],
     at: Annotated[
         list[str],
-        typer.Option(help="A state, as in 0.2,0.9 or Oslo,true,2026-03-31; may be given several times."),
+        typer.Option(
+            help="A state, as in 0.2,0.9 or Oslo,true,2026-03-31; may be given several times. "
+            'A name with a comma in it is in quotes: "Oslo, north",0.5.'
+        ),
     ],
     level: Annotated[
         float | None,
@@ -34,18 +44,19 @@ def query(
         str | None,
         typer.Option(help="module:name of the target again, where it is a function: files hold no code."),
     ] = None,
+    features: FeaturesAgain = None,
 ) -> None:
     """Mean, variance, std and Sharpe ratio at a state, with intervals and the episodes behind them."""
     from policyrisk.evaluation import Evaluation
 
-    evaluation = Evaluation.load(folder, None if target is None else policy_of(target, "--target"))
+    policy = None if target is None else policy_of(target, "--target")
+    evaluation = Evaluation.load(folder, policy, features_again(features))
     if evaluation.told is not None and target is None:
         raise typer.BadParameter(
             f"the target {evaluation.notes['target']['name']} is a function, and files hold no code; name it "
             "again",
             param_hint="--target",
         )
-    look_here()  # for features that are a function
     states = [_point(text, evaluation) for text in at]
     answers = _answers(evaluation, states, evaluation.level if level is None else level)
     text = "\n\n".join(_text(evaluation, answer) for answer in answers)
@@ -54,9 +65,9 @@ def query(
 
 def _point(text: str, evaluation: Evaluation) -> list[float]:
     """A state: as many numbers, or names where a label has names, as there are coordinates."""
-    from policyrisk._core.text import plural
+    from policyrisk._core.text import pieces, plural
 
-    parts, coordinates = text.split(","), evaluation.names
+    parts, coordinates = pieces(text, ","), evaluation.names
     if len(parts) != len(coordinates):
         raise typer.BadParameter(
             f"{text!r} must have {plural(len(coordinates), 'number')}, one each for "
@@ -65,7 +76,7 @@ def _point(text: str, evaluation: Evaluation) -> list[float]:
             param_hint="--at",
         )
     return [
-        _code(part.strip(), coordinate, names)
+        _code(without_quotes(part.strip(), "--at"), coordinate, names)
         if (names := evaluation.label_names.get(coordinate))
         else _number(part.strip())
         for part, coordinate in zip(parts, coordinates, strict=True)
@@ -104,7 +115,7 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
 
     from policyrisk.errors import NegativeVarianceWarning
     from policyrisk.features.protocol import outside
-    from policyrisk.risk.estimate import Estimate
+    from policyrisk.risk.estimate import Estimate, student_quantile
 
     risk = evaluation.risk
     episodes = risk.episodes(states)
@@ -136,16 +147,18 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
             errors, ends = np.full(len(states), np.nan), np.full((len(states), 2), np.nan)
             if risk.error_bars is not None:
                 errors, ends = risk.standard_error(states, of=of), risk.interval(states, of=of, level=level)
+                if risk.misfit is not None:  # the interval holds more than randomness, and so does its error
+                    errors = (ends[:, 1] - ends[:, 0]) / (2.0 * student_quantile(level, episodes))
         for answer, value, error, both in zip(found, values, errors, ends, strict=True):
             answer[of] = Estimate(value, error, *both).to_dict()
     return found
 
 
 def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
-    from policyrisk._core.text import NONE, number, percent, table
+    from policyrisk._core.text import NONE, number, percent, printable, table
 
     place = ", ".join(
-        f"{name} = {value if isinstance(value, str) else f'{value:g}'}"
+        printable(f"{name} = {value if isinstance(value, str) else f'{value:g}'}")
         for name, value in answer["at"].items()
     )
     covered = answer.get("covered")
@@ -156,7 +169,7 @@ def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
         why = (
             "not visited" if covered is None else "not visited, or too little logged of what the target does"
         )
-        return f"{evaluation.name} at {place}: {why}, so that the data say nothing about it{told}"
+        return f"{printable(evaluation.name)} at {place}: {why}, so that the data say nothing about it{told}"
     rows = []
     for of in _QUANTITIES:
         value, error, low, high = answer[of].values()
@@ -169,4 +182,4 @@ def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
     behind = f"about {answer['episodes']:.0f} of {evaluation.survey.episodes} episodes behind it"
     if answer["outside_data"]:
         behind = "outside the data: no episode was there, and the numbers are extrapolated"
-    return f"{evaluation.name} at {place}: {behind}{told}\n{table(header, rows)}{beyond}"
+    return f"{printable(evaluation.name)} at {place}: {behind}{told}\n{table(header, rows)}{beyond}"

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import copy
-import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from policyrisk.cli.screen import screen
 from policyrisk.cli.shared import (
-    Ray,
-    RayAddress,
     SeedOption,
     cluster,
     imported,
-    look_here,
+    place_option,
     policy_of,
 )
 
+if TYPE_CHECKING:
+    from policyrisk.data import Trajectories
+
 _SUFFIXES = (".parquet", ".npz")
+EnvArgs = Annotated[
+    str | None, typer.Option(help="The environment's arguments, as in '{\"gravity\": 9.8}' (JSON).")
+]
 
 
 def rollout(
@@ -35,7 +39,7 @@ def rollout(
         ),
     ],
     episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")],
-    out: Annotated[Path, typer.Option(help="File for the episodes, .parquet or .npz.")],
+    out: Annotated[Path, place_option(help="File for the episodes, .parquet or .npz.")],
     stochastic: Annotated[
         bool,
         typer.Option(
@@ -54,9 +58,7 @@ def rollout(
         str | None,
         typer.Option(help="module:name of a function that makes a state of an observation."),
     ] = None,
-    env_args: Annotated[
-        str | None, typer.Option(help="The environment's arguments, as in '{\"gravity\": 9.8}' (JSON).")
-    ] = None,
+    env_args: EnvArgs = None,
     state: Annotated[
         str | None,
         typer.Option(
@@ -64,8 +66,7 @@ def rollout(
             "state_0, …"
         ),
     ] = None,
-    ray: Ray = False,
-    ray_address: RayAddress = None,
+    **on: Any,
 ) -> None:
     """Record episodes of a policy in a Gymnasium environment: states, rewards and actions.
 
@@ -73,24 +74,10 @@ def rollout(
 
     Example: policyrisk rollout CartPole-v1 --policy random --episodes 1000 --seed 0 --out random.parquet
     """
-    if out.suffix not in _SUFFIXES:
-        raise typer.BadParameter(f"{str(out)!r} must end in {' or '.join(_SUFFIXES)}", param_hint="--out")
-    if out.is_dir():
-        raise typer.BadParameter(f"{str(out)!r} is a folder; name a file in it", param_hint="--out")
-    from policyrisk._core.imports import check_installed
-    from policyrisk._core.output import check_folder, make_folder
-
-    check_folder(out.parent)
-    if out.suffix == ".parquet":  # before the episodes are played
-        check_installed("pyarrow", "writing Parquet")
+    _check_place(out)
     arguments = env_arguments(env_args)
-    look_here()  # for module:id too
-    chosen = None if policy == "random" else _policy(policy, stochastic, seed)
+    acting = _policy(policy, stochastic, seed, env, arguments)
     projection = None if project is None else imported(project, "--project")
-
-    from policyrisk import readers
-    from policyrisk.simulation.rollouts import rollout as play
-
     options: dict[str, Any] = {
         "episodes": episodes,
         "seed": seed,
@@ -98,63 +85,97 @@ def rollout(
         "max_steps": max_steps,
         "project": projection,
         "env_kwargs": arguments,
-        "deterministic": not (stochastic and hasattr(chosen, "predict")),
+        "deterministic": not (stochastic and hasattr(acting, "predict")),
     }
-    acting = RandomActions.of(env, arguments, seed) if chosen is None else chosen
+    data = _played(env, acting, options, **on)
+    if state is not None:
+        data = _renamed(data, state)
+    _write(data, out)
+    _answer(data, {"env": env, "policy": policy, "out": str(out), "seed": seed})
+
+
+def _answer(data: Trajectories, told: Mapping[str, Any]) -> None:
+    """Show how many there are, and what they earned."""
+    numbers = {**told, **_counts(data)}
+    cut_off = len(data) - numbers["terminated"]
+    returns_of = "recorded return, up to the cut," if cut_off else "return"
+    screen.answer(
+        numbers,
+        f"{len(data)} episodes, {data.transitions} transitions, {cut_off} cut off; "
+        f"{returns_of} {numbers['mean_return']:.5g} on average, std {numbers['std_return']:.5g}\n"
+        f"written: {told['out']}",
+    )
+
+
+def _check_place(out: Path) -> None:
+    """Raise, before the episodes are played, where they could not be written."""
+    if out.suffix not in _SUFFIXES:
+        raise typer.BadParameter(f"{str(out)!r} must end in {' or '.join(_SUFFIXES)}", param_hint="--out")
+    from policyrisk._core.imports import check_installed
+    from policyrisk._core.output import check_file
+
+    check_file(out)
+    if out.suffix == ".parquet":
+        check_installed("pyarrow", "writing Parquet")
+
+
+def _played(
+    env: str, acting: Any, options: Mapping[str, Any], ray: bool, ray_address: str | None
+) -> Trajectories:
+    """The episodes, played here or on a cluster."""
     with cluster(ray, ray_address) as on_cluster:
         if on_cluster:
             from policyrisk import distributed
 
-            data = distributed.rollout(env, acting, **options).load()
-        else:
-            data = play(env, acting, **options)
-    if state is not None:
-        data = _renamed(data, state)
+            return distributed.rollout(env, acting, **options).load()
+        from policyrisk.simulation.rollouts import rollout as play
+
+        return play(env, acting, **options)
+
+
+def _write(data: Trajectories, out: Path) -> None:
+    """Write the episodes, as the name's ending says."""
+    from policyrisk import readers
+    from policyrisk._core.output import make_folder
+
     make_folder(out.parent)
-    if out.suffix == ".parquet":
-        readers.write_parquet(data, out)
-    else:
-        readers.write_npz(data, out)
-    returns, terminated = data.returns(), int(data.terminated.sum())
-    numbers = {
-        "env": env,
-        "policy": policy,
-        "out": str(out),
-        "seed": seed,
+    (readers.write_parquet if out.suffix == ".parquet" else readers.write_npz)(data, out)
+
+
+def _counts(data: Trajectories) -> dict[str, Any]:
+    """How many, how long, and what they earned."""
+    returns = data.returns()
+    return {
         "episodes": len(data),
-        "terminated": terminated,
+        "terminated": int(data.terminated.sum()),
         "transitions": data.transitions,
         "dim": data.dim,
         "mean_return": float(returns.mean()),
         "std_return": float(returns.std(ddof=1)) if len(data) > 1 else float("nan"),
     }
-    returns_of = "recorded return, up to the cut," if terminated < len(data) else "return"
-    screen.answer(
-        numbers,
-        f"{len(data)} episodes, {data.transitions} transitions, {len(data) - terminated} cut off; "
-        f"{returns_of} {numbers['mean_return']:.5g} on average, std {numbers['std_return']:.5g}\n"
-        f"written: {out}",
-    )
 
 
 def _renamed(data: Any, names: str) -> Any:
     """Episodes whose coordinates are called by these names, with commas between."""
     from dataclasses import replace
 
+    from policyrisk._core.text import pieces, unquoted
     from policyrisk.errors import InvalidInputError
 
     try:
-        return replace(data, coordinates=names.split(","))
+        return replace(data, coordinates=[unquoted(name) for name in pieces(names, ",")])
     except InvalidInputError as error:
         raise typer.BadParameter(str(error), param_hint="--state") from error
 
 
 def env_arguments(text: str | None) -> dict[str, Any]:
     """The arguments of an environment, from JSON."""
+    from policyrisk._core.files import from_json
+
     if text is None:
         return {}
     try:
-        arguments = json.loads(text)
+        arguments = from_json(text)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is not JSON: {error}", param_hint="--env-args") from error
     if not isinstance(arguments, dict):
@@ -206,8 +227,14 @@ def _count(observations: Any) -> int:
     return len(observations)
 
 
-def _policy(text: str, stochastic: bool, seed: int | None) -> Any:
+def _policy(text: str, stochastic: bool, seed: int | None, env: str, arguments: dict[str, Any]) -> Any:
     """A callable or an object with predict; a class that has it is made into an object."""
+    from policyrisk._core.imports import look_here
+
+    if ":" in env:  # module:id
+        look_here()
+    if text == "random":
+        return RandomActions.of(env, arguments, seed)
     found = policy_of(text, "--policy", stochastic, seed)
     if not callable(found) and not hasattr(found, "predict"):
         raise typer.BadParameter(

@@ -15,6 +15,8 @@ Errors and warnings speak of the command's options: the library's texts name its
 
 from __future__ import annotations
 
+import ast
+import errno
 import functools
 import inspect
 import json
@@ -23,12 +25,15 @@ import shutil
 import sys
 import textwrap
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import IO, Annotated, Any, get_type_hints
 
 import typer
+
+from policyrisk._core.text import printable
 
 _WIDEST = 100  # letters of a line of prose, on a terminal that has room for more
 
@@ -68,16 +73,17 @@ class Screen:
             self.close()
             try:
                 self._log = log.open("a", encoding="utf-8")
+                self._keep(f"policyrisk {_version()}: {' '.join(self.arguments)}")
             except OSError as error:
                 raise typer.BadParameter(
                     f"{str(log)!r} cannot be written: {error.strerror}", param_hint="--log"
                 ) from error
-            self._keep(f"policyrisk {_version()}: {' '.join(self.arguments)}")
 
     def close(self) -> None:
         """Close the log."""
         if self._log is not None:
-            self._log.close()
+            with suppress(OSError):  # said where it was written to
+                self._log.close()
             self._log = None
 
     @contextmanager
@@ -104,70 +110,93 @@ class Screen:
             print(as_json_text(numbers), file=self._stdout)
         elif not self.quiet:
             for each in (text, *(details if self.verbose else ())):
-                typer.echo(_fitted(each))
+                self._show(_fitted(each))
 
     def detail(self, text: str) -> None:
         """What is known on the way to the answer."""
         self._keep(text)
         if self.verbose and not (self.as_json or self.quiet):
-            typer.echo(f"{_fitted(text)}\n")
+            self._show(f"{_fitted(text)}\n")
 
     def note(self, text: str) -> None:
         """A line beside the answer, on the error stream."""
         self._keep(text)
         if not self.quiet:
-            typer.echo(f"policyrisk: {text}", err=True)
+            self._show(f"policyrisk: {text}", err=True)
 
     def error(self, text: str, name: str = "policyrisk") -> None:
         """Why there is no answer."""
-        self._keep(text)
-        typer.echo(f"{name}: {text}", err=True)
+        self._show(f"{name}: {text}", err=True)
+        with suppress(OSError):  # one error is enough
+            self._keep(text)
+
+    def traceback(self) -> None:
+        """Where the error that is being handled came from."""
+        self._show(traceback.format_exc().rstrip(), err=True)
 
     def _progress(self, line: str) -> None:
         self._keep(line)
-        if not self.quiet and not sys.stderr.isatty():
-            typer.echo(f"policyrisk: {line}", err=True)
+        if not self.quiet and not (sys.stderr and sys.stderr.isatty()):
+            self._show(f"policyrisk: {line}", err=True)
+
+    def _show(self, text: str, err: bool = False) -> None:
+        """All that is said goes through here or :meth:`_keep`, so that nothing in it commands a terminal."""
+        try:
+            typer.echo(printable(text, keep="\n"), err=err)
+        except OSError as error:
+            if not err or error.errno == errno.EPIPE:
+                raise  # a full error stream is no reason to stop, and there is nowhere to say so
 
     def _keep(self, text: str) -> None:
-        if self._log is not None:
-            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        if self._log is None:
+            return
+        try:
+            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {printable(text, keep=chr(10))}\n")
             self._log.flush()
+        except OSError as error:
+            name = self._log.name
+            self.close()
+            raise OSError(error.errno, error.strerror, name) from error
 
 
 screen = Screen()
 
 
-def command(function: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options that all share, which the screen takes; a decorator.
+def command(function: Callable[..., None], options: Sequence[inspect.Parameter] = ()) -> Callable[..., None]:
+    """A command with further options, and with those that all share, which the screen takes.
 
     Those that the function has itself are left to it.
     """
     hints = get_type_hints(function, include_extras=True)
-    own = inspect.signature(function).parameters
-    added = {name: hint for name, hint in _SHARED.items() if name not in own}
-    parameters = [
-        *(each.replace(annotation=hints[name]) for name, each in own.items()),
+    own = [
         *(
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                annotation=hint,
-                default=None if name == "log" else False,
-            )
-            for name, hint in added.items()
+            each.replace(annotation=hints[name])
+            for name, each in inspect.signature(function).parameters.items()
+            if each.kind is not inspect.Parameter.VAR_KEYWORD
         ),
+        *options,
     ]
-    options = {name: _spelled(name, hint) for name, hint in hints.items() if name != "return"}
+    names = {each.name: _spelled(each.name, each.annotation) for each in own}
+    added = {name: hint for name, hint in _SHARED.items() if name not in names}
+    parameters = [
+        *own,
+        *(keyword(name, hint, None if name == "log" else False) for name, hint in added.items()),
+    ]
 
     @functools.wraps(function)
     def shown(**given: Any) -> None:
-        screen.settle(options, **{name: given.pop(name) for name in added})
+        screen.settle(names, **{name: given.pop(name) for name in added})
         with screen.on():
             function(**given)
 
     shown.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     shown.__annotations__ = {each.name: each.annotation for each in parameters}
     return shown
+
+
+def keyword(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    """A parameter of a command that is an option."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=hint, default=default)
 
 
 def _spelled(name: str, hint: Any) -> str:
@@ -232,7 +261,7 @@ def as_options(text: str, options: Mapping[str, str] | None = None) -> str:
         option, value = known[match[1]], match[2] or ""
         if value in ("", "...", "…", "True") or not option.startswith("-"):
             return option if option.startswith("-") else match[0]
-        words = [word.strip(" '\"") for word in value.strip("[]()").split(",")]
+        words = _words(value)
         if match[1] == "action" and value[0] == "[" and len(words) == 1:
             words.append("")  # one column of a continuous action
         return f"{option} {'none' if value == 'None' else ','.join(words)}"
@@ -246,6 +275,19 @@ def as_options(text: str, options: Mapping[str, str] | None = None) -> str:
     return re.sub(rf"\b({names})\b", lambda match: known[match[1]], subject[0]) + text[subject.end() :]
 
 
+def _words(value: str) -> list[str]:
+    """The items of a list as Python writes it, or the one item, as an option takes them."""
+    from policyrisk._core.text import quoted
+
+    try:
+        found = ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        found = None
+    if isinstance(found, list | tuple):
+        return [quoted(str(item)) for item in found]
+    return [word.strip(" '\"") for word in value.strip("[]()").split(",")]
+
+
 def as_json_text(value: Any) -> str:
     """Valid JSON, with null for numbers that are not finite."""
     from policyrisk._core.output import plain
@@ -255,7 +297,7 @@ def as_json_text(value: Any) -> str:
 
 def _fitted(text: str) -> str:
     """Prose broken into lines that fit the terminal; tables, and what goes elsewhere, as they are."""
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         return text
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     lines = []

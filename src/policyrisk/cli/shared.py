@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import math
-import sys
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import Field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from policyrisk.cli.screen import screen
+from policyrisk.cli.screen import keyword, screen
 
 if TYPE_CHECKING:
     from policyrisk.criteria import Criterion
@@ -25,16 +27,128 @@ def check_level(value: float | None) -> float | None:
     return value
 
 
+def _place(text: str) -> Path:
+    """A file or folder; an empty text would be the current folder."""
+    if not text:
+        raise typer.BadParameter("it must be the name of a file or a folder, got an empty text")
+    return Path(text)
+
+
+place_option = partial(typer.Option, parser=_place, metavar="PATH")  # where results go
 SeedOption = Annotated[int | None, typer.Option(min=0, help="The seed of everything random, else fresh.")]
 LevelOption = Annotated[float, typer.Option(help="The intervals' level.", callback=check_level)]
-Ray = Annotated[
-    bool,
-    typer.Option("--ray", help="Work on a Ray cluster: this machine's cores, or that of --ray-address."),
+FeaturesAgain = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--features",
+        help="module:name of the features' function or network again, or sb3:model.zip, where they are one: "
+        "files hold no code. May be given several times.",
+    ),
 ]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(help="An existing Ray cluster, as in auto or HOST:6379; implies --ray."),
+CLUSTER = [
+    keyword(
+        "ray",
+        Annotated[
+            bool,
+            typer.Option(
+                "--ray", help="Work on a Ray cluster: this machine's cores, or that of --ray-address."
+            ),
+        ],
+        False,
+    ),
+    keyword(
+        "ray_address",
+        Annotated[
+            str | None,
+            typer.Option(help="An existing Ray cluster, as in auto or HOST:6379; implies --ray."),
+        ],
+        None,
+    ),
 ]
+_TYPES: dict[str, Any] = {
+    "bool": bool,
+    "float": float,
+    "float | None": float | None,
+    "int": int,
+    "int | None": int | None,
+    "list[str] | None": list[str] | None,
+}
+
+
+def options_of(record: type, **complete: Callable[[str], Any]) -> list[inspect.Parameter]:
+    """The options of a request's fields, and what completes them; what has no type of its own is text."""
+    texts = documented(record)
+    return [_option(each, texts[each.name], complete.get(each.name)) for each in _asked(record)]
+
+
+def documented(record: type) -> dict[str, str]:
+    """What a record's docstring says of each parameter, in one line; nothing where docstrings are left out.
+
+    >>> from policyrisk.evaluation.request import EvaluationRequest
+    >>> documented(EvaluationRequest)["loss_below"]
+    'The chance of a return below this line is wanted as well.'
+    """
+    found = dict.fromkeys((each.name for each in fields(record)), "")
+    text = inspect.cleandoc(record.__doc__ or "").partition("----------")[2]
+    for name, lines in re.findall(r"^(\w+)\n((?:    .*\n?)+)", text, re.MULTILINE):
+        found[name] = " ".join(lines.split())
+    return found
+
+
+def _asked(record: type) -> list[Field[Any]]:
+    """The fields that are options."""
+    return [each for each in fields(record) if each.metadata]
+
+
+def _option(asked: Field[Any], text: str, complete: Callable[[str], Any] | None) -> inspect.Parameter:
+    spelled, how = _spelled(asked), asked.metadata
+    default = asked.default or None if isinstance(asked.default, tuple) else asked.default
+    kind = _TYPES.get(how.get("type", asked.type), str if isinstance(default, str) else str | None)
+    if kind is bool:
+        default = bool(default)
+    info = typer.Option(
+        spelled,
+        help=text,
+        rich_help_panel=how["panel"],
+        min=how.get("min"),
+        max=how.get("max"),
+        autocompletion=complete,
+    )
+    return keyword(_parameter(asked), Annotated[kind, info], default)
+
+
+def _spelled(asked: Field[Any]) -> str:
+    """A field as an option."""
+    return str(asked.metadata.get("option", f"--{asked.name.replace('_', '-')}"))
+
+
+def _parameter(asked: Field[Any]) -> str:
+    return _spelled(asked).removeprefix("--").replace("-", "_")
+
+
+def values_of(
+    record: type, chosen: Mapping[str, Any], parsers: Mapping[str, Callable[[Any], Any]] | None = None
+) -> dict[str, Any]:
+    """A request's arguments from what the options say: text by the parser of the field, if it has one."""
+    given = {each.name: chosen[_parameter(each)] for each in _asked(record)}
+    for name, parse in (parsers or {}).items():
+        given[name] = None if given[name] is None else parse(given[name])
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@contextmanager
+def naming_options(record: type, **others: str) -> Iterator[None]:
+    """An argument that is wrong is the option of its field, or one of the others."""
+    from policyrisk.errors import InvalidInputError
+
+    try:
+        yield
+    except InvalidInputError as error:
+        if error.argument is None:
+            raise
+        options = {each.name: _spelled(each) for each in fields(record)} | others
+        option = options.get(error.argument, f"--{error.argument}")
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 @contextmanager
@@ -93,10 +207,15 @@ def criterion_of(text: str, makers: Mapping[str, Callable[[float], Criterion]], 
     )
 
 
-def look_here() -> None:
-    """Let modules be found in the folder that the command is called in, as python does."""
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+def without_quotes(text: str, option: str) -> str:
+    """A name that may be in quotes, as one with a comma in it must be."""
+    from policyrisk._core.text import unquoted
+    from policyrisk.errors import InvalidInputError
+
+    try:
+        return unquoted(text)
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def imported(text: str, option: str) -> Any:
@@ -104,11 +223,24 @@ def imported(text: str, option: str) -> Any:
     from policyrisk._core.imports import named_object
     from policyrisk.errors import InvalidInputError
 
-    look_here()
     try:
         return named_object(text)
     except InvalidInputError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def features_again(texts: Sequence[str] | None) -> list[Any]:
+    """The functions and networks that --features names again: module:name, or sb3:model.zip."""
+    from policyrisk.errors import InvalidInputError
+    from policyrisk.features import from_sb3
+
+    try:
+        return [
+            from_sb3(text.removeprefix("sb3:")) if text.startswith("sb3:") else imported(text, "--features")
+            for text in texts or ()
+        ]
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error), param_hint="--features") from error
 
 
 def made(text: str, option: str) -> Any:

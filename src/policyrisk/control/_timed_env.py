@@ -10,8 +10,9 @@ from gymnasium import spaces
 
 from policyrisk._core.arrays import Floats
 from policyrisk.control.tasks import EARNED
+from policyrisk.data.spaces import coordinate_names
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.coordinates import coordinate_names
+from policyrisk.simulation.answers import as_reset, as_step
 
 
 class TimedEnv(gym.Wrapper[Floats, Any, Any, Any]):
@@ -63,19 +64,21 @@ class TimedEnv(gym.Wrapper[Floats, Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Floats, dict[str, Any]]:
         """A new episode, at step 0."""
-        seen, told = self.env.reset(seed=seed, options=options)
+        answer = self.env.reset(seed=seed, options=options)
+        seen = as_reset(answer)
         self._t, self._earned = 0, 0.0
         # A stream of its own: the environment's must not depend on how often there was noise.
         if seed is not None:
             self._rng = np.random.default_rng([seed, 1])
-        return self._row(seen), told
+        return self._row(seen), answer[1]
 
     def step(self, action: Any) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         """One step; the last one ends the episode, which is never cut off."""
-        seen, reward, ended, cut, told = self.env.step(self._noisy(action))
+        answer = self.env.step(self._noisy(action))
+        seen, reward, ended, cut = as_step(answer)
         self._t += 1
-        self._earned += float(reward)
-        return self._row(seen), float(reward), bool(ended or cut or self._t >= self._steps), False, told
+        self._earned += reward
+        return self._row(seen), reward, ended or cut or self._t >= self._steps, False, answer[4]
 
     def _row(self, seen: Any) -> Floats:
         more = [float(self._t), self._earned] if self._seen else [float(self._t)]

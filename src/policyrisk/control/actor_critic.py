@@ -16,7 +16,8 @@ where the critic is exact, and ∇V_0 = ∇M_0 − 2 J_0 ∇J_0. So a step count
     γ^t δ^J_t (∂f/∂m + 2 ∂f/∂v (R_<t − J_0)) + γ^{2t} δ^M_t ∂f/∂v
 
 of ∇log π_t, in which J_0 is the mean return of the *other* episodes: a product of two estimates from the same
-episode would be biased. An episode that was cut off is completed by the critic.
+episode would be biased. An episode that was cut off is completed by the critic, from the last of its states
+that the critic knows; one that has no such state is left out, with a warning that counts them.
 
 A critic that is not exact biases the gradient, the more the worse it follows how J and V change from one
 state to the next: give it features that do. Where V is simpler than M, use ``LSTD(…, variance="direct")``.
@@ -38,28 +39,39 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Ints, Seed, as_count, as_flag, as_number, freeze
+from policyrisk._core.arrays import (
+    Floats,
+    Ints,
+    Seed,
+    as_count,
+    as_number,
+    check_callable,
+    check_shape,
+    freeze,
+)
 from policyrisk._core.devices import Device
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import Readable, TextTable, number
 from policyrisk.control import _factor_kernels
-from policyrisk.control.sarsa import Starts, starts_of
 from policyrisk.control.start_groups import GroupedReturns
-from policyrisk.errors import DeviceError, InvalidInputError, MismatchError, SolverError
+from policyrisk.data import Trajectories
+from policyrisk.errors import DeviceError, GivenUpWarning, InvalidInputError, MismatchError, SolverError
 from policyrisk.features import TileCoding
 from policyrisk.lstd import LSTD
-from policyrisk.passes.checkpoint import Checkpoint
+from policyrisk.passes.checkpoint import Checkpoint, as_resume
+from policyrisk.risk.support import LOST_MOST
 from policyrisk.simulation.rollouts import rollout
-from policyrisk.trajectories import Trajectories
 
+Starts: TypeAlias = Callable[[int, np.random.Generator], Any]
 Run: TypeAlias = Callable[[Any, np.random.SeedSequence], Trajectories]  # a policy and a seed to episodes
 
 COLUMNS = ("mean", "mean_error", "std", "std_error", "value", "value_error")
@@ -78,7 +90,7 @@ class Actor(Protocol):
     def with_parameters(self, parameters: Floats) -> Any:
         """The policy with other parameters."""
 
-    def score(self, states: npt.ArrayLike, actions: Any, factors: Floats) -> Floats:
+    def log_gradient(self, states: npt.ArrayLike, actions: Any, factors: Floats) -> Floats:
         """Σ_t factors_t ∇log π(a_t|x_t)."""
 
     def __call__(self, states: npt.ArrayLike) -> Floats:
@@ -116,13 +128,28 @@ class ActorCriticResult(Readable):
 class ActorCritic:
     """Steps along the sampled gradient of a criterion of mean and variance that has no constraint.
 
-    ``policy`` is where it starts, a :class:`SoftmaxPolicy` or a :class:`GaussianPolicy`; ``critic`` an
-    :class:`LSTD` whose discount is that of the returns. ``episodes`` are run in each of the ``iterations``,
-    and ``step`` is Adam's first step size, about how far a parameter moves in an iteration. ``lam`` says how
-    much the gradient trusts what was seen rather than the critic. With ``groups``, a :class:`TileCoding` with
-    one tiling of the start states, each tile has a mean and a variance of its own, and the criterion is
-    averaged over them: std is then the mean of the stds within tiles.
+    Parameters
+    ----------
+    policy
+        Where it starts: a :class:`SoftmaxPolicy` or a :class:`GaussianPolicy`.
+    criterion
+        One of :mod:`policyrisk.criteria` without a constraint.
+    critic
+        An :class:`LSTD` whose discount is that of the returns.
+    episodes
+        How many are run in each iteration.
+    iterations
+        How many steps.
+    step
+        Adam's first step size, about how far a parameter moves in an iteration.
+    lam
+        How much the gradient trusts what was seen rather than the critic: 0 the critic, 1 whole returns.
+    groups
+        A :class:`TileCoding` with one tiling of the start states: each tile has a mean and a variance of its
+        own, and the criterion is averaged over them; std is then the mean of the stds within tiles.
 
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> portfolio = pr.domains.Portfolio()
     >>> phi = portfolio.features()
@@ -152,10 +179,10 @@ class ActorCritic:
             raise InvalidInputError(
                 f"groups must be a TileCoding with one tiling, got {self.groups!r}; every tile is a group"
             )
-        if not all(hasattr(self.policy, name) for name in ("parameters", "with_parameters", "score")):
+        if not all(hasattr(self.policy, name) for name in ("parameters", "with_parameters", "log_gradient")):
             raise InvalidInputError(
                 "policy must be one with a gradient such as SoftmaxPolicy, got "
-                f"{type(self.policy).__name__}; give it `parameters`, `with_parameters` and `score`"
+                f"{type(self.policy).__name__}; give it `parameters`, `with_parameters` and `log_gradient`"
             )
         if not isinstance(self.critic, LSTD):
             raise InvalidInputError(
@@ -180,15 +207,33 @@ class ActorCritic:
     ) -> ActorCriticResult:
         """Improve the policy on episodes of a simulator.
 
-        ``simulator`` is one of our domains, whose ``starts(n, generator)`` give the start states of n
-        episodes (by default its ``sample_starts``), or whatever :func:`policyrisk.rollout` runs, a Gymnasium
-        environment or its id. With a ``checkpoint`` an interrupted run goes on by
-        ``resume=True``, and ends as if nothing had happened. ``device="cuda"`` runs the episodes of a domain
-        on a GPU, for policies that compiled code can follow.
+        Parameters
+        ----------
+        simulator
+            One of our domains, or whatever :func:`policyrisk.rollout` runs, a Gymnasium environment or its
+            id.
+        seed
+            Of everything random.
+        starts
+            For a domain: ``starts(n, generator)`` gives the start states of n episodes; its ``sample_starts``
+            where None.
+        max_steps
+            Cuts off longer episodes.
+        checkpoint
+            A file that the run is kept in.
+        resume
+            Go on from the checkpoint, to the end that an undisturbed run has.
+        device
+            "cuda" runs the episodes of a domain on a GPU, for policies that compiled code can follow.
+
+        Returns
+        -------
+        ActorCriticResult
+            ``policy`` and ``history``.
         """
         play = player(simulator, self.episodes, starts, as_count(max_steps, "max_steps", 1), device)
         file = Checkpoint(_WORK, checkpoint, self._problem(simulator, max_steps))
-        state = self._begun(file, seed, as_flag(resume, "resume"))
+        state = self._begun(file, seed, as_resume(resume, checkpoint))
         with ProgressBar("improving", self.iterations) as bar:
             bar.advance(len(state["history"]))
             with file.saved_on_interrupt(lambda: state, lambda: f"{len(state['history'])} iterations"):
@@ -219,16 +264,14 @@ class ActorCritic:
         }
 
     def _begun(self, file: Checkpoint, seed: Seed, resume: bool) -> dict[str, Any]:
-        if resume and file.path is None:
-            raise InvalidInputError(
-                "checkpoint must be given with resume=True, got None; pass the path of the run to go on with"
-            )
         if file.path is not None and file.path.exists():
             if not resume:
                 raise InvalidInputError(
                     f"checkpoint must not exist yet, got {file.path}; pass resume=True to go on, or delete it"
                 )
-            stored: dict[str, Any] = file.load()
+            stored: dict[str, Any] = file.load(_Ascended)
+            for name in ("parameters", "first", "second"):
+                check_shape(stored[name], f"{name} in {file.path}", self.policy.parameters.shape)
             if seed is not None and stored["key"] != [int(word) for word in keys(seed)]:
                 raise MismatchError(
                     f"seed must be that of the run to go on with, got another for {file.path}; pass the same"
@@ -249,9 +292,13 @@ class ActorCritic:
         policy = self.policy.with_parameters(state["parameters"])
         data = play(policy, np.random.SeedSequence([*state["key"], k]))
         risk = self.critic.fit(data, error_bars=False)
-        J, V = risk.mean_and_variance(data.states)
         gamma = self.critic.discount
-        returns = GroupedReturns.of(completed_returns(data, J, gamma), data.starts(), self.groups)
+        J, V = risk.mean_and_variance(data.states)
+        B = completed_returns(data, J, gamma)
+        if np.isnan(B).any():
+            data, B = _without_unknown(data, B)
+            J, V = risk.mean_and_variance(data.states)
+        returns = GroupedReturns.of(B, data.starts(), self.groups)
         judged = returns.judged(self.criterion)
         factors = step_factors(
             data, J, V + J**2, returns.others, gamma, judged.by_mean, judged.by_variance, self.lam
@@ -264,7 +311,7 @@ class ActorCritic:
                 "share, or run more and longer episodes"
             )
         factors[unknown] = 0.0
-        gradient = policy.score(data.states[data.visited_rows], data.actions, factors) / len(data)
+        gradient = policy.log_gradient(data.states[data.visited_rows], data.actions, factors) / len(data)
         if not np.isfinite(gradient).all():
             raise SolverError(
                 f"the gradient is not finite after {k} iterations, with mean {number(returns.mean.value)} "
@@ -279,21 +326,50 @@ class ActorCritic:
         size = self.step * (1.0 - k / self.iterations)
         moved = state["parameters"] + size * direction / np.where(scale > 0.0, scale, 1.0)
         told = [each.estimate() for each in (returns.mean, returns.std, judged)]
-        row = [float(x) for e in told for x in (e.value, e.standard_error)]
+        row = tuple(float(x) for e in told for x in (e.value, e.standard_error))
         history = [*state["history"], row]
         return {"parameters": moved, "first": first, "second": second, "history": history}
 
 
-def _told(row: list[float]) -> str:
+def _told(row: Sequence[float]) -> str:
     parts = zip(("mean", "std", "value"), row[::2], row[1::2], strict=True)
     return ", ".join(f"{name} {number(value)} ± {number(error, 2)}" for name, value, error in parts)
 
 
+def _without_unknown(data: Trajectories, returns: Floats) -> tuple[Trajectories, Floats]:
+    """The episodes whose returns are known, and these; an error where most are not."""
+    known = np.isfinite(returns)
+    lost = f"{np.count_nonzero(~known)} of {len(data)} episodes were cut off"
+    remedy = "give it features that states share, or run longer episodes"
+    if not known.mean() >= 1.0 - LOST_MOST:
+        raise SolverError(
+            f"the critic must know most states that episodes come through, but {lost} where it knows "
+            f"nothing, and at most {LOST_MOST:.0%} may be left out; {remedy}"
+        )
+    warnings.warn(
+        f"{lost} where the critic knows nothing, and are left out of this iteration; {remedy}",
+        GivenUpWarning,
+        stacklevel=4,
+    )
+    return data[known], returns[known]
+
+
 def completed_returns(data: Trajectories, J: Floats, discount: float) -> Floats:
-    """The episodes' returns (episodes,); of one that was cut off, with γ^T J̃(x_T) for what it misses."""
-    rest = np.where(data.terminated, 0.0, J[data.final_rows])
-    known = np.where(np.isfinite(rest), rest, 0.0)
-    returns: Floats = data.returns(discount) + discount**data.lengths * known
+    """The episodes' returns (episodes,) by the critic's J, nan where it knows nothing, at all the states.
+
+    One that was cut off in x_T is completed with γ^T J̃(x_T); where that is nan from the last state before
+    that has a J̃, without the rewards that came after. It is nan where there is no such state.
+    """
+    first = data.offsets[:-1] + np.arange(len(data))  # the row of each x_0
+    t = np.arange(len(data.states)) - np.repeat(first, data.lengths + 1)
+    last = np.where(data.terminated, data.lengths, np.maximum.reduceat(np.where(np.isnan(J), -1, t), first))
+    step = t[data.visited_rows]
+    kept = step < np.repeat(last, data.lengths)
+    episode = np.repeat(np.arange(len(data)), data.lengths)
+    discounted = np.where(kept, data.rewards * np.float64(discount) ** step, 0.0)
+    returns = np.bincount(episode, weights=discounted, minlength=len(data)).astype(np.float64, copy=False)
+    cut = ~data.terminated
+    returns[cut] += np.float64(discount) ** last[cut] * J[first[cut] + np.maximum(last[cut], 0)]
     return returns
 
 
@@ -320,6 +396,16 @@ def step_factors(
     return out
 
 
+class _Ascended(TypedDict):
+    """What a checkpoint holds."""
+
+    key: list[int]
+    parameters: Floats
+    first: Floats  # Σ of gradients, decayed
+    second: Floats  # of their squares
+    history: list[tuple[float, float, float, float, float, float]]  # value and error of mean, std, criterion
+
+
 @dataclass(frozen=True)
 class _Followed:
     """A policy for compiled code that is not asked for the probabilities of what it did."""
@@ -332,6 +418,19 @@ class _Followed:
 
     def compiled(self) -> Any:
         return self.policy.compiled()
+
+
+def starts_of(domain: Any, starts: Starts | None) -> Starts:
+    """The given function of start states, or the domain's own."""
+    if starts is not None:
+        check_callable(starts, "starts", "a function from n and a numpy Generator to states (n, dim)")
+        return starts
+    if not hasattr(domain, "sample_starts"):
+        raise InvalidInputError(
+            f"starts must be given for a domain without sample_starts, got None for {type(domain).__name__}; "
+            "pass a function from n and a numpy Generator to states (n, dim)"
+        )
+    return lambda n, rng: domain.sample_starts(n, seed=rng)
 
 
 def player(

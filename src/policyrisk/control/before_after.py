@@ -18,16 +18,15 @@ import numpy as np
 
 from policyrisk._core.arrays import Seed, as_count
 from policyrisk._core.devices import Device
+from policyrisk._core.files import write_atomically
 from policyrisk._core.output import plain
 from policyrisk._core.random import keys
-from policyrisk._core.records import write_atomically
 from policyrisk._core.text import Readable, TextTable, number
-from policyrisk.control.actor_critic import COLUMNS, ActorCritic, ActorCriticResult, player
-from policyrisk.control.sarsa import Starts
+from policyrisk.control.actor_critic import COLUMNS, ActorCritic, ActorCriticResult, Starts, player
 from policyrisk.control.start_groups import GroupedReturns
+from policyrisk.data import Trajectories
 from policyrisk.features import TileCoding
 from policyrisk.risk.estimate import Estimate
-from policyrisk.trajectories import Trajectories
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +98,24 @@ def improve(
     resume: bool = False,
     device: Device = "cpu",
 ) -> BeforeAfter:
-    """Fit a search to a simulator, and run its first and its last policy on ``fresh`` episodes.
+    """Fit a search to a simulator, and run its first and its last policy on fresh episodes.
 
-    The other arguments are those of :meth:`ActorCritic.fit`.
+    Parameters
+    ----------
+    search
+        The :class:`ActorCritic`.
+    simulator, seed, starts, max_steps, checkpoint, resume, device
+        As of :meth:`ActorCritic.fit`.
+    fresh
+        How many fresh episodes.
 
+    Returns
+    -------
+    BeforeAfter
+        ``compared()`` has the numbers, before, after and their difference.
+
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> portfolio = pr.domains.Portfolio()
     >>> phi = portfolio.features()

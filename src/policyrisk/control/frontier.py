@@ -15,8 +15,7 @@ from policyrisk._core.devices import Device
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import Readable, TextTable, number
-from policyrisk.control.actor_critic import ActorCritic, player
-from policyrisk.control.sarsa import Starts
+from policyrisk.control.actor_critic import ActorCritic, Starts, player
 from policyrisk.control.start_groups import GroupedReturns
 from policyrisk.criteria import MeanMinusStd
 from policyrisk.errors import InvalidInputError
@@ -77,14 +76,39 @@ def frontier(
 ) -> Frontier:
     """The best policies by mean − c·std, for each c, of a decision process or of a simulator.
 
-    For an :class:`MDP` the first c is improved (:meth:`MDP.improve`, with the same arguments) from the given
-    ``policy``, the others from what was found before; then every c takes the best of all policies found. A
-    simulator needs a ``search``, which is fitted in the same way for each c, from its policy and on, up the
-    prices and down again; all policies are then compared, and its own beside them, on the same fresh
-    episodes; ``starts`` and ``device`` are those of :meth:`ActorCritic.fit`. ``criterion`` may be
-    :class:`~policyrisk.criteria.MeanMinusVariance` as well.
-    :func:`policyrisk.plotting.plot_frontier` draws the record.
+    For an :class:`MDP` the first c is improved (:meth:`MDP.improve`), the others from what was found before;
+    then every c takes the best of all policies found. For a simulator the search is fitted for each c, each
+    from the policy of the one before, up the prices and down again; all policies are then compared, with its
+    own among them, on the same fresh episodes. :func:`policyrisk.plotting.plot_frontier` draws the record.
 
+    Parameters
+    ----------
+    model
+        An :class:`MDP`, or a simulator as of :meth:`ActorCritic.fit`.
+    start
+        Of an MDP: a state's index, or a distribution of shape (n,).
+    c
+        The prices of risk.
+    policy
+        Of an MDP: where to start.
+    criterion
+        A function of c; :class:`~policyrisk.criteria.MeanMinusVariance` as well.
+    features, restarts
+        Of an MDP: as of :meth:`MDP.improve`.
+    seed
+        Of everything random.
+    search
+        Of a simulator: the :class:`ActorCritic`, whose policy is the first.
+    starts, device
+        Of a simulator: as of :meth:`ActorCritic.fit`.
+
+    Returns
+    -------
+    Frontier
+        Mean, std and policy for each c; ``print`` shows them as a table.
+
+    Examples
+    --------
     Leaving pays 3; staying pays 5 in the mean, and nobody knows how long:
 
     >>> mdp = MDP([[[0.8]], [[0.0]]], [[1.0, 3.0]])

@@ -17,15 +17,28 @@ from policyrisk._core.arrays import Floats, Seed, as_count, as_floats, as_states
 from policyrisk._core.random import generator
 from policyrisk.control.softmax import check_features
 from policyrisk.features.protocol import Features
+from policyrisk.features.registry import given_again
 
 
 class GaussianPolicy:
-    """a_j ~ N(φ(x)ᵀ w_j, σ_j²) for each of ``dim`` coordinates of the action.
+    """a_j ~ N(φ(x)ᵀ w_j, σ_j²) for each coordinate of the action.
 
-    Without weights the mean is 0, without ``log_std`` every σ is 1. Called with n states it returns the means
-    (n, dim); :meth:`sample` draws actions, which an environment with bounds has to clip itself (Gymnasium's
-    ``ClipAction``).
+    Called with n states it returns the means (n, dim); :meth:`sample` draws actions, which an environment
+    with bounds has to clip itself (Gymnasium's ``ClipAction``).
 
+    Parameters
+    ----------
+    features
+        φ: a feature map with l features.
+    dim
+        The number of coordinates of the action.
+    weights
+        (l, dim); without them the mean is 0.
+    log_std
+        (dim,), log σ; without it every σ is 1.
+
+    Examples
+    --------
     >>> from policyrisk.features import Polynomial
     >>> policy = GaussianPolicy(Polynomial(1, [0], [1]), dim=1, weights=[[1.0], [2.0]], log_std=[-9.0])
     >>> policy([0.0, 0.5]).tolist(), policy.sample([0.5], seed=0).round(2).tolist()
@@ -76,7 +89,7 @@ class GaussianPolicy:
         weights, log_std = np.split(as_floats(parameters, "parameters", (size + self.dim,)), [size])
         return GaussianPolicy(self.features, self.dim, weights.reshape(self.weights.shape), log_std)
 
-    def score(self, states: npt.ArrayLike, actions: Floats, factors: Floats) -> Floats:
+    def log_gradient(self, states: npt.ArrayLike, actions: Floats, factors: Floats) -> Floats:
         """Σ_t factors_t ∇log π(a_t|x_t) over n states and actions, as the parameters are laid out."""
         x = as_states(states)
         phi = self.features(x)
@@ -94,6 +107,7 @@ class GaussianPolicy:
         records.save(path, "GaussianPolicy", values)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> GaussianPolicy:
-        """The policy that :meth:`save` wrote."""
-        return cls(**records.load(path, "GaussianPolicy", dict))
+    def load(cls, path: str | PathLike[str], features: Any = None) -> GaussianPolicy:
+        """The policy that :meth:`save` wrote; ``features`` that are a function or a network must be given."""
+        with given_again(features):
+            return records.load(path, "GaussianPolicy", dict, lambda values: cls(**values))

@@ -17,22 +17,34 @@ from policyrisk._core import records
 from policyrisk._core.arrays import Floats, Ints, as_actions, as_count, as_floats, as_states, readonly
 from policyrisk.control._greedy_kernels import COORDINATES
 from policyrisk.control._softmax_kernels import SoftmaxGrid, SoftmaxTiles
-from policyrisk.control.policy import MOST, grid_table
+from policyrisk.control.greedy import MOST, grid_table
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import TileCoding
 from policyrisk.features.protocol import Features
 from policyrisk.features.radial import RadialGrid
+from policyrisk.features.registry import given_again
 
 _ROWS = 1 << 15  # states at a time, so that their features fit into memory
 
 
 class SoftmaxPolicy:
-    """π(a|x) ∝ exp(φ(x)ᵀ w_a); without weights, every action with the same probability.
+    """π(a|x) ∝ exp(φ(x)ᵀ w_a).
 
     Called with states (n, dim) it returns probabilities (n, actions), which every ``rollout`` draws its
     actions from. On ``TileCoding`` without hashing and on a normalised ``RadialBasis.grid`` our domains
     follow it in compiled code, on a GPU too; on other features give them ``policy.__call__``.
 
+    Parameters
+    ----------
+    features
+        φ: a feature map with l features.
+    actions
+        How many.
+    weights
+        (l, actions); without them every action has the same probability.
+
+    Examples
+    --------
     >>> from policyrisk.features import TileCoding
     >>> policy = SoftmaxPolicy(TileCoding([0], [1], bins=2), actions=2, weights=[[0, np.log(3)], [0, 0]])
     >>> policy([0.1, 0.9])
@@ -73,7 +85,7 @@ class SoftmaxPolicy:
         given = as_floats(parameters, "parameters", (self.weights.size,))
         return SoftmaxPolicy(self.features, self.actions, given.reshape(self.weights.shape))
 
-    def score(self, states: npt.ArrayLike, actions: Ints, factors: Floats) -> Floats:
+    def log_gradient(self, states: npt.ArrayLike, actions: Ints, factors: Floats) -> Floats:
         """Σ_t factors_t ∇log π(a_t|x_t) over n states and actions, as the parameters are laid out."""
         rows = as_states(states)
         actions = as_actions(actions, "actions", len(rows), self.actions)
@@ -122,9 +134,10 @@ class SoftmaxPolicy:
         records.save(path, "SoftmaxPolicy", values)
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> SoftmaxPolicy:
-        """The policy that :meth:`save` wrote."""
-        return cls(**records.load(path, "SoftmaxPolicy", dict))
+    def load(cls, path: str | PathLike[str], features: Any = None) -> SoftmaxPolicy:
+        """The policy that :meth:`save` wrote; ``features`` that are a function or a network must be given."""
+        with given_again(features):
+            return records.load(path, "SoftmaxPolicy", dict, lambda values: cls(**values))
 
 
 def check_features(features: object) -> None:

@@ -17,15 +17,15 @@ from policyrisk._core.arrays import Floats, as_count, as_number
 from policyrisk._core.imports import check_installed
 from policyrisk.control.actor_critic import Actor, player
 from policyrisk.control.gaussian import GaussianPolicy
-from policyrisk.control.pinball import pinball_policy
+from policyrisk.control.greedy import pinball_policy
 from policyrisk.control.softmax import SoftmaxPolicy
+from policyrisk.data import Trajectories
+from policyrisk.data.spaces import coordinate_names
 from policyrisk.domains import Pinball, Portfolio, RewardSoFar
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Polynomial
 from policyrisk.features.protocol import Features
-from policyrisk.simulation.coordinates import coordinate_names
 from policyrisk.simulation.rollouts import make_environments
-from policyrisk.trajectories import Trajectories
 
 _LIMIT = 10_000  # steps of an episode of our domains
 _PILOT = 200  # episodes, for the extent of coordinates without bounds

@@ -11,7 +11,7 @@ Ray is imported when it is used. Outside of ``with cluster(...)`` each call star
 unless Ray runs already, and ends it.
 """
 
-from policyrisk.distributed.fold import equations, fit
+from policyrisk.distributed.reduce import equations, fit
 from policyrisk.distributed.session import cluster
 from policyrisk.distributed.shards import Shard, shards
 from policyrisk.distributed.simulation import RemoteEpisodes, monte_carlo, rollout

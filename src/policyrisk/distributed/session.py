@@ -31,10 +31,23 @@ RETRIES = 5  # times that a task is begun again after its worker or machine died
 def cluster(address: str | None = None, *, workers: int | None = None) -> Iterator[None]:
     """Have Ray at hand in a ``with`` block: the one that runs already, else one that ends with the block.
 
-    ``address`` of an existing cluster, as ``ray.init`` takes it ("auto", "HOST:6379", "ray://HOST:10001");
-    None, and no RAY_ADDRESS in the environment, starts one on this machine, with ``workers`` workers (one for
-    each core by default) and on its loopback interface alone. All machines need policyrisk.
+    All machines need policyrisk.
 
+    Parameters
+    ----------
+    address
+        Of an existing cluster, as ``ray.init`` takes it ("auto", "HOST:6379", "ray://HOST:10001"). None, and
+        no RAY_ADDRESS in the environment, starts one on this machine and on its loopback interface alone.
+    workers
+        Of one that is started; one for each core where None.
+
+    Returns
+    -------
+    context manager
+        Ray runs inside of the block.
+
+    Examples
+    --------
     >>> from policyrisk import distributed
     >>> with distributed.cluster(workers=2):  # doctest: +SKIP
     ...     risk = distributed.fit(lstd, "episodes/")

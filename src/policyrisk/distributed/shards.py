@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 
 from policyrisk._core.frames import Coordinates
+from policyrisk.data import Source, Stream, Trajectories, batches, check_reiterable, coordinates_of, read
+from policyrisk.data.files import PathOrPaths, check_distinct, find_files
+from policyrisk.data.minari_datasets import minari_folder
+from policyrisk.data.npz import npz_labels
+from policyrisk.data.parquet import count_row_groups
+from policyrisk.data.read import READERS
+from policyrisk.data.stream import Counts
 from policyrisk.distributed import session
 from policyrisk.errors import EmptyDataError, InvalidInputError
-from policyrisk.readers import Stream, read
-from policyrisk.readers.files import PathOrPaths, find_files
-from policyrisk.readers.minari_datasets import minari_folder
-from policyrisk.readers.npz import npz_labels
-from policyrisk.readers.parquet import count_row_groups
-from policyrisk.readers.stream import Counts
-from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable, coordinates_of
 
-_SUFFIXES = (".parquet", ".csv", ".npz")
 MANY_FILES = 16  # from which on each is one shard
 
 
@@ -45,11 +44,25 @@ class Shard:
 
 
 def shards(path: PathOrPaths, **options: Any) -> list[Shard]:
-    """A shard for each file of a folder or list, with the options of :func:`policyrisk.read`.
+    """A shard for each file of a folder or list.
 
-    Where there are fewer than 16 Parquet files, each is cut into several shards by its row groups. Every
-    worker must see the files under the same path. A Minari dataset is one shard.
+    Where there are fewer than 16 Parquet files, each is cut into several shards by its row groups. A Minari
+    dataset is one shard.
 
+    Parameters
+    ----------
+    path
+        A folder or a list of files; every worker must see the files under the same path.
+    **options
+        Those of :func:`policyrisk.read`.
+
+    Returns
+    -------
+    list of Shard
+        For :func:`fit`.
+
+    Examples
+    --------
     >>> import tempfile, policyrisk as pr
     >>> folder = tempfile.TemporaryDirectory()
     >>> for k in range(2):
@@ -66,11 +79,11 @@ def shards(path: PathOrPaths, **options: Any) -> list[Shard]:
         options["time_limit"] = read(path, **options).time_limit  # one for all of them
     files = find_files(path, "")
     if one is not None and one.is_dir():
-        files = [file for file in files if file.suffix.lower() in _SUFFIXES]
+        files = [file for file in files if file.suffix.lower() in READERS]
     kinds = {file.suffix.lower() for file in files}
-    if len(kinds) != 1 or not kinds <= set(_SUFFIXES):
+    if len(kinds) != 1 or not kinds <= READERS.keys():
         raise InvalidInputError(
-            f"shards must be files of one kind, {', '.join(_SUFFIXES)}, got {path} with "
+            f"shards must be files of one kind, {', '.join(READERS)}, got {path} with "
             f"{' and '.join(sorted(kinds)) or 'none of these'}; convert them, or pass streams"
         )
     if labels := npz_labels(files) if kinds == {".npz"} else read(path, **options).labels:
@@ -108,6 +121,8 @@ def as_shards(given: Any) -> list[Shard]:
     files = [Path(each) for each in given if isinstance(each, str | os.PathLike) and Path(each).is_file()]
     if len(files) == len(given) and len({file.suffix.lower() for file in files}) == 1:
         return shards(files)  # the same numbers for a name in all of them
+    paths = [Path(each) for each in given if isinstance(each, str | os.PathLike) and Path(each).exists()]
+    check_distinct([find_files(path, "") for path in paths], "shards")
     found: list[Shard] = []
     for number, each in enumerate(given):
         if isinstance(each, Shard):

@@ -18,18 +18,19 @@ from typing import Any
 from policyrisk._core.arrays import Floats, Seed, as_count
 from policyrisk._core.imports import check_installed
 from policyrisk._core.progress import ProgressBar
+from policyrisk.data import Trajectories
+from policyrisk.data.spaces import Project, as_project
 from policyrisk.distributed import session
 from policyrisk.distributed.shards import Shard, evenly
 from policyrisk.errors import InvalidInputError
-from policyrisk.montecarlo import MonteCarlo
-from policyrisk.montecarlo.estimator import Block, Key, run_here
-from policyrisk.montecarlo.estimator import monte_carlo as _monte_carlo
+from policyrisk.returns import MonteCarlo
+from policyrisk.returns.monte_carlo import Block, Key, run_here
+from policyrisk.returns.monte_carlo import monte_carlo as _monte_carlo
 from policyrisk.simulation.registration import register
 from policyrisk.simulation.rollouts import make_environments, run_episodes, seed_key
 from policyrisk.simulation.simulators import Runner
-from policyrisk.simulation.spaces import Project, as_policy, as_project
+from policyrisk.simulation.spaces import as_policy
 from policyrisk.simulation.vec_env import as_trained, is_vec_env
-from policyrisk.trajectories import Trajectories
 
 SHARDS = 64  # of a rollout, or twice the workers where these are more
 _RUNS = 32  # tasks for each worker that Monte Carlo is cut into, about
@@ -106,14 +107,25 @@ def rollout(
 ) -> RemoteEpisodes:
     """The episodes of :func:`policyrisk.rollout`, run by all workers, and left where they were run.
 
-    The arguments are those of :func:`policyrisk.rollout`, but ``env`` is an id, a spec or a function that
-    makes an environment: every worker makes its own, ``num_envs`` (by default up to 16) that it steps side
-    by side. For the same seed the episodes are the same, bit for bit, for any number of workers.
+    For the same seed the episodes are the same, bit for bit, for any number of workers. Where Ray does not
+    run yet, it is started and stays until this process ends, since the episodes are there.
 
-    The policy goes to every worker. Randomness of its own would be the same on each of them: it must have
-    none, unless it has a method ``spawn(k)`` that returns a policy with randomness of its own for episode k.
+    Parameters
+    ----------
+    env
+        An id, a spec or a function that makes an environment: every worker makes its own.
+    policy
+        It goes to every worker. Randomness of its own would be the same on each of them: it must have none,
+        unless it has a method ``spawn(k)`` that returns a policy with randomness of its own for episode k.
+    num_envs
+        How many environments each worker steps side by side, by default up to 16.
+    episodes, seed, project, max_steps, env_kwargs, deterministic
+        As of :func:`policyrisk.rollout`.
 
-    Where Ray does not run yet, it is started and stays until this process ends, since the episodes are there.
+    Returns
+    -------
+    RemoteEpisodes
+        For :func:`fit`, to iterate over, or to ``load()``.
     """
     check_installed("gymnasium", "rollout")
     import gymnasium as gym
@@ -199,10 +211,20 @@ def monte_carlo(
     resume: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> MonteCarlo:
-    """:func:`policyrisk.monte_carlo` by all workers: the same arguments, and the same bits.
+    """:func:`policyrisk.monte_carlo` by all workers, with the same bits.
 
     The simulator and the policy are sent to the workers. Checkpoints are the driver's, and go on there or
     without a cluster.
+
+    Parameters
+    ----------
+    simulator, policy, states, episodes, seed, discount, max_steps, checkpoint, resume, progress
+        As of :func:`policyrisk.monte_carlo`.
+
+    Returns
+    -------
+    MonteCarlo
+        Mean, variance and std at each state, with standard errors.
     """
     with session.cluster():
         return _monte_carlo(

@@ -18,6 +18,22 @@ def walk(n: int = 30, p: float = 0.7, discount: float = 1.0) -> MarkovChain:
     From each state the walk goes on with probability p and back with 1 − p; the first state leads to itself
     instead of back. State 0 is farthest from the end.
 
+    Parameters
+    ----------
+    n
+        The number of states.
+    p
+        The probability of a step towards the end.
+    discount
+        γ.
+
+    Returns
+    -------
+    MarkovChain
+        With n states.
+
+    Examples
+    --------
     >>> chain = walk(n=30, p=0.7)
     >>> chain.mean()[[0, 29]].round(6), chain.variance()[[0, 29]].round(6)
     (array([-73.125,  -2.5  ]), array([359.296875,  13.125   ]))
@@ -37,6 +53,18 @@ def boyan(discount: float = 1.0) -> MarkovChain:
 
     Index i holds s = 12 − i; s = 0 is the end, so that J(s) = −2s.
 
+    Parameters
+    ----------
+    discount
+        γ.
+
+    Returns
+    -------
+    MarkovChain
+        With 12 states.
+
+    Examples
+    --------
     >>> boyan().mean()[0]
     np.float64(-24.0)
     """
@@ -52,6 +80,20 @@ def gambler(N: int, p: float = 0.5) -> MarkovChain:
 
     For p = ½ the mean duration from k is k(N − k).
 
+    Parameters
+    ----------
+    N
+        The fortune that ends the game.
+    p
+        The probability of winning a round.
+
+    Returns
+    -------
+    MarkovChain
+        With N − 1 states.
+
+    Examples
+    --------
     >>> gambler(10).mean()[[0, 4]]
     array([ 9., 25.])
     """
@@ -65,6 +107,20 @@ def gambler(N: int, p: float = 0.5) -> MarkovChain:
 def grid_walk(rows: int, columns: int, discount: float = 1.0) -> MarkovChain:
     """A walk on a grid, to each of the four sides with probability ¼, that ends over the edge; rewards 1.
 
+    Parameters
+    ----------
+    rows, columns
+        Of the grid.
+    discount
+        γ.
+
+    Returns
+    -------
+    MarkovChain
+        With rows · columns states.
+
+    Examples
+    --------
     >>> grid_walk(1, 1).mean()
     array([1.])
     """

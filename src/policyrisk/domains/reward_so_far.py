@@ -44,6 +44,13 @@ class RewardSoFar(CompiledDomain):
     Criteria of risk have no optimality principle: a policy that sees what has been earned can be better than
     any that does not. Rewards, chance and episodes are the domain's; so are starts, with nothing earned.
 
+    Parameters
+    ----------
+    domain
+        A compiled domain.
+
+    Examples
+    --------
     >>> from policyrisk.domains import Portfolio
     >>> seeing = RewardSoFar(Portfolio())
     >>> always = lambda states: np.ones(len(states), dtype=int)
@@ -72,7 +79,7 @@ class RewardSoFar(CompiledDomain):
 
     def sample_starts(self, n: int, seed: Seed = None) -> Floats:
         """The domain's own n starts, of shape (n, dim + 1): nothing is earned yet."""
-        starts: Floats = self.domain.sample_starts(n, seed)  # type: ignore[attr-defined]
+        starts: Floats = self.domain.sample_starts(n, seed)
         return np.column_stack([starts, np.zeros(len(starts))])
 
     def act(self, states: Floats, actions: Ints, words: Words) -> tuple[Floats, Bools]:

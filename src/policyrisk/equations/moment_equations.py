@@ -25,7 +25,7 @@ from policyrisk._core.records import record
 from policyrisk.equations.systems import DenseSystem, SparseSystem
 from policyrisk.equations.table_system import TableSystem
 from policyrisk.errors import ALL_CUT_OFF, ImproperPolicyError, InvalidInputError, MismatchError
-from policyrisk.features import Features, as_features
+from policyrisk.features import Features, Tabular, as_features
 
 DENSE_MOST = 8000  # features up to which the sums are dense: 0.5 GB a matrix
 _SETTINGS = ("lam", "discount", "features", "second_features")
@@ -37,13 +37,60 @@ def too_many_for_dense(features: Features, second_features: Features) -> bool:
     return max(features.size, second_features.size) > DENSE_MOST
 
 
-@record
+@record(
+    A="l_J l_J",
+    b="l_J",
+    C="l_M l_M",
+    D="l_M l_J",
+    e="l_M",
+    visits="l_J",
+    second_visits="l_M",
+    feature_episodes="l_J",
+    second_feature_episodes="l_M",
+    features="l_J",
+    second_features="l_M",
+)
 @dataclass(frozen=True, eq=False)
 class MomentEquations:
-    """Sums that determine w_J and w_M.
+    """Sums that determine w_J and w_M: A w_J = b and C w_M = e + D w_J.
 
     They add, with ``MomentEquations.empty(...)`` as identity, and ``sum()`` works. Adding equations of
     other features, λ or γ is an error, and so is adding exact ones to sampled ones.
+
+    Attributes
+    ----------
+    A, b
+        (l_J, l_J) and (l_J,).
+    C, D, e
+        (l_M, l_M), (l_M, l_J) and (l_M,).
+    gram, mean_gram
+        (l_M, l_M) and (l_J, l_J): Σ φ_M φ_Mᵀ and Σ φ_J φ_Jᵀ over visited states; their diagonals alone where
+        sums are sparse.
+    visits, second_visits
+        (l_J,) and (l_M,): transitions that started with the feature active.
+    feature_episodes, second_feature_episodes
+        (l_J,) and (l_M,): episodes that visited the feature.
+    episodes, terminated, transitions
+        Counts; where the equations are exact, ``transitions`` is the expected number of steps.
+    outside
+        Transitions that started outside the features' boxes.
+    lam, discount, features, second_features
+        What the equations belong to.
+    trace_cut
+        Traces were cut off when they had decayed to this share; 0: never.
+    exact
+        Whether they are a chain's expectations of one episode rather than sums over data.
+    single
+        Whether all states are known in single precision alone.
+
+    Examples
+    --------
+    >>> import policyrisk as pr
+    >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=100, seed=1)
+    >>> lstd = pr.LSTD(pr.Tabular(5))
+    >>> parts = lstd.equations(data[:60]) + lstd.equations(data[60:])
+    >>> parts.episodes, bool(np.allclose(parts.A, lstd.equations(data).A))
+    (100, True)
     """
 
     A: Matrix  # (l_J, l_J)
@@ -159,6 +206,21 @@ class MomentEquations:
     def __radd__(self, other: object) -> MomentEquations:
         return self if other == 0 else NotImplemented
 
+    def without_maps(self) -> MomentEquations:
+        """The same sums with tables of the same sizes for features, which any file can hold."""
+        return replace(self, features=Tabular(len(self.b)), second_features=Tabular(len(self.e)))
+
+    def of_maps(self, features: Features, second_features: Features) -> MomentEquations:
+        """The same sums, of maps of the same sizes."""
+        own = len(self.b), len(self.e)
+        # That of a function may be unknown as yet.
+        sizes = getattr(features, "size", own[0]), getattr(second_features, "size", own[1])
+        if sizes != own:
+            raise MismatchError(
+                f"features must have the equations' sizes {own}, got {sizes}; pass those they were made with"
+            )
+        return replace(self, features=features, second_features=second_features)
+
     def solve(self, ridge: float = 0.0, system: Callable[..., Any] | None = None) -> Weights:
         """w_J and w_M of the equations, with ridge on per-episode means: (A/K + ridge·I) w_J = b/K.
 
@@ -219,10 +281,10 @@ class Weights:
     second_system: DenseSystem | SparseSystem | TableSystem
 
     @property
-    def dense_systems(self) -> tuple[DenseSystem, DenseSystem]:
+    def factored_systems(self) -> tuple[Any, Any]:
         """Both systems, where they were factored: what error bars and the constraint rest on."""
         first, second = self.mean_system, self.second_system
-        if not isinstance(first, DenseSystem) or not isinstance(second, DenseSystem):
+        if isinstance(first, SparseSystem) or isinstance(second, SparseSystem):
             raise InvalidInputError(
                 f"error bars and the constraint V >= 0 need dense sums, got {len(self.mean)} sparse "
                 f"features, whose sums stay sparse; use at most {DENSE_MOST} features"

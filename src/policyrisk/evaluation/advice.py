@@ -1,115 +1,81 @@
-"""What is wrong with an evaluation, and what to do about it, in plain words for whoever must act on it.
+"""One finding about an evaluation, and the table of the rules that look for one.
 
-Each check looks at one way in which the numbers can mislead. It either finds nothing or gives an
-:class:`Advice`: how serious it is, what was seen in numbers, and what to do (options of the command line
-first, those of the library beside them). What the features and the fit say is in
-:mod:`policyrisk.evaluation.fit_findings`, what the data say in :mod:`policyrisk.evaluation.data_findings`,
-what a log does not say about another policy in :mod:`policyrisk.evaluation.target_findings`, and what
-stands against quantiles in :mod:`policyrisk.evaluation.tail_findings`.
-
-A check that could not be made is not called made.
+A rule looks at one way in which the numbers can mislead. It gets the evaluation and gives an :class:`Advice`
+(how serious it is, what was seen in numbers, and what to do, with options of the command line first and those
+of the library beside them), None where all is well, or SKIPPED where it cannot tell. A new one is a function
+with ``@rule(...)`` over it, in :mod:`policyrisk.evaluation.findings` or, of targets and tails,
+:mod:`policyrisk.evaluation.target_findings`.
 """
 
 from __future__ import annotations
 
-import math
-import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from policyrisk.errors import PolicyRiskWarning
-from policyrisk.evaluation import data_findings, fit_findings, tail_findings, target_findings
-from policyrisk.evaluation.finding import SEVERITIES, Advice
-from policyrisk.risk import FEW_EPISODES
+from policyrisk._core.records import record
 
 if TYPE_CHECKING:
     from policyrisk.evaluation.record import Evaluation
 
-__all__ = ["Advice", "advise"]
+Severity: TypeAlias = Literal["ok", "note", "warning", "serious"]
+SEVERITIES: tuple[Severity, ...] = ("serious", "warning", "note", "ok")
+Subject: TypeAlias = Literal["target", "returns", "estimate", "data", "tails"]
 
 
-def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
-    """What to know before the numbers are trusted, the most serious first; one "ok" where all is well.
+@record
+@dataclass(frozen=True)
+class Advice:
+    """One finding."""
 
-    It is computed once for each evaluation: ``evaluation.advice``.
+    severity: Severity
+    title: str
+    seen: str  # in numbers
+    remedy: str  # what to do
 
-    >>> import policyrisk as pr
-    >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=40, seed=1)
-    >>> for advice in pr.evaluate(data, features="tabular").advice:
-    ...     print(f"{advice.severity}: {advice.title}")
-    warning: Few episodes stand behind the estimates
-    """
-    with warnings.catch_warnings():
-        # What they would say is said here, with the remedy.
-        warnings.simplefilter("ignore", PolicyRiskWarning)
-        checks = *target_findings.CHECKS, *fit_findings.CHECKS, *data_findings.CHECKS, *tail_findings.CHECKS
-        found = [advice for check in checks for advice in check(evaluation)]
-    if all(advice.severity == "note" for advice in found):
-        found.append(_all_well(evaluation))
-    return tuple(sorted(found, key=lambda advice: SEVERITIES.index(advice.severity)))
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.title}\n  {self.seen}\n  {self.remedy}"
 
 
-def trust(evaluation: Evaluation) -> str:
-    """How far to trust the answer over the starts, in a line: the titles of what stands against it.
-
-    Where no episode was cut off it is that of the returns themselves, and what is wrong with the estimate is
-    wrong at other states alone.
-    """
-    against = [each for each in evaluation.advice if each.severity in ("serious", "warning")]
-    fine = "as far as the intervals say"
-    if not against:
-        return f"{fine}; nothing stands against these numbers"
-    titles = "; ".join(each.title[0].lower() + each.title[1:] for each in against)
-    care = f"with {'great ' if against[0].severity == 'serious' else ''}care: {titles}"
-    if any(each.severity == "serious" and each.title in target_findings.NOT_TOLD for each in against):
-        care = f"none, this log cannot tell: {titles}"
-    completed = evaluation.summary.completed
-    if completed is None or evaluation.target is not None or evaluation.survey.cut_off:
-        return care
-    few = completed.count < FEW_EPISODES or any(data_findings.heavy_tails(evaluation))
-    tails = any(each.severity in ("serious", "warning") for each in tail_findings.of_answer(evaluation))
-    return care if few or tails else f"{fine}; at states {care}"
+SKIPPED: Literal["skipped"] = "skipped"  # what a rule gives where it cannot look
+Found: TypeAlias = "Advice | Literal['skipped'] | None"
 
 
-def _all_well(evaluation: Evaluation) -> Advice:
-    summary = evaluation.summary
-    stack, check = fit_findings.held_out(evaluation), evaluation.check
-    judged = bool(stack) and fit_findings.is_random(stack)
-    made = {
-        "visits": True,
-        "variance": True,
-        "condition number": math.isfinite(evaluation.risk.provenance.condition),
-        "cut-off episodes": True,
-        "the features' box": True,
-        "heavy tails": data_findings.tails(evaluation) is not None,
-        "the agreement with the returns": summary.comparable,
-        "calibration and error of the mean on held-out episodes": judged,
-        "the range of the returns": fit_findings.range_of_returns(evaluation) is not None,
-        "a test of the features": check is not None and not math.isnan(check.p_value),
+@dataclass(frozen=True)
+class Rule:
+    """How to look for a finding, and what is then said to have been checked; nothing where it is a remark."""
+
+    look: Callable[[Evaluation], Found]
+    checks: str
+
+
+RULES: dict[Subject, list[Rule]] = {"target": [], "returns": [], "estimate": [], "data": [], "tails": []}
+
+
+def rule(
+    subject: Subject, checks: str = ""
+) -> Callable[[Callable[[Evaluation], Found]], Callable[[Evaluation], Found]]:
+    """Put a rule into the table, as one about this subject; a decorator."""
+
+    def put(look: Callable[[Evaluation], Found]) -> Callable[[Evaluation], Found]:
+        RULES[subject].append(Rule(look, checks))
+        return look
+
+    return put
+
+
+def asked(evaluation: Evaluation, *subjects: Subject) -> list[tuple[Rule, Found]]:
+    """The rules about these subjects that an evaluation has, in their order, and what each finds."""
+    applies = {
+        "target": evaluation.target is not None,
+        "returns": evaluation.target is None,
+        "tails": "distribution" in evaluation.notes,
     }
-    if evaluation.target is not None:
-        made["what was logged of the target's actions"] = True
-        del made["the agreement with the returns"]
-        beside = target_findings.doubly_robust(evaluation) is not None
-        made["the agreement with the doubly robust figures"] = beside
-        made["errors of single steps"] = "one_step" in (evaluation.notes.get("choice") or {})
-    if "distribution" in evaluation.notes:
-        made["the tails and thresholds of the distribution"] = evaluation.distribution is not None
-    *checked, last = (name for name, was in made.items() if was)
-    skipped = [name for name, was in made.items() if not was]
-    said = f" Not checked: {', '.join(skipped)}." if skipped else ""
-    cover = (
-        "The intervals still speak of randomness alone: they do not cover what these features cannot express."
-        if evaluation.risk.misfit is None
-        else "The intervals at states cover randomness and the choice of features, by what such choices have "
-        "missed on other tasks."
-    )
-    behind = (summary.model or summary).episodes
-    if evaluation.risk.misfit is not None:
-        behind = evaluation.survey.episodes  # as for few episodes
-    return Advice(
-        "ok",
-        "Nothing stands against these numbers",
-        f"{behind:.0f} episodes stand behind the average start; "
-        f"{', '.join(checked)} and {last} were checked, and none is out of the ordinary.{said}",
-        f"Nothing. {cover}",
-    )
+    rules = (rule for subject in subjects if applies.get(subject, True) for rule in RULES[subject])
+    return [(rule, rule.look(evaluation)) for rule in rules]
+
+
+def severity_of(value: float, limits: tuple[float, float, float]) -> Severity | None:
+    """None up to the first limit, then note, warning and serious beyond each; rules of thumb."""
+    beyond = (level for level, limit in zip(SEVERITIES, reversed(limits), strict=False) if value > limit)
+    return next(beyond, None)

@@ -5,19 +5,34 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, Seed, as_flag, as_floats, as_list, as_path
+from policyrisk._core.arrays import (
+    Seed,
+    as_count,
+    as_flag,
+    as_floats,
+    as_list,
+    as_number,
+    as_path,
+    check_choice,
+)
 from policyrisk._core.frames import numbered_names
 from policyrisk._core.random import generator
 from policyrisk._core.text import plural
+from policyrisk.data import as_time_limit
 from policyrisk.errors import InvalidInputError
-from policyrisk.evaluation.spelling import Spelling
+from policyrisk.evaluation.request import AUTO, EvaluationRequest
+from policyrisk.features.spelling import Spelling
 from policyrisk.passes.checkpoint import stored_problem
+from policyrisk.risk import VarianceMethod
+from policyrisk.risk.estimate import as_level
 
-AUTO = "auto"
+_TAILS = (0.05, 0.5, 0.95)  # quantiles where a loss alone was asked for
 
 
 @contextmanager
@@ -31,6 +46,40 @@ def naming_arguments(name: str | None = None) -> Iterator[None]:
     except InvalidInputError as error:
         error.argument = error.argument or name or str(error).split()[0]
         raise
+
+
+def checked(request: EvaluationRequest) -> EvaluationRequest:
+    """The request with each argument checked, and settled as far as that needs no data."""
+    with naming_arguments():
+        quantiles = [
+            as_number(q, "quantiles", 0.0, 1.0, open_low=True)
+            for q in as_list(request.quantiles, "quantiles", "shares")
+        ]
+        loss = None if request.loss_below is None else as_number(request.loss_below, "loss_below")
+        if request.target is not None and (quantiles or loss is not None):
+            raise InvalidInputError(
+                "quantiles must be of the recorded policy, got a target, of which no return was recorded; "
+                "leave out quantiles and loss_below, or the target"
+            )
+        trace = (0.9 if request.target is None else 0.0) if request.lam is None else request.lam
+        settled = replace(
+            request,
+            lam=as_number(trace, "lam", 0.0, 1.0),
+            discount=as_number(request.discount, "discount", 0.0, 1.0, open_low=True),
+            ridge=as_number(request.ridge, "ridge", 0.0),
+            level=as_level(request.level),
+            quantiles=tuple(sorted({*quantiles})) or (() if loss is None else _TAILS),
+            loss_below=loss,
+            time_limit=None if request.time_limit is None else as_time_limit(request.time_limit),
+            box=box_bounds(request.box),
+            labels=as_list(request.labels, "labels", "names of coordinates"),
+            nonnegative=as_flag(request.nonnegative, "nonnegative"),
+        )
+        _ = settled.spelling  # raises where it is none
+        check_checkpoint(request.checkpoint, request.resume, request.on_cluster)
+    if request.variance is not None:
+        check_choice(request.variance, "variance", get_args(VarianceMethod))
+    return replace(settled, seed=seed_number(request.seed, request.checkpoint, request.resume))
 
 
 def spelled_features(features: object) -> Spelling | None:
@@ -47,12 +96,12 @@ def spelled_features(features: object) -> Spelling | None:
     return spelling
 
 
-def box_bounds(box: object) -> Floats | None:
-    """Low and high of the coordinates, of shape (dim, 2); None for "auto"."""
+def box_bounds(box: object) -> str | list[tuple[float, float]]:
+    """Low and high of each coordinate, or "auto"."""
     if isinstance(box, str) and box == AUTO:
-        return None
-    bounds = as_floats(box, "box", (None, 2))
-    for low, high in bounds.tolist():
+        return AUTO
+    bounds = [(low, high) for low, high in as_floats(box, "box", (None, 2)).tolist()]
+    for low, high in bounds:
         if low >= high:
             raise InvalidInputError(
                 f'box must go from low to high, got {low:g} to {high:g}; widen it, or pass "auto"'
@@ -76,7 +125,9 @@ def check_checkpoint(checkpoint: object, resume: bool, on_cluster: bool) -> None
 def seed_number(given: Seed, checkpoint: str | os.PathLike[str] | None, resume: bool) -> int:
     """A number, that of the run that goes on, or a fresh one: a run that was killed must find it again."""
     if given is None and resume and checkpoint is not None and Path(checkpoint).exists():
-        return int(stored_problem(checkpoint)["settings"]["seed"])
+        settings = stored_problem(checkpoint).get("settings")
+        found = settings.get("seed") if isinstance(settings, dict) else None
+        return as_count(found, f"the seed in {checkpoint}", 0, 2**128)
     if given is None or isinstance(given, np.random.Generator | np.random.SeedSequence):
         return int(generator(given).integers(2**32))
     generator(given)  # raises where it is no seed

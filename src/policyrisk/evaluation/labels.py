@@ -23,16 +23,16 @@ import numpy as np
 
 from policyrisk._core.arrays import Floats, Ints, Seed
 from policyrisk._core.frames import numbered_names
-from policyrisk._core.random import generator
+from policyrisk._core.random import keys
+from policyrisk._core.text import quoted
+from policyrisk.data import Stream, Trajectories, coordinates_of
 from policyrisk.errors import InvalidInputError
-from policyrisk.evaluation.spelling import Spelling
+from policyrisk.features.spelling import Spelling
+from policyrisk.passes.episode_folds import FOLDS, fold_of_episodes
 from policyrisk.passes.survey import Survey
-from policyrisk.readers import Stream
-from policyrisk.trajectories import Trajectories, coordinates_of
 
 FEWEST = 6  # values: a straight line through fewer is not much less than a table of them
 PRIOR = 3.0  # visits
-FOLDS = 4
 MOST = 2_000  # values of all labels together that features are chosen for
 CROSSED = 20  # values of a label that is crossed with other coordinates
 _REACH = (1, 2, 4, 8, 16)  # values on either side
@@ -64,7 +64,7 @@ def label_columns(
     states = np.asarray(data.states[data.visited_rows], dtype=np.float64)
     y = data.returns_to_go(discount)
     episode = np.repeat(np.arange(len(data)), data.lengths)
-    fold = (generator(seed).permutation(len(data)) % FOLDS)[episode]
+    fold = fold_of_episodes(0, len(data), FOLDS, int(keys(seed)[0]))[episode]
     smooth = _quadratics(states)
     gram = [(part := smooth[fold != k]).T @ part for k in range(FOLDS)]
     moments = [smooth[fold != k].T @ y[fold != k] for k in range(FOLDS)]
@@ -129,24 +129,25 @@ def label_spellings(survey: Survey, names: Sequence[str], labels: Sequence[int])
     >>> import policyrisk as pr
     >>> data = pr.Trajectories([[7, 0.1], [-7, 0.5], [7, 0.7]], [1.0, 1.0], [2], [True])
     >>> print(*label_spellings(Survey.of(data), ["shop", "x"], [0]), sep="\\n")
-    poly:1,dims=x/labels,shrink=1,dims=shop
-    poly:2,dims=x/labels,shrink=1,dims=shop
-    tiles:10,dims=x/labels,shrink=1,dims=shop
+    poly:1,dims=1/labels,shrink=1,dims=0
+    poly:2,dims=1/labels,shrink=1,dims=0
+    tiles:10,dims=1/labels,shrink=1,dims=0
     >>> data = pr.Trajectories([[7, 0.1], [8, 0.5], [7, 0.7]], [1.0, 1.0], [2], [True])
     >>> print(label_spellings(Survey.of(data), ["shop", "x"], [0])[-1])
-    tiles:2x5,dims=shop+x
+    tiles:2x5,dims=0+1
     >>> print(*label_spellings(Survey.of(data), ["shop", "x"], []))
     <BLANKLINE>
     """
     if not labels:
         return []
-    tables = tuple(names[d] for d in labels)
-    others = tuple(name for name in names if name not in tables)
+    tables = tuple(labels)
+    others = tuple(d for d in range(len(names)) if d not in tables)
     count = sum(values.size for d in labels if (values := survey.values[d]) is not None)
     if count > MOST:
         raise InvalidInputError(
             f"labels must have at most {MOST} values together for features=auto, got {count} of "
-            f"{', '.join(tables)}; name the features, as in labels,shrink=1,dims={tables[0]}"
+            f"{', '.join(names[d] for d in tables)}; name the features, as in "
+            f"labels,shrink=1,dims={quoted(names[tables[0]])}"
         )
     if not others:
         return [Spelling("labels", shrink=visits, dims=tables) for visits in (0.0, 1.0)]

@@ -12,9 +12,9 @@ from scipy.spatial import KDTree
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.records import record
+from policyrisk.data import Source, Trajectories, batches
 from policyrisk.features.target import Target
 from policyrisk.passes.survey import Survey
-from policyrisk.trajectories import Source, Trajectories, batches
 
 NEAREST = 50  # logged steps around a state
 LOOKED_AT = 2_000  # visited states

@@ -18,32 +18,32 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 import policyrisk
 from policyrisk._core import records
-from policyrisk._core.arrays import Bools, Floats, as_list, check_kind, check_shape
+from policyrisk._core.arrays import Bools, Floats, as_list, as_path, check_kind, check_shape
 from policyrisk._core.imports import hindrance
 from policyrisk._core.output import make_folder
-from policyrisk._core.records import Arrays, Header, unboxed
-from policyrisk._core.text import Readable, TextTable, number, percent, plural
-from policyrisk.distribution import DistributionFunction
+from policyrisk._core.text import Readable, TextTable, escape, number, percent, plural, printable
+from policyrisk.data import Source, coordinates_of
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.evaluation.advice import Advice, advise, trust
+from policyrisk.evaluation.advice import Advice
+from policyrisk.evaluation.findings import advise, trust
+from policyrisk.evaluation.notes import Notes
 from policyrisk.features import Features, Tabular
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
 from policyrisk.passes.survey import Survey
+from policyrisk.returns import DistributionFunction
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.check import FeatureCheck
 from policyrisk.risk.estimate import Estimate
-from policyrisk.risk.parts import estimates_in_parts
+from policyrisk.risk.state_estimates import changes_by_coordinate
 from policyrisk.risk.summary import PolicySummary
-from policyrisk.trajectories import Source, coordinates_of
+from policyrisk.selection.specification import SpecificationTest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,10 +57,49 @@ _BLOCK = 1000  # states whose distances are in hand at once
 _MARGIN = 0.01  # of the data's extent: a state that is beyond it by less is not called outside
 
 
+class SavedEvaluation(TypedDict):
+    """What ``survey.npz`` holds."""
+
+    name: str
+    names: tuple[str, ...]
+    survey: Survey
+    level: float
+    notes: Notes
+    check: SpecificationTest | None
+    told: NotRequired[tuple[Advice, ...]]
+    risk: str
+    distribution: NotRequired[str]
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation(Readable):
     """An estimate beside a survey of the data that it came from.
 
+    Parameters
+    ----------
+    name
+        The policy's, for titles.
+    names
+        Those of the state's coordinates.
+    risk
+        The estimate.
+    survey
+        Counts, ranges and samples of the data.
+    level
+        That of the intervals.
+    notes
+        Plain values: settings, counts, the choice of features.
+    seconds
+        What the parts took; they are not saved.
+    check
+        The test of the features, where it was made.
+    told
+        The advice in the file of a target that is a function.
+    distribution
+        That of the return, where quantiles or the chance of a loss were asked for.
+
+    Examples
+    --------
     >>> import policyrisk as pr, tempfile
     >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1)
     >>> risk = pr.LSTD(pr.Tabular(5)).fit(data)
@@ -83,7 +122,7 @@ class Evaluation(Readable):
     level: float = 0.95  # of the intervals
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain values: settings, counts, the choice
     seconds: Mapping[str, float] = field(default_factory=dict)  # that the parts took; they are not saved
-    check: FeatureCheck | None = None  # the test of the features, where it was made
+    check: SpecificationTest | None = None  # the test of the features, where it was made
     told: tuple[Advice, ...] | None = None  # the advice that a file tells, of a target that is a function
 
     def __post_init__(self) -> None:
@@ -102,7 +141,7 @@ class Evaluation(Readable):
         rows = {"mean": summary.mean, "std": summary.std}
         of, tails, _ = self.tails()
         rows |= tails
-        yield f"{self.name}: return {self._whose()}"
+        yield f"{printable(self.name)}: return {self._whose()}"
         head = ["", "value", "std error", f"{100 * self.level:g}% interval"]
         yield TextTable(head, [[name, *estimate.cells] for name, estimate in rows.items()])
         if told is not None and ("model" not in told or told["starts"] < self.survey.episodes):
@@ -127,7 +166,7 @@ class Evaluation(Readable):
         """Small maps of mean and std; none without Matplotlib, or where a target's function is not there."""
         if hindrance("matplotlib") or self.told is not None:
             return ""
-        from policyrisk.evaluation.maps import draw_map
+        from policyrisk.plotting.evaluation_maps import draw_map
 
         found = []
         quantities: tuple[Literal["mean", "std"], ...] = ("mean", "std")
@@ -158,6 +197,24 @@ class Evaluation(Readable):
     ) -> Evaluation:
         """An estimate beside a survey of the data that it came from, in one more pass over them.
 
+        Parameters
+        ----------
+        risk
+            The estimate.
+        data
+            The Trajectories, or the stream, that were fitted.
+        name
+            The policy's.
+        names
+            Those of the coordinates; the data's own where None.
+
+        Returns
+        -------
+        Evaluation
+            With advice and report, as of :func:`policyrisk.evaluate`.
+
+        Examples
+        --------
         >>> import policyrisk as pr
         >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1)
         >>> evaluation = pr.Evaluation.of(pr.LSTD(pr.Tabular(5)).fit(data), data, names=["place"])
@@ -178,7 +235,7 @@ class Evaluation(Readable):
     def summary(self) -> PolicySummary:
         """Mean, variance, std and Sharpe ratio over all of the data's starts.
 
-        An estimate that did not keep sums over them (one without error bars, or from an older file) is
+        An estimate that did not keep sums over them (one without error bars) is
         averaged over the survey's sample.
         """
         starts = self.survey.starts if self.risk.starts is None else None
@@ -202,10 +259,11 @@ class Evaluation(Readable):
     def place(self, state: Sequence[float]) -> str:
         """A state (dim,) in words, as in ``x = 0.5, city = Oslo``."""
         labels = self.label_names
-        return ", ".join(
+        said = (
             f"{name} = {labels[name][int(value)] if name in labels else number(value, 4)}"
             for name, value in zip(self.names, state, strict=True)
         )
+        return ", ".join(map(printable, said))
 
     @cached_property
     def looked_at(self) -> tuple[int, ...]:
@@ -241,11 +299,9 @@ class Evaluation(Readable):
             J, V = self.risk.mean_and_variance(x)
             return np.column_stack([J, np.sqrt(np.maximum(V, 0.0))])
 
-        before, change = values(states), np.zeros((self.survey.dim, 2))
-        for d in self.looked_at:
-            moved = states.copy()
-            moved[:, d] = states[other, d]
-            squares = np.square(values(moved) - before)
+        change = np.zeros((self.survey.dim, 2))
+        for d, differences in changes_by_coordinate(values, states, other, self.looked_at):
+            squares = np.square(differences)
             known = np.isfinite(squares).all(axis=1)
             change[d] = np.sqrt(squares[known].mean(axis=0)) if known.any() else 0.0
         total = change.sum(axis=0)
@@ -320,11 +376,18 @@ class Evaluation(Readable):
     @cached_property
     def at_visited(self) -> Floats:
         """Ṽ at these states, nan where it is unknown, and the episodes behind it, of shape (2, n)."""
-        parts = estimates_in_parts(self.risk, self.survey.visited)
-        return np.hstack([[at.V, at.episodes] for at in parts])
+        parts = self.risk.parts(self.survey.visited)
+        size = self.risk.unit * self.risk.unit
+        return np.hstack([[at.V * size, at.episodes] for at in parts])
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in plain values, as ``summary.json`` holds it; notes that there are not are None."""
+        """Everything in plain values, as ``summary.json`` holds it.
+
+        Returns
+        -------
+        dict
+            Notes that do not apply are None.
+        """
         survey, facts, notes = self.survey, self.risk.provenance, self.notes
         summary = self.summary.to_dict()
         for count in ("unvisited", "negative"):
@@ -373,37 +436,50 @@ class Evaluation(Readable):
 
         Nothing where they were not asked for, and nothing beside them where they are the model's.
         """
-        from policyrisk.evaluation import quantiles
+        from policyrisk.evaluation import tails
 
         told = self.notes.get("distribution")
         if told is None:
             return "", {}, {}
-        model = dict(quantiles.rows(told["model"])) if "model" in told else {}
-        return quantiles.whose(told, self.survey), dict(quantiles.rows(told)), model
+        model = dict(tails.rows(told["model"])) if "model" in told else {}
+        return tails.whose(told, self.survey), dict(tails.rows(told)), model
 
     def tail_pictures(self) -> dict[str, Axes]:
         """The return's distribution over the starts and a map of the mean of its worst, by their names."""
-        from policyrisk.evaluation.maps import tail_map
-        from policyrisk.evaluation.quantiles import plot_start
+        from policyrisk.plotting.evaluation_maps import plot_start, tail_map
 
         if self.distribution is None or hindrance("matplotlib"):
             return {}
         return {"distribution": plot_start(self), "map_cvar": tail_map(self)}
 
     def report(self, path: str | os.PathLike[str], command: str = "") -> None:
-        """Write the report, one HTML file: :func:`policyrisk.write_report`."""
+        """Write the report, one HTML file: :func:`policyrisk.write_report`.
+
+        Parameters
+        ----------
+        path
+            The file.
+        command
+            What somebody would type to get it again, where there is such a line.
+        """
         from policyrisk.report import write_report
 
         write_report(self, path, command)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``risk.npz`` and ``survey.npz`` into the folder, which is made where it is missing.
+        """Write the evaluation into a folder, which is made where it is missing.
 
-        And ``distribution.npz`` where quantiles were asked for; one of an earlier evaluation goes.
-        That is what :func:`Evaluation.load`, ``policyrisk query`` and ``policyrisk compare`` read;
-        ``policyrisk evaluate`` puts maps, the report and ``summary.json`` beside them.
+        The files are ``risk.npz`` and ``survey.npz``, and ``distribution.npz`` where quantiles were asked
+        for; one of an earlier evaluation goes. That is what :func:`Evaluation.load`, ``policyrisk query`` and
+        ``policyrisk compare`` read; ``policyrisk evaluate`` puts maps, the report and ``summary.json`` beside
+        them.
+
+        Parameters
+        ----------
+        folder
+            The folder.
         """
-        place = Path(folder)
+        place = as_path(folder, "folder")
         make_folder(place, "folder")
         self.risk.save(place / RISK)
         values = {of: getattr(self, of) for of in ("name", "names", "survey", "level", "notes", "check")}
@@ -417,13 +493,27 @@ class Evaluation(Readable):
             (place / DISTRIBUTION).unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str], target: Any = None, module: Any = None) -> Evaluation:
+    def load(cls, folder: str | os.PathLike[str], target: Any = None, features: Any = None) -> Evaluation:
         """Read what :func:`Evaluation.save` wrote; missing, damaged or mixed-up files are errors.
 
-        Files hold no code: a ``target`` that is a function must be given again for its estimates at states,
-        and so must the ``module`` of :class:`~policyrisk.TorchFeatures`.
+        Files hold no code: what was a function or a network is passed again
+        (:meth:`policyrisk.RiskFunction.load`).
+
+        Parameters
+        ----------
+        folder
+            The folder.
+        target
+            The target policy, where it is a function and its estimates at states are wanted.
+        features
+            Those of the estimate, where they are a function or a network.
+
+        Returns
+        -------
+        Evaluation
+            As it was saved.
         """
-        place = Path(folder)
+        place = as_path(folder, "folder")
         if not place.is_dir():
             state = "which is a file" if place.exists() else "which does not exist"
             raise InvalidInputError(
@@ -435,9 +525,9 @@ class Evaluation(Readable):
                     f"folder must hold {RISK} and {SURVEY}, got {place} without {name}; "
                     "evaluate again, or pass another folder"
                 )
-        values = records.load(place / SURVEY, "Survey", dict, _from_format_1)
-        risk = RiskFunction.load(place / RISK, policy=target, module=module)
-        digests = {RISK: values.pop("risk"), DISTRIBUTION: values.pop("distribution", None)}
+        values = records.load(place / SURVEY, "Survey", SavedEvaluation)
+        risk = RiskFunction.load(place / RISK, policy=target, features=features)
+        distribution, digests = None, {RISK: values["risk"], DISTRIBUTION: values.get("distribution")}
         for name, digest in digests.items():
             if digest is not None and (not (place / name).is_file() or digest != _digest(place / name)):
                 raise MismatchError(
@@ -445,15 +535,18 @@ class Evaluation(Readable):
                     "again"
                 )
         if digests[DISTRIBUTION] is not None:
-            values["distribution"] = DistributionFunction.load(place / DISTRIBUTION, module)
-        return cls(risk=risk, **values)
-
-
-def _from_format_1(header: Header, arrays: Arrays) -> dict[str, Any]:
-    """Format 1: the survey's fields are the arrays, the rest is in the header."""
-    survey = {name: unboxed(array) for name, array in arrays.items()}
-    values = {name: header[name] for name in ("name", "level", "notes", "risk")}
-    return {**values, "names": tuple(header["names"]), "survey": Survey(**survey)}
+            distribution = DistributionFunction.load(place / DISTRIBUTION, features)
+        return cls(
+            values["name"],
+            values["names"],
+            risk,
+            values["survey"],
+            values["level"],
+            values["notes"],
+            check=values["check"],
+            told=values.get("told"),
+            distribution=distribution,
+        )
 
 
 def _squared_distances(x: Floats, y: Floats) -> Floats:

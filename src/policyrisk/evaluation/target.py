@@ -6,11 +6,12 @@ from states (n, dim) to (n, actions). Features of the state get a block for each
 
     a table          of one whole-numbered coordinate: where π is a table, where the coordinate is a label, or
                      with at least TABLE_VISITS transitions to a value
-    otherwise        the candidates of :mod:`policyrisk.evaluation.feature_choice` with at most n/(20 m)
+    otherwise        the candidates of :mod:`policyrisk.evaluation.mixture` with at most n/(20 m)
                      features, m being the number of actions: the one with the smallest errors of one step
                      for π on held-out episodes (:mod:`policyrisk.evaluation.target_choice`)
 
-No held-out episode tells what π would have earned. What an action leads to every step tells, whoever took it.
+No held-out episode tells what π would have earned. Every logged step shows what its action leads to,
+whichever policy chose it.
 
 A function of one whole-numbered coordinate that has a table is asked once for every state, and the answers
 are kept as a table: a saved evaluation then needs no code.
@@ -18,28 +19,36 @@ are kept as a table: a saved evaluation then needs no code.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, as_array, as_floats, as_whole
+from policyrisk._core.arrays import as_array, as_floats, as_whole
 from policyrisk._core.text import plural
+from policyrisk.data import Source, Stream, Trajectories
 from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning
-from policyrisk.evaluation.feature_choice import candidates
+from policyrisk.evaluation.arguments import naming_arguments
 from policyrisk.evaluation.labels import label_columns, label_spellings
+from policyrisk.evaluation.log import Log
+from policyrisk.evaluation.mixture import candidates
 from policyrisk.evaluation.overlap import NotLogged, Overlap
-from policyrisk.evaluation.spelling import Spelling
-from policyrisk.evaluation.target_choice import FOLDS, TargetScores, score_for_target
+from policyrisk.evaluation.plan import Fitted, Fitting, fit_warning
+from policyrisk.evaluation.request import EvaluationRequest
+from policyrisk.evaluation.target_choice import TargetScores, score_for_target
+from policyrisk.features.spelling import Spelling
 from policyrisk.features.target import Target
 from policyrisk.lstd import LSTDQ
+from policyrisk.lstd.action_estimator import FEWEST_DRAWS
+from policyrisk.passes.episode_folds import FOLDS
+from policyrisk.passes.reduce import Reduce, reduce_in_units
 from policyrisk.passes.survey import Survey
-from policyrisk.readers import Stream
 from policyrisk.risk import FEW_EPISODES, VarianceMethod
-from policyrisk.trajectories import Source, Trajectories
 
 TABLE_VISITS = 20  # transitions to a value of the state, on average, from which on there is a table of them
 SPARSE_TABLE = 4  # numbers to a value, up to which a table has a place for each number
@@ -109,143 +118,145 @@ def table_spelling(target: Target, survey: Survey, labels: Sequence[int]) -> Spe
 
 @dataclass(frozen=True, eq=False)
 class TargetPlan:
-    """What is fitted for a target, and how it was settled."""
+    """LSTDQ for a target, and how its features were settled."""
 
+    lstdq: LSTDQ
     policy: Target
     name: str  # before it became a table
     fingerprint: tuple[str, str]  # what tells it from another one
     action_names: tuple[str, ...]
     spelling: Spelling  # of the state's features
-    discount: float
+    spelled: str  # the same with the coordinates' names
     near: NotLogged
     scores: TargetScores | None  # of the candidates, where features were chosen
-    episodes: int  # of the data
+    request: EvaluationRequest
+    episodes: int  # of the log
+
+    labels = ()
 
     @classmethod
-    def of(
-        cls,
-        policy: Target,
-        action_names: tuple[str, ...],
-        sample: Trajectories,
-        survey: Survey,
-        names: Sequence[str],
-        low: Floats,
-        high: Floats,
-        spelling: Spelling | None,
-        *,
-        labels: Sequence[int],
-        seed: int,
-        most_steps: float,
-        **settings: Any,
-    ) -> TargetPlan:
-        """The plan for a target and a caller's spelling, on a sample of the episodes that ``survey`` is of.
-
-        ``settings`` are those of LSTDQ, and no episode of the target has more than ``most_steps``.
-        """
-        scores = None
+    def of(cls, request: EvaluationRequest, log: Log) -> TargetPlan:
+        """The plan of a request that has a target."""
+        sample, survey, named = log.sample, log.survey, action_names(log.data)
+        assert sample is not None
+        with naming_arguments("target"):
+            policy = as_target(request.target, sample, survey, named)
+        fitting, scores = Fitting.of(request, log, "direct"), None
         name, fingerprint = policy.name, (policy.name, _digest(policy, survey))
-        spelling = spelling or table_spelling(policy, survey, labels)
+        spelling = request.spelling or table_spelling(policy, survey, fitting.labels)
         if spelling is None:
-            box = names, low, high
-            spelling, scores = choose_for_target(
-                sample, survey, *box, policy, labels=labels, seed=seed, most_steps=most_steps, **settings
-            )
+            limit = survey.longest if request.time_limit == "end" else request.time_limit or math.inf
+            spelling, scores = choose_for_target(sample, fitting, policy, seed=request.seed, most_steps=limit)
+            scores = scores.times(log.unit)
         if spelling.kind in ("tabular", "labels"):
             policy = tabulated(policy, survey)
-        told = settings["discount"], NotLogged.near(policy, sample, survey), scores, survey.episodes
-        return cls(policy, name, fingerprint, action_names, spelling, *told)
+        near = NotLogged.near(policy, sample, survey)
+        phi, second = fitting.maps(spelling)
+        lstdq = LSTDQ(phi, policy, None, second, **fitting.settings(spelling))
+        spelled = spelling.text(log.names)
+        return cls(
+            lstdq,
+            policy,
+            name,
+            fingerprint,
+            named,
+            spelling,
+            spelled,
+            near,
+            scores,
+            request,
+            survey.episodes,
+        )
 
     @property
     def features(self) -> str:
         """The features in words."""
-        return f"{self.spelling}, a block for each of {plural(self.policy.actions, 'action')}"
+        return f"{self.spelled}, a block for each of {plural(self.policy.actions, 'action')}"
 
-    def __str__(self) -> str:
+    @property
+    def variance(self) -> VarianceMethod:
+        """As LSTDQ estimates it."""
+        return self.lstdq.variance
+
+    @property
+    def explanation(self) -> str:
+        """The table that features were chosen from, and what was chosen; nothing where they were not."""
         if self.scores is None:
-            return self.features
+            return ""
         share = "all" if self.scores.episodes == self.episodes else f"{self.scores.episodes} of the"
         return (
             f"{self.scores}\nchosen on {share} {plural(self.episodes, 'episode')} by single steps, since no "
             f"episode is of the target: {self.features}"
         )
 
-    def overlap(self, source: Source, part: int = 0) -> Overlap:
-        """How much of the data is like the target: a pass."""
-        return Overlap.over(source, self.policy, self.discount)
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What the target is, and what features were chosen from."""
+        choice = None
+        if self.scores is not None:
+            choice = {"features": self.spelled, "one_step": self.scores.to_dict()}
+        named = {"name": self.name, "actions": self.policy.actions, "action_names": list(self.action_names)}
+        return {"choice": choice, "target": {**named, "near": asdict(self.near)}}
 
     @property
-    def choice(self) -> dict[str, Any] | None:
-        """What features were chosen from in plain values, None where they were not."""
-        if self.scores is None:
-            return None
-        return {"features": str(self.spelling), "one_step": self.scores.to_dict()}
+    def settings(self) -> dict[str, Any]:
+        """What tells the target from another one."""
+        return {"target": list(self.fingerprint)}
 
-    def to_dict(self) -> dict[str, Any]:
-        """What notes say of the target, in plain values."""
-        named = {"name": self.name, "actions": self.policy.actions, "action_names": list(self.action_names)}
-        return {**named, "near": asdict(self.near)}
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings hold all of it."""
+        return {}
+
+    def fit(self, reduce: Reduce, unit: float) -> Fitted:
+        """LSTDQ's passes, and one for what the log and the target have in common.
+
+        The draws are always the same, so that targets on one log are compared by episode.
+        """
+        risk = fit_warning(self.lstdq, reduce_in_units(reduce, unit), bootstrap=FEWEST_DRAWS, seed=0)
+        overlap = reduce(self._overlap).to_dict()
+        return Fitted(risk, {"target": {**self.notes["target"], **overlap}})
+
+    def _overlap(self, source: Source, part: int = 0) -> Overlap:
+        return Overlap.over(source, self.policy, self.request.discount)
+
+    def judge(self, fitted: Fitted, data: Source) -> Fitted:
+        """The doubly robust figures, where their intervals can be trusted."""
+        target = {**fitted.notes["target"], "doubly_robust": None}
+        if (target["effective_episodes"] or 0.0) >= FEW_EPISODES:
+            with warnings.catch_warnings(), suppress(PolicyRiskError):  # the advice does not call it made
+                warnings.simplefilter("ignore", PolicyRiskWarning)
+                found = self.lstdq.doubly_robust(data, level=self.request.level, seed=self.request.seed)
+                target["doubly_robust"] = {**found.to_dict(), "apart": list(found.apart)}
+        return replace(fitted, notes={"target": target})
 
 
 def choose_for_target(
-    data: Trajectories,
-    survey: Survey,
-    names: Sequence[str],
-    low: Floats,
-    high: Floats,
-    target: Target,
-    *,
-    labels: Sequence[int],
-    seed: int,
-    most_steps: float,
-    ridge: float,
-    variance: VarianceMethod,
-    **settings: Any,
+    data: Trajectories, fitting: Fitting, target: Target, *, seed: int, most_steps: float
 ) -> tuple[Spelling, TargetScores]:
     """The features of the state with the smallest errors of one step, by the module's rule.
 
-    They are judged by the mean alone, so that the ``variance`` that will be fitted does not matter.
+    They are judged by the mean alone, so that how the variance is estimated does not matter.
     """
-    found = tuple(labels) or label_columns(data, survey, settings["discount"], seed)
+    survey, names, actions = fitting.survey, fitting.names, target.actions
+    labels = fitting.labels or label_columns(data, survey, fitting.discount, seed)
     data = data[:: max(min(-(-data.transitions // CHOSEN_ON), len(data) // FOLDS), 1)]
-    spellings, actions = label_spellings(survey, names, found), target.actions
-    if not labels:
-        spellings = candidates(survey, data.transitions // actions, names) + spellings
+    spellings = label_spellings(survey, names, labels)
+    if not fitting.labels:
+        spellings = candidates(survey, data.transitions // actions) + spellings
     if not spellings or len(data) < FOLDS:
         raise InvalidInputError(
             f"features=auto must have enough data to choose by, got {plural(len(data), 'episode')} with "
             f"{plural(data.transitions, 'transition')} of {plural(actions, 'action')}; gather more, or name "
             "the features, as in poly:1"
         )
+    free = replace(fitting, variance="second-moment", nonnegative_at=None)
+    by_name = {s.text(names): s for s in spellings}
     estimators = {
-        str(s): LSTDQ(
-            s.build(names, survey, low, high),
-            target,
-            variance="second-moment",
-            ridge=max(ridge, s.ridge(len(data))),
-            **settings,
-        )
-        for s in spellings
+        name: LSTDQ(free.maps(s)[0], target, **free.settings(s, len(data))) for name, s in by_name.items()
     }
-    scores = score_for_target(estimators, data, seed, found, most_steps)
-    return next(s for s in spellings if str(s) == scores.best), scores
-
-
-def doubly_robust_beside(
-    lstdq: LSTDQ, data: Source, effective: float | None, level: float, seed: int
-) -> dict[str, Any] | None:
-    """What :meth:`policyrisk.LSTDQ.doubly_robust` says, in plain values; ``apart`` is where it differs.
-
-    None where its intervals cannot be trusted: without propensities, or with few ``effective`` episodes.
-    """
-    if effective is None or effective < FEW_EPISODES:
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PolicyRiskWarning)
-        try:
-            found = lstdq.doubly_robust(data, level=level, seed=seed)
-        except PolicyRiskError:
-            return None  # the advice does not call it made
-        return {**found.to_dict(), "apart": list(found.apart)}
+    scores = score_for_target(estimators, data, seed, labels, most_steps)
+    return by_name[scores.best], scores
 
 
 def _digest(target: Target, survey: Survey) -> str:

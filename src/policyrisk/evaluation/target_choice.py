@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,15 +41,14 @@ from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import Readable, TextTable, number, plural
+from policyrisk.data import Trajectories
 from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning
 from policyrisk.lstd import LSTDQ
 from policyrisk.lstd.critics import CriticValues
-from policyrisk.passes.episode_folds import fold_of_episodes
+from policyrisk.passes.episode_folds import FOLDS, each_fold, fold_of_episodes
 from policyrisk.risk import RiskFunction
 from policyrisk.selection.stacking import brief
-from policyrisk.trajectories import Trajectories
 
-FOLDS = 4
 NEIGHBOURS = 8
 _TIES = 1e-9  # of a coordinate's span
 BEYOND = 0.15  # of the possible means, or of a reward where that is more or there is no end to them
@@ -108,6 +107,21 @@ class TargetScores(Readable):
     episodes: int
     reward: float  # root mean square
 
+    def times(self, factor: float) -> TargetScores:
+        """The same for rewards that are ``factor`` times as large."""
+        squares = factor * factor
+        ranking = tuple(
+            replace(
+                each,
+                score=each.score * squares,
+                misfit=each.misfit * squares,
+                unsteady=each.unsteady * squares,
+                mean=each.mean * factor,
+            )
+            for each in self.ranking
+        )
+        return replace(self, ranking=ranking, reward=self.reward * factor)
+
     @property
     def rivals(self) -> tuple[TargetCandidate, ...]:
         """The best, and those that are possible and nearly as good."""
@@ -159,14 +173,15 @@ def score_for_target(
     most_steps: float = math.inf,
 ) -> TargetScores:
     """The candidates by the module's rule; ``labels`` are coordinates whose numbers are names."""
-    fold_of = fold_of_episodes(0, len(data), FOLDS, int(keys(seed)[0]))
+    key = int(keys(seed)[0])
+    fold_of = fold_of_episodes(0, len(data), FOLDS, key)
     near = alike(data, fold_of, labels)
     extent = float(data.rewards.min()), float(data.rewards.max())
     found = []
     with ProgressBar("features", len(estimators)) as bar:
         for name, lstdq in estimators.items():
             try:
-                found.append(_scored(name, lstdq, data, fold_of, near, extent, most_steps))
+                found.append(_scored(name, lstdq, data, key, near, extent, most_steps))
             except (PolicyRiskError, np.linalg.LinAlgError) as error:
                 found.append(TargetCandidate(name, reason=f"{type(error).__name__}: {error}"))
             bar.advance()
@@ -203,18 +218,19 @@ def _scored(
     name: str,
     lstdq: LSTDQ,
     data: Trajectories,
-    fold_of: Ints,
+    key: int,
     near: Ints,
     extent: tuple[float, float],
     most_steps: float,
 ) -> TargetCandidate:
-    gamma, step_fold = lstdq.discount, np.repeat(fold_of, data.lengths)
+    gamma = lstdq.discount
+    step_fold = np.repeat(fold_of_episodes(0, len(data), FOLDS, key), data.lengths)
     held_out, starts = np.empty(data.transitions), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PolicyRiskWarning)
-        for fold in range(FOLDS):
-            risk = lstdq.fit(data[fold_of != fold], error_bars=False)
-            held_out[step_fold == fold] = _step_errors(risk, data[fold_of == fold])
+        for fold, others, own in each_fold(data, FOLDS, key):
+            risk = lstdq.fit(others, error_bars=False)
+            held_out[step_fold == fold] = np.concatenate([_step_errors(risk, part) for part in own])
             risk.summary(data.starts())  # an error where it cannot tell
             starts.append(risk.mean(data.starts()))
     known = near >= 0

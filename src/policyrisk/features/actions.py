@@ -84,8 +84,14 @@ class ActionBlocks:
 class ActionFeatures:
     """φ(x, a) = features of (x, a): the action's numbers stand behind the state's, in columns of their own.
 
-    A function is called with the rows (x, a), of shape (n, dim + k). Whole-numbered actions are one column.
+    Parameters
+    ----------
+    features
+        A feature map, or a function, of the rows (x, a), of shape (n, dim + k). Whole-numbered actions are
+        one column.
 
+    Examples
+    --------
     >>> phi = ActionFeatures(lambda xa: np.column_stack([xa[:, 0] ** 2, xa[:, 0] * xa[:, 1]]))
     >>> phi.at(np.array([[2.0], [3.0]]), np.array([[0.5], [-1.0]]))
     array([[ 4.,  1.],
@@ -169,7 +175,7 @@ class BlockRows:
             return sp.csr_array((phi.data, phi.indices + shift, phi.indptr), shape=(n, size * self.actions))
         out = np.zeros((n, self.actions, size))
         out[np.arange(n), actions] = np.asarray(phi)
-        return out.reshape(n, -1)
+        return out.reshape(n, size * self.actions)
 
     def candidate(self, j: int) -> Matrix:
         """φ(x_i, j), of shape (n, m·l)."""
@@ -180,7 +186,7 @@ class BlockRows:
         n, size, phi = self.phi.shape[0], self._size, self.phi
         if not is_sparse(phi):
             every: Floats = weights[:, :, None] * np.asarray(phi)[:, None, :]
-            return every.reshape(n, -1)
+            return every.reshape(n, size * self.actions)
         i, j = np.nonzero(weights)
         count = np.diff(phi.indptr)[i]  # entries of each (state, action) with a weight
         before = np.cumsum(count) - count

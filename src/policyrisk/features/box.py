@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_array, as_count, as_floats, as_states, readonly
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import _kernels
-from policyrisk.features.protocol import Described
+from policyrisk.features import _index_kernels as kernels
+from policyrisk.features.protocol import FeatureMap
 
 _WIDEST = 1e298  # high - low, so that it is still a finite number when multiplied by a count
 
@@ -28,7 +28,8 @@ def unchecked_states(states: npt.ArrayLike) -> Floats:
 
     A float64 array that is in C order already is neither copied nor read.
     """
-    if isinstance(states, np.ndarray) and states.dtype == np.float64 and states.ndim in (1, 2):
+    masked = isinstance(states, np.ma.MaskedArray)
+    if isinstance(states, np.ndarray) and not masked and states.dtype == np.float64 and states.ndim in (1, 2):
         array = np.ascontiguousarray(states[:, None] if states.ndim == 1 else states)
     else:
         array = np.ascontiguousarray(as_states(states))
@@ -165,23 +166,30 @@ class Box:
         """Which states lie outside the box, of shape (n,)."""
         array = unchecked_states(states)
         out = np.empty(len(array), dtype=np.bool_)
-        if _kernels.outside(array, self.columns(array.shape[1]), *self.bounds, out) >= 0:
+        if kernels.outside(array, self.columns(array.shape[1]), *self.bounds, out) >= 0:
             as_states(states)  # raises, and says where they are not finite
         return out
 
-    def spec(self) -> dict[str, Any]:
-        """The box in plain values."""
-        return {
-            "low": list(self.low) if self.bounded else None,
-            "high": list(self.high) if self.bounded else None,
-            "dims": None if self.dims is None else list(self.dims),
-        }
 
-
-class OnBox(Described):
+class OnBox(FeatureMap):
     """A map of states scaled to a box."""
 
     box: Box
+
+    @property
+    def low(self) -> tuple[float, ...] | None:
+        """The box's lower ends; None where it is unbounded."""
+        return self.box.low if self.box.bounded else None
+
+    @property
+    def high(self) -> tuple[float, ...] | None:
+        """The box's upper ends; None where it is unbounded."""
+        return self.box.high if self.box.bounded else None
+
+    @property
+    def dims(self) -> tuple[int, ...] | None:
+        """The coordinates looked at; None for all."""
+        return self.box.dims
 
     def outside(self, states: npt.ArrayLike) -> Bools:
         """Which states lie outside the box, of shape (n,)."""

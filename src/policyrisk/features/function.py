@@ -1,25 +1,23 @@
 """A user's own function as a feature map.
 
-Files hold no code. A function that can be imported is saved by its name, ``module:name``, and imported again
-when its features are asked for, not before. What it gave for a few states is saved with it: where it gives
-something else by then, that is an error. Functions of Python's own modules are never taken from a file.
+Files hold no code: of a function they hold what to call it, and what it gave for a few states. Whoever loads
+one gives the function again (``RiskFunction.load(path, features=...)``); another one is an error.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Matrix, as_count, as_states, describe, readonly
-from policyrisk._core.imports import is_name, named_object
+from policyrisk._core.arrays import Bools, Floats, Matrix, as_count, as_states, describe, is_masked, readonly
+from policyrisk._core.imports import named_object
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features.protocol import Features
+from policyrisk.features.registry import first_fitting, given_features, name_of, register
 
 __all__ = ["FunctionFeatures", "as_features"]
 
@@ -37,13 +35,19 @@ class UnknownSizeError(InvalidInputError, AttributeError):
 class FunctionFeatures:
     """φ(x) = function(x), checked: states (n, dim) go in and finite numbers (n, size) come out.
 
-    ``size=None`` is found at the first call, and asking for it earlier is an error. The function gets a
-    read-only array and may give a dense array or a SciPy sparse one. It must be a pure function of
-    each row. Two of these are equal when they have the same function.
+    Parameters
+    ----------
+    function
+        A pure function of each row. It gets a read-only array and may give a dense array or a SciPy sparse
+        one. Two maps are equal when they have the same function.
+    size
+        The number of features; None is found at the first call, and asking for it earlier is an error.
+    name
+        What files and messages call it, by default its module and its own name. Files hold no more of a
+        function than that and what it gave for a few states: pass it again where one is loaded.
 
-    ``name`` is that by which the function can be imported, ``module:name``; by default its own, where it is
-    found under it. With a name it can be saved, and a file with it is read again wherever that module is.
-
+    Examples
+    --------
     >>> phi = FunctionFeatures(lambda x: np.hstack([np.ones_like(x), x**2]))
     >>> phi([1, 3])
     array([[1., 1.],
@@ -61,11 +65,8 @@ class FunctionFeatures:
             raise InvalidInputError(
                 f"function must take states (n, dim) to features (n, size), got {function!r}; pass a function"
             )
-        if name is not None and not is_name(name):
-            raise InvalidInputError(
-                f"name must be module:name, by which the function can be imported, got {name!r}; pass for "
-                "example 'my_features:edges'"
-            )
+        if name is not None and not (isinstance(name, str) and name.isprintable()):
+            raise InvalidInputError(f"name must be text of one line, got {name!r}; pass for example 'edges'")
         self._function: Callable[[Floats], Any] | None = function
         self._size = None if size is None else as_count(size, "size", 1)
         self._given = name
@@ -78,45 +79,21 @@ class FunctionFeatures:
 
     @classmethod
     def of_spec(cls, name: str, size: int | None, probe: Mapping[str, Any] | None) -> FunctionFeatures:
-        """One that was saved; nothing is imported yet."""
-        module = name.partition(":")[0].partition(".")[0]
-        if not is_name(name) or module in sys.stdlib_module_names or module == "__main__":
-            raise InvalidInputError(
-                f"spec must name a function of a module of yours, got {name!r}; the file is no estimate of "
-                "this library's, or was changed"
-            )
-        made = cls(_unread, size, name)
+        """One that was saved, with the function that is at hand, or without one."""
+        made = cls(_absent, size, name)
         made._function, made._probe = None, probe
-        return made
+        # Those of the same name first.
+        functions = sorted(given_features(), key=lambda each: _called(each) != name)
+        return first_fitting(
+            (each for each in functions if callable(each) and not hasattr(each, "state_dict")),
+            made._with,
+            made,
+        )
 
     @property
-    def function(self) -> Callable[[Floats], Any]:
-        """The function; that of a file is imported now."""
-        if self._function is None:
-            assert self.name is not None
-            try:
-                found = named_object(self.name)
-            except InvalidInputError as error:
-                raise InvalidInputError(
-                    f"the features' function {self.name} must be there to ask for estimates at states, got "
-                    f"none ({error}); go to the folder that has the module, or install it"
-                ) from error
-            self._check_same(FunctionFeatures(found, self._size))
-            self._function = found
-        return self._function
-
-    @cached_property
-    def name(self) -> str | None:
-        """``module:name`` by which the function can be imported; None where there is none."""
-        if self._given is not None:
-            return self._given
-        module, name = (getattr(self._function, of, None) for of in ("__module__", "__qualname__"))
-        found: Any = sys.modules.get(module or "")
-        if module == "__main__" or not is_name(f"{module}:{name}"):
-            return None
-        for part in str(name).split("."):
-            found = getattr(found, part, None)
-        return f"{module}:{name}" if found is self._function else None
+    def name(self) -> str:
+        """What files and messages call it."""
+        return name_of(self._function) if self._given is None else self._given
 
     @property
     def size(self) -> int:
@@ -132,26 +109,43 @@ class FunctionFeatures:
         array = as_states(states)
         if len(array) == 0 and self._size is not None:  # few functions are written with no states in mind
             return np.empty((0, self._size))
-        phi = self._checked(self.function(readonly(array)), len(array))
+        if self._function is None:
+            raise InvalidInputError(
+                f"features must be given again, since files hold no code, got none for the function "
+                f"{self.name}; pass it with features=... where the file is loaded"
+            )
+        phi = self._checked(self._function(readonly(array)), len(array))
         self._size = phi.shape[1]
         if self._probe is None and len(array):
             self._probe = {"states": array[:_PROBED].tolist(), "values": _digest(phi[:_PROBED]).tolist()}
         return phi
 
-    def _check_same(self, now: FunctionFeatures) -> None:
-        """Raise where the function gives others than those that were saved."""
-        if self._probe is None:
-            return
-        before, value = np.array(self._probe["values"], dtype=np.float64), _digest(now(self._probe["states"]))
-        if not np.allclose(value, before, rtol=_SAME, atol=_SAME * np.abs(before).max(initial=0.0)):
-            raise MismatchError(
-                f"the features' function {self.name} must be the one that the estimate was made with, got "
-                f"one that gives something else at {self._probe['states'][0]}; restore it, or evaluate again"
-            )
+    def _with(self, given: Any) -> FunctionFeatures:
+        """These features with their function given again; one that gives something else is an error."""
+        function = given._function if isinstance(given, FunctionFeatures) else given
+        made = FunctionFeatures(_absent if function is None else function, self._size, self.name)
+        if self._probe is not None:
+            states, before = self._probe["states"], np.array(self._probe["values"], dtype=np.float64)
+            try:
+                value = _digest(made(states))
+            except InvalidInputError as error:
+                raise MismatchError(self._another(given, f"that fails at {states[0]} ({error})")) from error
+            if not np.allclose(value, before, rtol=_SAME, atol=_SAME * np.abs(before).max(initial=0.0)):
+                raise MismatchError(self._another(given, f"that gives something else at {states[0]}"))
+        made._probe = self._probe
+        return made
+
+    def _another(self, given: Any, how: str) -> str:
+        return (
+            f"features must be the function that the estimate was made with, {self.name}, got "
+            f"{_called(given)} {how}; pass that one, or evaluate again"
+        )
 
     def _checked(self, value: Any, n: int) -> Matrix:
         sparse: bool = sp.issparse(value)
         try:
+            if is_masked(value):
+                raise ValueError("masked entries")
             # A copy of a sparse value, which is put in order; a dense one is left as it is.
             phi: Any = (
                 sp.csr_array(value, dtype=np.float64, copy=True) if sparse else np.asarray(value, np.float64)
@@ -190,24 +184,18 @@ class FunctionFeatures:
         return np.zeros(len(as_states(states)), dtype=np.bool_)
 
     def spec(self) -> dict[str, Any]:
-        """Its name, size and what it gives for a few states; an error where it has no name."""
-        if self.name is None:
-            raise InvalidInputError(
-                f"{self._name} cannot be described in plain values, so it cannot be saved; put it into a "
-                "module, where it can be imported by name, or write a class with size, a call and spec(), "
-                "and register it, or save the weights only"
-            )
+        """Its name, its size and what it gives for a few states."""
         return {"kind": "FunctionFeatures", "name": self.name, "size": self._size, "probe": self._probe}
 
-    @property
-    def _key(self) -> Any:
-        return self.name or self._function
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FunctionFeatures) and bool(self._key == other._key)
+        if not isinstance(other, FunctionFeatures):
+            return False
+        if self._function is None or other._function is None:  # from a file, which knows the name alone
+            return self.name == other.name
+        return bool(self._function == other._function)
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(FunctionFeatures)  # one with a function and one without may be equal
 
     def __repr__(self) -> str:
         return f"FunctionFeatures({self._short}, size={self._size})"
@@ -219,17 +207,33 @@ def _digest(phi: Matrix) -> Floats:
     return found
 
 
-def _unread(states: Floats) -> Any:
-    """In the place of a function that has not been imported yet."""
-    raise NotImplementedError
+def _absent(states: Floats) -> Any:
+    """In the place of a function that was not given again."""
+    raise InvalidInputError("features must be given again, got none; pass the function itself")
+
+
+def _called(given: Any) -> str:
+    return given.name if isinstance(given, FunctionFeatures) else name_of(given)
 
 
 def as_features(value: Any) -> Features:
-    """``value`` as a feature map: itself where it has the protocol, a function as FunctionFeatures.
+    """A feature map: ``value`` itself where it has the protocol, a function as FunctionFeatures.
 
+    Parameters
+    ----------
+    value
+        A feature map, or a function of states.
+
+    Returns
+    -------
+    Features
+        A map.
+
+    Examples
+    --------
     >>> from policyrisk.features import Tabular
     >>> as_features(Tabular(3))
-    Tabular(size=3, dims=None)
+    Tabular(size=3)
     >>> as_features(np.sin)
     FunctionFeatures(sin, size=None)
     """
@@ -249,3 +253,6 @@ def as_features(value: Any) -> Features:
         f"features must have a size and a call that takes states (n, dim) to (n, size), got "
         f"{type(value).__name__}; pass one of policyrisk's, such as Tabular(n), or a function"
     )
+
+
+register("FunctionFeatures", FunctionFeatures)

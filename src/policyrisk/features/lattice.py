@@ -1,21 +1,28 @@
-"""Index vectors k with 0 ≤ k_i ≤ largest and Σ_i k_i ≤ total: exponents and frequencies.
+"""Monomials and cosines of coordinates scaled to the box: a feature for every vector of a lattice.
 
-They come in order of their total, so that k = 0 is the first, and within a total with the earlier
-coordinates' larger values first. With k the set holds k − e_i for every k_i > 0, its parent along i,
-so a product over coordinates needs one multiplication per k: the parent's product times one factor.
+The vectors are the whole k with 0 ≤ k_i ≤ largest and Σ_i k_i ≤ total: exponents or frequencies. They come in
+order of their total, so that k = 0, the constant 1, is the first, and within a total with the earlier
+coordinates' larger values first. With k the lattice holds k − e_i for every k_i > 0, its parent along i, so a
+product over coordinates needs one multiplication per k: the parent's product times one factor.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
-from policyrisk._core.arrays import Floats, Ints, readonly
-from policyrisk.features.box import OnBox
+from policyrisk._core.arrays import Floats, Ints, as_count, readonly
+from policyrisk.errors import InvalidInputError
+from policyrisk.features.box import Box, OnBox
+from policyrisk.features.registry import register
+
+MOST = 1_000_000  # features
 
 
 def lattice(dim: int, largest: int, total: int) -> Ints:
@@ -32,6 +39,27 @@ def lattice(dim: int, largest: int, total: int) -> Ints:
     # lexsort's last key is the first in rank.
     order = np.lexsort([*(-k[:, i] for i in reversed(range(dim))), k.sum(axis=1)])
     return readonly(np.ascontiguousarray(k[order]))
+
+
+def lattice_size(dim: int, largest: int, total: int, most: int) -> int:
+    """How many vectors k there are, counted without making them; ``most`` + 1 where there are more than that.
+
+    >>> [lattice_size(dim, largest=20, total=20, most=1000) for dim in (1, 2, 12)]
+    [21, 231, 1001]
+    """
+    if total >= largest * dim:  # (1 + largest)^dim, which may have more digits than fit anywhere
+        return most + 1 if dim * math.log(1 + largest) > math.log(most + 2) else (1 + largest) ** dim
+    if total >= most:  # there is one at least for every sum
+        return most + 1
+    sums = np.zeros(total + 1)  # how many vectors have each sum
+    sums[0] = 1.0
+    for _ in range(dim):
+        below = np.cumsum(sums)
+        sums = below.copy()
+        sums[largest + 1 :] -= below[: max(total - largest, 0)]
+        if sums.sum() > most:
+            return most + 1
+    return int(sums.sum())
 
 
 def parents(k: Ints) -> tuple[Ints, Ints]:
@@ -52,12 +80,45 @@ def parents(k: Ints) -> tuple[Ints, Ints]:
     return readonly(parent), readonly(coordinate)
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def monomials(u: Floats, parent: Ints, coordinate: Ints, out: Floats) -> None:
+    """φ_k = φ_{parent of k} · u_i, i = coordinate[k], from φ_0 = 1, into out (n, size)."""
+    for row in range(len(u)):
+        out[row, 0] = 1.0
+        for k in range(1, len(parent)):
+            out[row, k] = out[row, parent[k]] * u[row, coordinate[k]]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def cosines(u: Floats, parent: Ints, coordinate: Ints, out: Floats) -> None:
+    """cos(a + b) and sin(a + b) with a = π parent·u and b = π u_i; the cosines into out (n, size)."""
+    sines = np.zeros(len(parent))
+    cos_b, sin_b = np.empty(u.shape[1]), np.empty(u.shape[1])
+    for row in range(len(u)):
+        for i in range(u.shape[1]):
+            cos_b[i], sin_b[i] = math.cos(math.pi * u[row, i]), math.sin(math.pi * u[row, i])
+        out[row, 0] = 1.0
+        for k in range(1, len(parent)):
+            cos_a, sin_a, i = out[row, parent[k]], sines[parent[k]], coordinate[k]
+            out[row, k] = cos_a * cos_b[i] - sin_a * sin_b[i]
+            sines[k] = sin_a * cos_b[i] + cos_a * sin_b[i]
+
+
 class OnLattice(OnBox):
     """A feature for every vector of a lattice, each made from its parent's by the kernel ``_fill``."""
 
     _fill: ClassVar[Callable[..., Any]]
+    _largest: ClassVar[str]  # what ``largest`` is called
 
-    _bounds: tuple[int, int]  # of each k_i, and of their sum
+    def __init__(self, box: Box, largest: int, total: int) -> None:
+        self.box = box
+        self._bounds = largest, total
+        self.size = lattice_size(box.dim, largest, total, MOST)
+        if self.size > MOST:
+            raise InvalidInputError(
+                f"{self._largest} must give at most {MOST} features, got {self._largest}={largest} of "
+                f"{box.dim} coordinates; choose a lower {self._largest}, or fewer coordinates with dims="
+            )
 
     @cached_property
     def _vectors(self) -> Ints:
@@ -67,14 +128,106 @@ class OnLattice(OnBox):
     def _parents(self) -> tuple[Ints, Ints]:
         return parents(self._vectors)
 
-    @property
-    def size(self) -> int:
-        """The number of features."""
-        return len(self._vectors)
-
     def __call__(self, states: npt.ArrayLike) -> Floats:
         """φ(states), of shape (n, size)."""
         u = self.box.scale(states)
         phi = np.empty((len(u), self.size))
         self._fill(u, *self._parents, phi)
         return phi
+
+
+class Polynomial(OnLattice):
+    """φ_k(x) = Π_i u_i^{k_i} with Σ_i k_i ≤ degree, where u = (x − low) / (high − low).
+
+    The exponents come in order of total degree, so that the first feature is the constant 1.
+
+    Parameters
+    ----------
+    degree
+        The largest total degree.
+    low, high
+        The box, (dim,). States outside are moved to its edge (``outside`` tells which).
+    dims
+        The coordinates it looks at; all where None.
+
+    Examples
+    --------
+    >>> Polynomial(degree=2, low=[0], high=[10])([0, 5, 10])
+    array([[1.  , 0.  , 0.  ],
+           [1.  , 0.5 , 0.25],
+           [1.  , 1.  , 1.  ]])
+    >>> Polynomial(degree=2, low=[0, 0], high=[1, 1]).exponents.tolist()
+    [[0, 0], [1, 0], [0, 1], [2, 0], [1, 1], [0, 2]]
+    """
+
+    _fill = staticmethod(monomials)
+    _largest = "degree"
+    spelled = "poly:2"
+    describes = "monomials up to a degree"
+
+    def __init__(
+        self, degree: int, low: npt.ArrayLike, high: npt.ArrayLike, dims: npt.ArrayLike | None = None
+    ) -> None:
+        self.degree = as_count(degree, "degree")
+        super().__init__(Box.of(low, high, dims), self.degree, self.degree)
+
+    @property
+    def exponents(self) -> Ints:
+        """The exponents k, of shape (size, dim)."""
+        return self._vectors
+
+
+class Fourier(OnLattice):
+    """φ_k(x) = cos(π k·u), where u = (x − low) / (high − low), for whole k with 0 ≤ k_i ≤ order.
+
+    It is the cosine basis of Konidaris, Osentoski and Thomas (2011). The features come in order of Σ_i k_i,
+    so that the first is the constant 1.
+
+    Parameters
+    ----------
+    order
+        The largest k_i.
+    low, high
+        The box, (dim,). States outside are moved to its edge (``outside`` tells which).
+    dims
+        The coordinates it looks at; all where None.
+    total
+        A bound on Σ_i k_i as well: without it there are (order + 1)^dim features, too many in high dimension.
+
+    Examples
+    --------
+    >>> Fourier(order=2, low=[0], high=[10])([0, 5, 10]).round(12) + 0.0
+    array([[ 1.,  1.,  1.],
+           [ 1.,  0., -1.],
+           [ 1., -1.,  1.]])
+    >>> low, high = [0, 0, 0, 0], [1, 1, 1, 1]
+    >>> Fourier(order=3, low=low, high=high).size, Fourier(order=3, low=low, high=high, total=3).size
+    (256, 35)
+    """
+
+    _fill = staticmethod(cosines)
+    _largest = "order"
+    spelled = "fourier:3,total=4"
+    describes = "cosines up to an order; total= is the most in sum over coordinates"
+
+    def __init__(
+        self,
+        order: int,
+        low: npt.ArrayLike,
+        high: npt.ArrayLike,
+        dims: npt.ArrayLike | None = None,
+        total: int | None = None,
+    ) -> None:
+        self.order = as_count(order, "order")
+        self.total = None if total is None else as_count(total, "total")
+        box = Box.of(low, high, dims)
+        super().__init__(box, self.order, self.order * box.dim if self.total is None else self.total)
+
+    @property
+    def frequencies(self) -> Ints:
+        """The frequencies k, of shape (size, dim)."""
+        return self._vectors
+
+
+register("Polynomial", Polynomial)
+register("Fourier", Fourier)

@@ -24,18 +24,29 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Ints, as_array, as_count, as_floats, as_list, as_states, readonly
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import _kernels
+from policyrisk.features import _index_kernels as kernels
 from policyrisk.features.box import as_dims, columns, unchecked_states
-from policyrisk.features.protocol import Described
-from policyrisk.features.tabular import ones_at
+from policyrisk.features.protocol import FeatureMap
+from policyrisk.features.registry import register
+from policyrisk.features.tables import ones_at
 
 
-class Leaves(Described):
+class Leaves(FeatureMap):
     """φ_j(x) = 1 where x lies in leaf j, and 0 elsewhere: as many ones in every state as there are trees.
 
-    ``feature`` and ``threshold`` hold a sequence for each tree, in preorder: the coordinates of all nodes, −1
-    for leaves, and the splits' thresholds. ``dim`` is the number of coordinates that the trees know.
+    Parameters
+    ----------
+    feature
+        A sequence for each tree, in preorder: the coordinate that each node looks at, −1 for leaves.
+    threshold
+        A sequence for each tree: the thresholds of its splits, in the same order.
+    dim
+        The number of coordinates that the trees know.
+    dims
+        The coordinates of the state that these are; all where None.
 
+    Examples
+    --------
     >>> phi = Leaves([[0, -1, 1, -1, -1], [1, -1, -1]], [[0.5, 2.0], [3.0]], dim=2)
     >>> phi.size, phi.active([[0.5, 9.0], [0.6, 2.0]]).tolist()
     (5, [[0, 4], [1, 3]])
@@ -71,7 +82,7 @@ class Leaves(Described):
         at[self.feature >= 0] = np.concatenate(cuts)
         self.threshold = readonly(at)  # (nodes,), 0 at leaves
         beyond = np.empty(self.feature.size, dtype=np.int64)
-        wrong = _kernels.right_children(self.feature, self.roots, beyond)
+        wrong = kernels.right_children(self.feature, self.roots, beyond)
         if wrong >= 0:
             raise InvalidInputError(
                 f"feature of tree {wrong} must be a whole tree in preorder, each split followed by its left "
@@ -102,7 +113,7 @@ class Leaves(Described):
         at = columns(array.shape[1], self.dims, self.dim)
         out = np.empty((len(array), self.trees), dtype=np.int64)
         tables = self.feature, self.threshold, self.right, self.roots
-        if _kernels.leaf_indices(array, at, *tables, out) >= 0:
+        if kernels.leaf_indices(array, at, *tables, out) >= 0:
             as_states(states)  # raises, and says where they are not finite
         return out
 
@@ -147,3 +158,6 @@ def _as_nodes(value: npt.ArrayLike, tree: int, dim: int) -> Ints:
             f"{nodes.max()}; write the coordinates of the splits, and -1 for each leaf"
         )
     return nodes.astype(np.int64)
+
+
+register("Leaves", Leaves)

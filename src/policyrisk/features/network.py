@@ -1,33 +1,28 @@
 """Features from a network: φ(x) = (1, h(x)), h(x) being what one of its layers gives.
 
 A trained value network, V(x) = wᵀh(x) + c, is linear in its last hidden layer h: the natural features of
-states with many coordinates, or of images. *Whitened* features (:mod:`policyrisk.features.whitening`),
-φ(x) = (1, (U_kᵀ (h(x) − μ)) / √v_k), put few that are uncorrelated and of one size in place of a layer's many
-nearly redundant numbers. Observations may be normalised first as they were in training
-(:mod:`policyrisk.features.normalisation`).
+states with many coordinates, or of images. *Whitened* features, φ(x) = (1, (U_kᵀ (h(x) − μ)) / √v_k), put few
+that are uncorrelated and of one size in place of a layer's many nearly redundant numbers. Observations may be
+normalised first as they were in training (:mod:`policyrisk.features.layer`).
 
 Files hold no code. What is saved of a network is the hash of its ``state_dict`` and what h is at one fixed
-observation; whoever loads an estimate gives the module again (``RiskFunction.load(path, module=...)``), and
-both are compared. A network from a zip file of Stable-Baselines3 is read from there again.
+observation; whoever loads an estimate gives the network again (``RiskFunction.load(path, features=...)``),
+and both are compared.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import (
-    Bools,
     Floats,
     as_floats,
     as_number,
@@ -42,6 +37,8 @@ from policyrisk._core.threads import torch_on_one_thread
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features.box import as_dims, columns
 from policyrisk.features.layer import (
+    Normalisation,
+    Whitening,
     fixed_observation,
     forward_once,
     input_shape,
@@ -50,39 +47,54 @@ from policyrisk.features.layer import (
     state_hash,
     stop_at,
 )
-from policyrisk.features.normalisation import Normalisation
-from policyrisk.features.protocol import Described
-from policyrisk.features.sb3 import Sb3Networks
-from policyrisk.features.whitening import Whitening
+from policyrisk.features.protocol import FeatureMap
+from policyrisk.features.registry import first_fitting, given_features, register
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
+    from policyrisk.features.spelling import Space
+
 CUT = 1e-6
 _NUMBERS = 1 << 22  # of the observations that the network sees at a time
 _ROWS = 1 << 13, 1 << 16  # of them at most, on the CPU and on a GPU
+# What a file says of one: everything but the network.
+_SAVED = ("state", "probe", "layer", "shape", "width", "dims", "normalisation", "whitening", "file")
+_TUPLES = ("probe", "shape", "dims")
 _CLOSE = 1e-3  # what the same network may differ by, of its largest number, on another machine
 
 
-class TorchFeatures(Described):
-    """φ(x) = (1, h(x)), h(x) being the output of the submodule that ``layer`` names.
-
-    ``layer=None`` is the last hidden layer: the input of the linear layer whose output the module returns,
-    a value or the values of actions. Where what it returns is no linear layer's output, h is what it returns.
-
-    States (n, dim) become tensors of the module's type, of shape (n, *shape); ``shape=None`` is what the
-    module's first linear layer takes. ``dims`` are the coordinates that it sees. ``normalisation`` is what
-    was done to observations in training: a VecNormalize of Stable-Baselines3, an npz file or a dictionary
-    with ``mean`` and ``var`` (and ``epsilon``, ``clip``). ``device`` is where the network runs, "cpu",
-    "cuda" or "auto"; ``LSTD.fit(data, device="cuda")`` leaves the features of one on the GPU there.
-    (Convolutions on a GPU are rounded as PyTorch is told to; its default is TF32.)
+class TorchFeatures(FeatureMap):
+    """φ(x) = (1, h(x)), h(x) being the output of a layer of a PyTorch module.
 
     The module is copied, in evaluation mode and without gradients, so that training it further changes
     nothing here. Batch after batch is computed in the module's own precision, and φ put into double
-    precision: in single precision a state's φ depends, by rounding, on the batch that it is in, and pass
+    precision: in single precision a state's φ depends, by rounding, on the batch that it is in; pass
     ``module.double()`` where that matters. Use :meth:`whitened` before a fit, since a layer's numbers are
     usually all but redundant.
 
+    Parameters
+    ----------
+    module
+        The network. States (n, dim) become tensors of its type, of shape (n, *shape).
+    layer
+        The name of the submodule whose output h is. None is the last hidden layer: the input of the linear
+        layer whose output the module returns, a value or the values of actions. Where what it returns is no
+        linear layer's output, h is what it returns.
+    device
+        Where the network runs: "cpu", "cuda" or "auto". ``LSTD.fit(data, device="cuda")`` leaves the
+        features of one on the GPU there. (Convolutions on a GPU are rounded as PyTorch is told to; its
+        default is TF32.)
+    shape
+        That of one input; None is what the module's first linear layer takes.
+    normalisation
+        What was done to observations in training: a VecNormalize of Stable-Baselines3, an npz file or a
+        dictionary with ``mean`` and ``var`` (and ``epsilon``, ``clip``).
+    dims
+        The coordinates that the module sees; all where None.
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from torch import nn                                      # doctest: +SKIP
     >>> net = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1))   # doctest: +SKIP
@@ -91,6 +103,9 @@ class TorchFeatures(Described):
     65
     >>> risk = LSTD(phi.whitened(data.states)).fit(data)          # doctest: +SKIP
     """
+
+    spelled = "sb3:model.zip,normalisation=stats.npz"
+    describes = "the last hidden layer of the value network of a Stable-Baselines3 model, whitened"
 
     def __init__(
         self,
@@ -118,12 +133,24 @@ class TorchFeatures(Described):
         self.dims = as_dims(dims, prod(self.shape))
         self.normalisation = Normalisation.of_training(normalisation, prod(self.shape))
         self.whitening: Whitening | None = None
-        self.file: str | None = None  # where the network was read
+        self.file: str | None = None  # where the network was read: for messages
         stop_at(self.module, layer, self.shape, self.device)
         h = self._probe()
         self.width = h.size  # of the layer
         # Three numbers that another architecture with the same weights does not have.
         self.probe = tuple(float(f @ h) for f in (np.ones(h.size), np.cos(np.arange(h.size)), h))
+
+    @classmethod
+    def over(cls, space: Space, path: str, normalisation: str | None = None) -> TorchFeatures:
+        """The last hidden layer of a saved model's value network, whitened at the data's states."""
+        from policyrisk.features.sb3 import from_sb3
+
+        phi = from_sb3(path, normalisation=normalisation, dims=space.dims)
+        return phi.whitened(space.sample.visited)
+
+    @cached_property
+    def _arguments(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _SAVED}
 
     @property
     def size(self) -> int:
@@ -139,28 +166,22 @@ class TorchFeatures(Described):
         plain = self._with(whitening=None)
         return self._with(whitening=Whitening.of(plain(states)[:, 1:], cut))
 
-    def on_module(self, module: Module | TorchFeatures, name: str = "module") -> TorchFeatures:
-        """These features with their network given again; another one is an error, by that name."""
+    def on_module(self, module: Module | TorchFeatures) -> TorchFeatures:
+        """These features with their network given again; another one is an error."""
         if isinstance(module, TorchFeatures):
             other, device, sought = module.module, module.device, module
         else:
-            other, device = module, "cpu"
-            sought = None
-        if not hasattr(other, "state_dict"):
-            raise MismatchError(
-                f"{name} must be a network or features of one, got {type(other).__name__}; pass the network, "
-                "or of a model of Stable-Baselines3 policyrisk.features.from_sb3(model)"
-            )
+            other, device, sought = module, "cpu", None
         if sought is None or (sought.layer, sought.shape) != (self.layer, self.shape):
             sought = TorchFeatures(other, self.layer, device, shape=self.shape)  # type: ignore[arg-type]
         if sought.state != self.state:
             raise MismatchError(
-                f"{name} must be the network that was saved, whose state_dict has the hash "
+                f"features must be the network that was saved, whose state_dict has the hash "
                 f"{self.state[:16]}…, got one with {sought.state[:16]}…; pass the same weights"
             )
         if not self._computes_as(sought):
             raise MismatchError(
-                f"{name} must compute what the saved network did, got the same weights with another result; "
+                "features must compute what the saved network did, got the same weights with another result; "
                 "pass the same architecture, activations included"
             )
         return self._with(module=sought.module, device=sought.device)
@@ -231,9 +252,10 @@ class TorchFeatures(Described):
         import torch
 
         if self.module is None:
+            whose = "the network" + ("" if self.file is None else f" of {self.file!r}")
             raise InvalidInputError(
-                "module must be given again, since files hold no code but the hash of a network; load with "
-                "RiskFunction.load(path, module=...)" + (f", or put {self.file} back" if self.file else "")
+                f"features must be given again, since files hold no code, got none for {whose}; pass it with "
+                "features=... where the file is loaded"
             )
         if self.normalisation is not None:
             mean, deviation = self._tensors[:2]
@@ -286,10 +308,6 @@ class TorchFeatures(Described):
         made.__setstate__({**self.__getstate__(), **changes})
         return made
 
-    def outside(self, states: npt.ArrayLike) -> Bools:
-        """No state is outside: there is no box."""
-        return np.zeros(len(as_states(states)), dtype=np.bool_)
-
     @cached_property
     def _key(self) -> str:
         # The arrays of a wide layer's whitening are long as text.
@@ -303,22 +321,7 @@ class TorchFeatures(Described):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TorchFeatures) and self._key == other._key and self._computes_as(other)
 
-    __hash__ = Described.__hash__
-
-    def spec(self) -> dict[str, Any]:
-        """What is saved: everything but the network, and the hash of its ``state_dict``."""
-        return {
-            "kind": "TorchFeatures",
-            "state": self.state,
-            "probe": list(self.probe),
-            "layer": self.layer,
-            "shape": list(self.shape),
-            "width": self.width,
-            "dims": None if self.dims is None else list(self.dims),
-            "normalisation": None if self.normalisation is None else self.normalisation.spec(),
-            "whitening": None if self.whitening is None else self.whitening.spec(),
-            "file": self.file,
-        }
+    __hash__ = FeatureMap.__hash__
 
     def __repr__(self) -> str:
         name = "a module to be given" if self.module is None else type(self.module).__name__
@@ -326,55 +329,31 @@ class TorchFeatures(Described):
         return f"TorchFeatures({name}{layer}, size={self.size}, device={self.device!r})"
 
     @classmethod
-    def of_spec(
-        cls,
-        state: str,
-        probe: Sequence[float],
-        layer: str | None,
-        shape: Sequence[int],
-        width: int,
-        dims: Sequence[int] | None,
-        normalisation: Mapping[str, Any] | None,
-        whitening: Mapping[str, Any] | None,
-        file: str | None,
-    ) -> TorchFeatures:
+    def of_spec(cls, **saved: Any) -> TorchFeatures:
         """The way back from :meth:`spec`, with the network that is at hand, or without one."""
+        if saved.keys() != set(_SAVED):
+            raise TypeError(f"a network is saved as {', '.join(_SAVED)}")
+        if not isinstance(saved["normalisation"], Mapping | None):  # a text would be the path of a file
+            raise InvalidInputError(f"spec's normalisation must be numbers, got {saved['normalisation']!r}")
+        width = int(saved["width"])
+        if (white := saved["whitening"]) is not None:
+            mean = as_floats(white["mean"], "whitening's mean", (width,))
+            components = as_floats(white["components"], "whitening's components", (width, None))
+            white = Whitening(readonly(mean), readonly(components), float(white["cut"]))
         made = object.__new__(cls)
-        white = None
-        if whitening is not None:
-            mean = as_floats(whitening["mean"], "whitening's mean", (int(width),))
-            components = as_floats(whitening["components"], "whitening's components", (int(width), None))
-            white = Whitening(readonly(mean), readonly(components), float(whitening["cut"]))
-        values: dict[str, Any] = {
-            "module": None,
-            "device": "cpu",
-            "state": state,
-            "probe": tuple(probe),
-            "layer": layer,
-            "shape": tuple(shape),
-            "width": int(width),
-            "dims": None if dims is None else tuple(dims),
-            "normalisation": Normalisation.of(normalisation),
-            "whitening": white,
-            "file": file,
-        }
-        made.__setstate__(values)
-        module = _at_hand.get()
-        if module is not None:
-            return made.on_module(module)
-        if file is not None and Path(file).is_file():
-            return made.on_module(Sb3Networks.read(file).values(), file)
-        return made
+        tuples = {name: None if saved[name] is None else tuple(saved[name]) for name in _TUPLES}
+        made.__setstate__(
+            saved
+            | tuples
+            | {"module": None, "device": "cpu", "width": width, "whitening": white}
+            | {"normalisation": Normalisation.of(saved["normalisation"])}
+        )
+        networks = (
+            each
+            for each in given_features()
+            if isinstance(each, TorchFeatures) or hasattr(each, "state_dict")
+        )
+        return first_fitting(networks, made.on_module, made)
 
 
-_at_hand: ContextVar[Any] = ContextVar("module", default=None)
-
-
-@contextmanager
-def module_at_hand(module: Any) -> Iterator[None]:
-    """Features that are loaded meanwhile get this network; None is none."""
-    token = _at_hand.set(module)
-    try:
-        yield
-    finally:
-        _at_hand.reset(token)
+register("TorchFeatures", TorchFeatures)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import reprlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Ints, Matrix, as_array, as_whole, is_sparse, readonly
+from policyrisk._core.arrays import Bools, Ints, Matrix, as_array, as_states, as_whole, is_sparse, readonly
 from policyrisk.errors import InvalidInputError
 
 
@@ -37,35 +38,46 @@ class BinaryFeatures(Features, Protocol):
         """The indices of the features that are 1, of shape (n, ones)."""
 
 
-class Described(ABC):
-    """Equality, hash and text from ``spec()``, and attributes that are set once.
+class FeatureMap:
+    """What our maps share: a description in plain values, equality and text from it, and attributes set once.
 
-    A map that derives from this and sets its attributes in ``__init__`` cannot be changed later, so
-    that what was fitted with it stays true.
+    A map has its ``__init__``'s arguments as attributes of the same names; nothing else is needed for files.
+    Its attributes cannot be changed later, so that what was fitted with it stays true.
     """
 
-    @abstractmethod
+    kind: ClassVar[str] = ""  # what files call it; its class' name where this is empty
+    # A registered class that has these can be spelled as text (policyrisk.features.spelling).
+    spelled: ClassVar[str]  # an example, which shows the form of each part
+    describes: ClassVar[str]  # what it is, for people
+    sparse: ClassVar[bool] = False  # whether it is sparse, so that there may be very many features
+
+    @cached_property
+    def _arguments(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
     def spec(self) -> dict[str, Any]:
         """This map in plain values: its kind, and the arguments that make it."""
+        values = {name: _plain(value) for name, value in self._arguments.items()}
+        return {"kind": self.kind or type(self).__name__, **values}
 
     @cached_property
     def _key(self) -> str:
         return json.dumps(self.spec(), sort_keys=True)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Described) and self._key == other._key
+        return isinstance(other, FeatureMap) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        spec = self.spec()
-        arguments = (
-            f"{name}={reprlib.repr(value)}"
-            for name, value in spec.items()
-            if name != "kind" and value is not None
-        )
-        return f"{spec['kind']}({', '.join(arguments)})"
+        values = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in self._arguments.items()}
+        given = (f"{name}={reprlib.repr(value)}" for name, value in values.items() if value is not None)
+        return f"{self.kind or type(self).__name__}({', '.join(given)})"
+
+    def outside(self, states: npt.ArrayLike) -> Bools:
+        """Which states lie outside the map's box, of shape (n,): none where it has no box."""
+        return np.zeros(len(as_states(states)), dtype=np.bool_)
 
     def __getstate__(self) -> dict[str, Any]:
         # What is cached can be made again.
@@ -84,6 +96,23 @@ class Described(ABC):
         if name in self.__dict__:
             raise AttributeError(f"{type(self).__name__}.{name} cannot be changed; make a new map instead")
         super().__setattr__(name, value)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if is_dataclass(value) and not hasattr(value, "spec"):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if not hasattr(value, "spec"):
+        raise InvalidInputError(
+            f"maps must have a spec() to be described, got {type(value).__name__}; give your class one and "
+            "register it"
+        )
+    return value.spec()
 
 
 def is_binary(features: Features) -> TypeGuard[BinaryFeatures]:

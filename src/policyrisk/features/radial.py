@@ -15,6 +15,7 @@ the centres that are near are looked at when they are truncated.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -38,6 +39,7 @@ from policyrisk._core.devices import cupy, kernel
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _radial_kernels as kernels
 from policyrisk.features.box import Box, OnBox, as_counts
+from policyrisk.features.registry import register
 
 _ROWS = 1024  # states at a time, so that the exponentials of a dense grid stay in the cache
 
@@ -64,13 +66,29 @@ _NARROWEST = 1e-100  # width, so that the square of 1 / width is a number
 
 
 class RadialBasis(OnBox):
-    """φ_c(x) = exp(−½ Σ_i ((u_i − c_i) / width_i)²) for every centre c, of shape (size, dim).
+    """φ_c(x) = exp(−½ Σ_i ((u_i − c_i) / width_i)²) for every centre c.
 
-    Centres are given in the states' own units, widths (one, or one per coordinate) in those of u. With
-    no box (``low`` and ``high`` None) u is x itself and no state is outside; else states outside the
-    box are moved to its edge (``outside`` tells which). Normalised and truncated, a state with no centre
-    near it is an error.
+    u is x itself without a box, and (x − low) / (high − low) with one.
 
+    Parameters
+    ----------
+    centres
+        (size, dim), in the states' own units.
+    width
+        In units of u: one, or one for each coordinate.
+    low, high
+        The box, (dim,). States outside are moved to its edge (``outside`` tells which); without a box none
+        is outside.
+    normalised
+        Whether φ is divided by its sum.
+    truncate
+        φ_c is 0 where a coordinate is more than truncate · width from c; never where None. Normalised and
+        truncated, a state with no centre near it is an error.
+    dims
+        The coordinates it looks at; all where None.
+
+    Examples
+    --------
     >>> RadialBasis(centres=[0, 10], width=0.5, low=0, high=10)([0, 5]).round(3)
     array([[1.   , 0.135],
            [0.607, 0.607]])
@@ -101,12 +119,17 @@ class RadialBasis(OnBox):
                 f"low and high must both be given or both be None, got low={low!r} and high={high!r}; "
                 "pass both for a box, or neither for unscaled coordinates"
             )
-        self.box = Box.unbounded(dim, dims) if low is None else Box.of(low, high, dims)
-        if self.box.dim != dim:
+        box = Box.unbounded(dim, dims) if low is None else Box.of(low, high, dims)
+        if box.dim != dim:
             raise InvalidInputError(
-                f"centres must have {self.box.dim} coordinates, as many as low and high, got {dim}; "
+                f"centres must have {box.dim} coordinates, as many as low and high, got {dim}; "
                 "pass the coordinates that dims names"
             )
+        self._settle(box, width, normalised, truncate)
+
+    def _settle(self, box: Box, width: npt.ArrayLike, normalised: bool, truncate: float | None) -> None:
+        """What bases have, wherever their centres are."""
+        self.box, dim = box, box.dim
         given = as_array(width, "width", f"numbers of shape () or ({dim},)")
         widths = np.array(as_floats(np.full(dim, given) if given.ndim == 0 else given, "width", (dim,)))
         if not (widths >= _NARROWEST).all():
@@ -128,12 +151,28 @@ class RadialBasis(OnBox):
         truncate: float | None = None,
         dims: npt.ArrayLike | None = None,
     ) -> RadialBasis:
-        """Centres on a grid over the box, ``shape`` of them along each coordinate (or one number for all).
+        """Centres on a grid over the box.
 
-        ``width=None`` is the grid's spacing, 1/(shape − 1) along each coordinate (1 where shape is 1):
-        neighbouring bases then cross at exp(−1/8) = 0.88. Normalised and truncated, truncate · width
-        must be more than half the spacing, so that a centre is near everywhere.
+        Parameters
+        ----------
+        low, high
+            The box, (dim,).
+        shape
+            How many centres along each coordinate, or one number for all.
+        width
+            In units of u; None is the grid's spacing, 1/(shape − 1) along each coordinate (1 where shape is
+            1): neighbouring bases then cross at exp(−1/8) = 0.88.
+        normalised, truncate, dims
+            As of :class:`RadialBasis`. Normalised and truncated, truncate · width must be more than half the
+            spacing, so that a centre is near everywhere.
 
+        Returns
+        -------
+        RadialBasis
+            With Π shape features.
+
+        Examples
+        --------
         >>> phi = RadialBasis.grid(low=[0, 0], high=[1, 1], shape=(9, 9))
         >>> phi.size, phi.width.tolist(), phi.centres[1].tolist()
         (81, [0.125, 0.125], [0.0, 0.125])
@@ -232,54 +271,55 @@ class RadialBasis(OnBox):
             values /= np.repeat(np.add.reduceat(values, starts[:-1]), counts)
         return sp.csr_array((values, indices, starts), shape=(len(u), self.size))
 
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "width": self.width.tolist(),
-            **self.box.spec(),
-            "normalised": self.normalised,
-            "truncate": self.truncate,
-        }
-
-    def spec(self) -> dict[str, Any]:
-        """This map in plain values."""
-        return {"kind": "RadialBasis", "centres": self.centres.tolist(), **self._settings()}
-
 
 class RadialGrid(RadialBasis):
     """A radial basis whose centres form a grid: the same φ, computed coordinate by coordinate."""
+
+    kind = "RadialBasis.grid"
+    spelled = "rbf:7x7,width=0.2x0.2"
+    describes = "Gaussians on a grid of 7 by 7 centres, with widths in parts of the box"
 
     def __init__(
         self,
         low: npt.ArrayLike,
         high: npt.ArrayLike,
         shape: npt.ArrayLike,
-        width: npt.ArrayLike | None,
-        normalised: bool,
-        truncate: float | None,
-        dims: npt.ArrayLike | None,
+        width: npt.ArrayLike | None = None,
+        normalised: bool = False,
+        truncate: float | None = None,
+        dims: npt.ArrayLike | None = None,
     ) -> None:
         box = Box.of(low, high, dims)
         self.shape = as_counts(shape, "shape", box.dim)
-        axes = [np.full(1, 0.5) if s == 1 else np.arange(s) / (s - 1) for s in self.shape]
-        self._axes: Floats = readonly(np.concatenate(axes))
         spacing = np.array([1.0 if s == 1 else 1.0 / (s - 1) for s in self.shape])
-        mesh = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, box.dim)
-        start, stop = box.bounds
-        super().__init__(
-            start + mesh * (stop - start),
-            spacing if width is None else width,
-            box.low,
-            box.high,
-            normalised,
-            truncate,
-            dims,
-        )
+        self._settle(box, spacing if width is None else width, normalised, truncate)
         # A little more than half, so that rounding cannot leave the middle between two centres alone.
         if self.normalised and not (self.reach > (0.5 + 1e-9) * spacing).all():
             raise InvalidInputError(
                 f"truncate * width must be more than half the grid's spacing {spacing.tolist()} for a "
                 f"normalised basis, got {self.reach.tolist()}; enlarge truncate or width"
             )
+
+    @property
+    def size(self) -> int:
+        """The number of centres."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def centres(self) -> Floats:  # type: ignore[override]
+        """The centres, in the states' own units, of shape (size, dim)."""
+        low, high = self.box.bounds
+        mesh = np.stack(np.meshgrid(*self._along, indexing="ij"), axis=-1).reshape(-1, self.box.dim)
+        return readonly(low + mesh * (high - low))
+
+    @cached_property
+    def _along(self) -> list[Floats]:
+        """The centres along each coordinate, in the units of u."""
+        return [np.full(1, 0.5) if s == 1 else np.arange(s) / (s - 1) for s in self.shape]
+
+    @cached_property
+    def _axes(self) -> Floats:
+        return readonly(np.concatenate(self._along))
 
     @cached_property
     def _shape(self) -> Ints:
@@ -305,10 +345,6 @@ class RadialGrid(RadialBasis):
         kernels.grid_fill(u, self._shape, self.width, self.reach, self.normalised, starts, indices, values)
         return sp.csr_array((values, indices, starts), shape=(len(u), self.size))
 
-    def spec(self) -> dict[str, Any]:
-        """This map in plain values."""
-        return {"kind": "RadialBasis.grid", "shape": list(self.shape), **self._settings()}
-
 
 def _row_storage(counts: Ints, size: int) -> tuple[Ints, npt.NDArray[Any], Floats]:
     """CSR's row starts from the rows' counts, and room for its columns and values."""
@@ -318,3 +354,7 @@ def _row_storage(counts: Ints, size: int) -> tuple[Ints, npt.NDArray[Any], Float
     # SciPy's own choice, which spares it a conversion.
     small = max(entries, size) <= np.iinfo(np.int32).max
     return starts, np.empty(entries, dtype=np.int32 if small else np.int64), np.empty(entries)
+
+
+register("RadialBasis", RadialBasis)
+register("RadialBasis.grid", RadialGrid)

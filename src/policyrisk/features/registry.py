@@ -1,54 +1,50 @@
-"""Feature maps from their description in plain values: the way back from ``spec()``."""
+"""Feature maps by name: from their description in plain values, the way back from ``spec()``.
+
+Files hold no code and name none. Of a function, a network or a policy they say what to call it, a text for
+people, and of features what they were at a few states. :func:`given_again` has at hand what the caller of a
+``load`` gives; the features and policies that are made meanwhile look there for their own, and compare.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 from policyrisk._core.records import makes_features
-from policyrisk.errors import InvalidInputError
-from policyrisk.features.fourier import Fourier
-from policyrisk.features.function import FunctionFeatures
-from policyrisk.features.joint import Joint
-from policyrisk.features.labels import Labels
-from policyrisk.features.leaves import Leaves
-from policyrisk.features.network import TorchFeatures
-from policyrisk.features.polynomial import Polynomial
+from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features.protocol import Features
-from policyrisk.features.radial import RadialBasis
-from policyrisk.features.ranked import Ranked
-from policyrisk.features.tabular import Tabular
-from policyrisk.features.target import PolicyFunction
-from policyrisk.features.tilecoding import TileCoding
 
 __all__ = ["from_spec", "register"]
 
+T = TypeVar("T")
 
-def _joint(maps: Sequence[Mapping[str, Any]]) -> Joint:
-    return Joint([from_spec(each) for each in maps])
+_KINDS: dict[str, Callable[..., Features]] = {}  # what makes each kind of map
 
 
-_KINDS: dict[str, Callable[..., Features]] = {
-    "Fourier": Fourier,
-    "FunctionFeatures": FunctionFeatures.of_spec,
-    "Joint": _joint,
-    "Labels": Labels,
-    "Leaves": Leaves,
-    "PolicyFunction": PolicyFunction.of_spec,  # type: ignore[dict-item]
-    "Polynomial": Polynomial,
-    "RadialBasis": RadialBasis,
-    "RadialBasis.grid": RadialBasis.grid,
-    "Ranked": Ranked.of_spec,
-    "Tabular": Tabular,
-    "TileCoding": TileCoding,
-    "TorchFeatures": TorchFeatures.of_spec,
-}
+def registered() -> tuple[Callable[..., Features], ...]:
+    """What makes the kinds of maps that are known."""
+    return tuple(_KINDS.values())
 
 
 @makes_features
 def from_spec(spec: Mapping[str, Any]) -> Features:
-    """The feature map that ``spec`` describes, equal to the one whose ``spec()`` it is.
+    """The feature map that ``spec`` describes.
 
+    Parameters
+    ----------
+    spec
+        Plain values, as ``phi.spec()`` returns them.
+
+    Returns
+    -------
+    Features
+        Equal to the map whose ``spec()`` it is.
+
+    Examples
+    --------
+    >>> from policyrisk.features import TileCoding
     >>> phi = TileCoding(low=[0, 0], high=[1, 1], bins=[50, 50])
     >>> from_spec(phi.spec()) == phi
     True
@@ -65,7 +61,7 @@ def from_spec(spec: Mapping[str, Any]) -> Features:
             "for a class of your own call policyrisk.features.register(kind, the class) first"
         )
     try:
-        return make(**arguments)
+        return getattr(make, "of_spec", make)(**arguments)
     except TypeError as error:
         raise InvalidInputError(
             f"spec must hold the arguments of {spec['kind']}, got {sorted(arguments)} ({error}); "
@@ -74,8 +70,17 @@ def from_spec(spec: Mapping[str, Any]) -> Features:
 
 
 def register(kind: str, make: Callable[..., Features]) -> None:
-    """Let :func:`from_spec` make your own maps: ``make(**values)`` for a spec of this kind with those values.
+    """Let :func:`from_spec` make your own maps, and let them be spelled as text.
 
+    Parameters
+    ----------
+    kind
+        The word for it in a spec.
+    make
+        The class, or a function: ``make(**values)`` is called for a spec of this kind with those values.
+
+    Examples
+    --------
     >>> class Halves:
     ...     size = 2
     ...     def __call__(self, states):
@@ -97,3 +102,65 @@ def register(kind: str, make: Callable[..., Features]) -> None:
     if _KINDS.get(kind, make) is not make:
         raise InvalidInputError(f"kind must be new, got {kind!r}, which is taken; choose another name")
     _KINDS[kind] = make
+
+
+_given: ContextVar[tuple[tuple[Any, ...], Any]] = ContextVar("given", default=((), None))
+
+
+@contextmanager
+def given_again(features: Any = None, policy: Any = None) -> Iterator[None]:
+    """Have at hand functions and networks, one or a list of them or the map that has them, and a policy."""
+    token = _given.set((tuple(_parts(features)), policy))
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def given_features() -> tuple[Any, ...]:
+    """The functions, networks and feature maps that are at hand."""
+    return _given.get()[0]
+
+
+def given_policy() -> Any:
+    """The policy that is at hand, or None."""
+    return _given.get()[1]
+
+
+def first_fitting(candidates: Iterable[Any], fit: Callable[[Any], T], otherwise: T) -> T:
+    """``fit`` of the first candidate that is no mismatch; its error where all are; else ``otherwise``."""
+    mismatch: MismatchError | None = None
+    for each in candidates:
+        try:
+            return fit(each)
+        except MismatchError as error:
+            mismatch = mismatch or error
+    if mismatch is not None:
+        raise mismatch
+    return otherwise
+
+
+def name_of(function: Any) -> str:
+    """What to call a function or a callable object: ``module:name``.
+
+    >>> name_of(name_of)
+    'policyrisk.features.registry:name_of'
+    """
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return f"{getattr(function, '__module__', '') or ''}:{name}"
+
+
+def _parts(given: Any, within: bool = False) -> Iterator[Any]:
+    """What was given, one by one, and the maps within a map."""
+    if isinstance(given, list | tuple):
+        for each in given:
+            yield from _parts(each, within)
+    elif callable(given) or (hasattr(given, "features") and not within):
+        yield given
+        for name in ("maps", "inner", "features"):  # of Joint, Ranked and ActionFeatures
+            yield from _parts(getattr(given, name, None), within=True)
+    elif given is not None and not within:
+        raise InvalidInputError(
+            f"features must be a function, a network, a feature map or a list of them, got "
+            f"{type(given).__name__}; pass what the estimate was made with"
+        )

@@ -17,7 +17,6 @@ given as objects.
 from __future__ import annotations
 
 import io
-import json
 import os
 import pickle
 import re
@@ -30,16 +29,34 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from policyrisk._core.devices import Device
+from policyrisk._core.files import from_json
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError
+from policyrisk.features.network import TorchFeatures
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from torch.nn import Module
 
 Heads: TypeAlias = Literal["actor-critic", "action-values", "continuous"]
 
 _LARGEST = 1 << 30  # bytes of a zip file's part
 _OWN = ("stable_baselines3.", "sb3_contrib.")
+# Of torch.nn, those that need no arguments: a file may name no other class.
+_ACTIVATIONS: tuple[str, ...] = ("CELU", "ELU", "GELU", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU")
+_ACTIVATIONS += (
+    "Mish",
+    "ReLU",
+    "ReLU6",
+    "SELU",
+    "Sigmoid",
+    "SiLU",
+    "Softplus",
+    "Softsign",
+    "Tanh",
+    "Tanhshrink",
+)
 _ACTIVATION = re.compile(r"<class 'torch\.nn\.modules\.activation\.(\w+)'>")
 # The linear layers of each network: those numbered within a prefix, then one more by its name.
 _CRITICS = {
@@ -67,7 +84,7 @@ class Sb3Networks:
 
     weights: Mapping[str, Any]  # the policy's state_dict, tensors on the CPU
     heads: Heads
-    activation: str  # its name in torch.nn
+    activation: str  # its name in torch.nn, one of _ACTIVATIONS
     observation: tuple[int, ...]  # the shape of an observation
     settings: Mapping[str, Any]  # what the file says in JSON, less what is pickled; empty for a live model
 
@@ -92,7 +109,7 @@ class Sb3Networks:
         activation = "Tanh" if heads == "actor-critic" else "ReLU"  # their defaults
         if "activation_fn" in kwargs:
             named = _ACTIVATION.fullmatch(str(kwargs["activation_fn"]))
-            if named is None:
+            if named is None or named[1] not in _ACTIVATIONS:
                 raise InvalidInputError(f"{what} with the activation {kwargs['activation_fn']}; {LIVE}")
             activation = named[1]
         found = cls(weights, heads, activation, tuple(map(int, shape)), settings)
@@ -111,7 +128,7 @@ class Sb3Networks:
         own = type(policy).__module__.startswith(_OWN)
         vector = type(space).__name__ == "Box" and not (space.dtype == "uint8" and len(space.shape) == 3)
         activation = policy.activation_fn
-        usual = activation.__module__ == "torch.nn.modules.activation"
+        usual = activation.__module__ == "torch.nn.modules.activation" and activation.__name__ in _ACTIVATIONS
         if heads is None or not (flat and own and vector and usual):
             return None
         found = cls(weights, heads, activation.__name__, tuple(space.shape), {})
@@ -214,7 +231,7 @@ def _parts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             for name in ("data", "policy.pth"):
                 if archive.getinfo(name).file_size > _LARGEST:
                     raise ValueError(f"{name} is too large")
-            data = json.loads(archive.read("data"))
+            data = from_json(archive.read("data"))
             weights = torch.load(
                 io.BytesIO(archive.read("policy.pth")), map_location="cpu", weights_only=True
             )
@@ -248,3 +265,85 @@ def _at_actions(actor: Module, critic: Module) -> Module:
             return self.critic(torch.cat([x, self.actor(x)], dim=1))
 
     return ActorsValue()
+
+
+def from_sb3(
+    model: Any,
+    layer: str | None = None,
+    device: Device = "cpu",
+    *,
+    normalisation: Any = None,
+    dims: npt.ArrayLike | None = None,
+) -> TorchFeatures:
+    """The last hidden layer of the value network of a Stable-Baselines3 model, as :class:`TorchFeatures`.
+
+    That is V's of PPO and A2C, Q's of DQN, and of SAC, TD3 and DDPG that of the first critic Q(x, a) at the
+    action a that the actor takes at x without noise. States are observations as the environment gives them.
+
+    Parameters
+    ----------
+    model
+        A live one, or the path of its zip file, of which nothing is unpickled (the module's text says which
+        files are enough).
+    layer, device, dims
+        As of :class:`TorchFeatures`.
+    normalisation
+        Where training normalised observations, so must the features: the VecNormalize of a live model with
+        its environment is found; otherwise pass it, or the path of an npz file of its numbers
+        (``numpy.savez(path, mean=env.obs_rms.mean, var=env.obs_rms.var, clip=env.clip_obs)``), since its own
+        files are pickles.
+
+    Returns
+    -------
+    TorchFeatures
+        Of the observations.
+
+    Examples
+    --------
+    >>> phi = from_sb3("ppo_cartpole.zip")                        # doctest: +SKIP
+    >>> risk = LSTD(phi.whitened(data.states)).fit(data)          # doctest: +SKIP
+    """
+    check_installed("torch", "from_sb3")
+    if isinstance(model, str | os.PathLike):
+        networks: Sb3Networks | None = Sb3Networks.read(model)
+        file = str(Path(model).resolve())
+    else:
+        if not hasattr(model, "policy") or not hasattr(model, "observation_space"):
+            raise InvalidInputError(
+                "model must be one of Stable-Baselines3 or the path of its zip file, got "
+                f"{type(model).__name__}; use TorchFeatures for a module"
+            )
+        networks, file = Sb3Networks.of(model), None
+        if normalisation is None:
+            normalisation = model.get_vec_normalize_env()
+    if networks is not None:
+        module, shape = networks.values(), (networks.size,)
+    else:
+        module, shape = _policy_values(model.policy), tuple(model.observation_space.shape) or (1,)
+    phi = TorchFeatures(module, layer, device, shape=shape, normalisation=normalisation, dims=dims)
+    return phi._with(file=file)
+
+
+def _policy_values(policy: Any) -> Module:
+    """The value of a live policy with networks of any kind."""
+    from torch import nn
+
+    class PolicyValues(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.policy = policy
+
+        def forward(self, x: Any) -> Any:
+            own = self.policy
+            if hasattr(own, "predict_values"):
+                return own.predict_values(x)
+            if hasattr(own, "q_net"):
+                return own.q_net(x)
+            return own.critic.q1_forward(x, own._predict(x, deterministic=True))
+
+    if not any(hasattr(policy, name) for name in ("predict_values", "q_net", "critic")):
+        raise InvalidInputError(
+            f"model must have a value network, got the policy {type(policy).__name__}; pass its network to "
+            "TorchFeatures"
+        )
+    return PolicyValues()

@@ -19,12 +19,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Matrix, as_array, as_count, as_floats, as_states, name_some
+from policyrisk._core.arrays import (
+    Bools,
+    Floats,
+    Matrix,
+    as_array,
+    as_count,
+    as_distributions,
+    as_floats,
+    as_states,
+    name_some,
+    readonly,
+)
 from policyrisk._core.records import record
-from policyrisk.errors import InvalidInputError
+from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features.actions import ActionArray, ActionBlocks, ActionMap, ActionRows
-
-_ROUNDING = 1e-6  # what a row of probabilities may miss of a sum of 1: those of a network are in float32
+from policyrisk.features.registry import given_policy, name_of, register
 
 
 @dataclass(frozen=True)
@@ -37,8 +47,7 @@ class PolicyFunction:
     @classmethod
     def of(cls, function: Any) -> PolicyFunction:
         """A caller's policy with a name to know it by."""
-        name = getattr(function, "__qualname__", None) or type(function).__qualname__
-        return cls(function, f"{getattr(function, '__module__', '') or ''}:{name}")
+        return cls(function, name_of(function))
 
     def spec(self) -> dict[str, Any]:
         """Its name."""
@@ -46,8 +55,16 @@ class PolicyFunction:
 
     @classmethod
     def of_spec(cls, name: str) -> PolicyFunction:
-        """One that was saved: it is known by name and cannot be called."""
-        return cls(None, name)
+        """One that was saved, with the policy that is at hand; without one it cannot be called."""
+        policy = given_policy()
+        if policy is None:
+            return cls(None, name)
+        given = cls.of(policy)
+        if given.name != name:
+            raise MismatchError(
+                f"policy must be the one that was estimated, {name}, got {given.name}; pass that one"
+            )
+        return given
 
     def given(self) -> Any:
         """The function; an error where it has not been given again."""
@@ -59,12 +76,12 @@ class PolicyFunction:
         return self.function
 
 
-@record
+@record(policy="states actions: finite", maps="k", known="k")
 @dataclass(frozen=True, eq=False)
 class Target:
     """π, and which features of which maps have data behind them (all, where nothing is said)."""
 
-    policy: Any  # Floats (states, actions) or PolicyFunction
+    policy: Floats | PolicyFunction  # probabilities (states, actions), or a function
     actions: int  # how many there are; 0 where they are continuous
     draws: int = 0  # m, where they are continuous
     seed: int = 0  # of the draws
@@ -97,11 +114,16 @@ class Target:
     @property
     def name(self) -> str:
         """What to call it."""
-        return self.policy.name if isinstance(self.policy, PolicyFunction) else f"a table of {self._shape}"
+        if isinstance(self.policy, PolicyFunction):
+            return self.policy.name
+        return f"a table of {' × '.join(map(str, self.policy.shape))}"
 
     @property
-    def _shape(self) -> str:
-        return " × ".join(map(str, self.policy.shape))
+    def _function(self) -> Any:
+        """The policy itself, where it is a function."""
+        if isinstance(self.policy, PolicyFunction):
+            return self.policy.given()
+        raise InvalidInputError(f"policy must be a function or have sample, got {self.name}; pass one")
 
     def covering(self, maps: Sequence[ActionMap], known: Sequence[Bools]) -> Target:
         """The same policy on the actions alone whose features are known in all the maps."""
@@ -111,7 +133,7 @@ class Target:
         """The actions that it may choose: (actions,), or (n, m, k) where they are continuous."""
         if self.actions:
             return np.arange(self.actions)
-        policy, drawn = self.policy.given(), []
+        policy, drawn = self._function, []
         for x in np.ascontiguousarray(states, dtype=np.float64) + 0.0:  # so that −0 is 0
             digest = blake2b(x.tobytes(), digest_size=7, key=self.seed.to_bytes(8, "little")).digest()
             drawn.append(policy.sample(np.tile(x, (self.draws, 1)), int.from_bytes(digest, "little")))
@@ -140,10 +162,8 @@ class Target:
             return table
         if n == 0:
             return np.zeros((0, self.actions))
-        given = self.policy.given()(np.asarray(states, dtype=np.float64))
-        table = as_floats(given, "policy(states)", (n, self.actions))
-        _check_rows(table, "policy(states)")
-        return table
+        given = self._function(np.asarray(states, dtype=np.float64))
+        return as_distributions(given, "policy(states)", (n, self.actions))
 
     def weights(self, states: npt.NDArray[Any], candidates: ActionArray) -> tuple[Floats, Floats]:
         """π over what is covered, (n, m), of sum 1 or, where nothing is, 0; and π's share of it, (n,)."""
@@ -165,7 +185,7 @@ class Target:
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Target)
-            and np.array_equal(self.policy, other.policy)
+            and np.array_equal(np.asarray(self.policy), np.asarray(other.policy))
             and (self.actions, self.draws, self.seed) == (other.actions, other.draws, other.seed)
             and len(self.known) == len(other.known)
             and all(np.array_equal(a, b) for a, b in zip(self.known, other.known, strict=True))
@@ -261,17 +281,7 @@ def _as_table(policy: object, actions: int | None) -> Floats:
             )
         one_hot: Floats = np.eye(actions)[array]
         return one_hot
-    table = as_floats(array, "policy", (None, actions)).copy()
-    _check_rows(table, "policy")
-    table.flags.writeable = False
-    return table
+    return readonly(as_distributions(array, "policy", (None, actions)).copy())
 
 
-def _check_rows(table: Floats, name: str) -> None:
-    wrong = np.flatnonzero((table < 0).any(axis=1) | (np.abs(table.sum(axis=1) - 1.0) > _ROUNDING))
-    if wrong.size:
-        raise InvalidInputError(
-            f"{name}'s rows must be distributions over {table.shape[1]} actions, got "
-            f"{table[wrong[0]].tolist()} in row {name_some(wrong)}; make every entry at least 0 and "
-            "every row sum to 1"
-        )
+register("PolicyFunction", PolicyFunction)  # type: ignore[arg-type]

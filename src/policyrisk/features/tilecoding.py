@@ -38,9 +38,10 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints, as_count, as_states, readonly
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import _kernels
+from policyrisk.features import _index_kernels as kernels
 from policyrisk.features.box import Box, OnBox, as_counts, unchecked_states
-from policyrisk.features.tabular import ones_at
+from policyrisk.features.registry import register
+from policyrisk.features.tables import ones_at
 
 _LARGEST = 2**62  # indices must fit in 64 bits
 
@@ -48,10 +49,21 @@ _LARGEST = 2**62  # indices must fit in 64 bits
 class TileCoding(OnBox):
     """φ_j(x) = 1 where x lies in tile j, and 0 elsewhere: ``tilings`` ones in every state.
 
-    ``bins`` is the number of tiles along each coordinate, or one number for all. States outside the
-    box belong to the tile of the box's nearest point (``outside`` tells which). With ``hashed``, a
-    multiple of ``tilings``, there are that many features instead of tilings · Π bins.
+    Parameters
+    ----------
+    low, high
+        The box, (dim,). States outside belong to the tile of its nearest point (``outside`` tells which).
+    bins
+        The number of tiles along each coordinate, or one number for all.
+    tilings
+        How many grids of tiles, each shifted against the others.
+    dims
+        The coordinates it looks at; all where None.
+    hashed
+        A multiple of ``tilings``: so many features instead of tilings · Π bins.
 
+    Examples
+    --------
     >>> phi = TileCoding(low=[0, 0], high=[1, 1], bins=[50, 50])
     >>> phi.size, phi.active([[0.03, 0.99], [1.0, 1.0]]).tolist()
     (2500, [[99], [2499]])
@@ -59,6 +71,10 @@ class TileCoding(OnBox):
     array([[1., 0., 0., 0., 1., 0., 0., 0.],
            [1., 0., 0., 0., 0., 1., 0., 0.]])
     """
+
+    spelled = "tiles:20x20,tilings=4"
+    describes = "20 by 20 tiles; tilings=4: so many grids, shifted"
+    sparse = True
 
     def __init__(
         self,
@@ -84,6 +100,11 @@ class TileCoding(OnBox):
                 "pass fewer bins, or hashed= for a fixed size"
             )
 
+    @staticmethod
+    def is_table(values: float, tiles: int) -> bool:
+        """Whether every value along a coordinate has a tile of its own."""
+        return tiles >= values
+
     @property
     def size(self) -> int:
         """The number of features: tilings · Π bins, or ``hashed``."""
@@ -107,11 +128,22 @@ class TileCoding(OnBox):
         return readonly(np.array(self.bins, dtype=np.int64))
 
     def active(self, states: npt.ArrayLike) -> Ints:
-        """The indices of the tiles that hold each state, increasing, of shape (n, tilings)."""
+        """The indices of the tiles that hold each state.
+
+        Parameters
+        ----------
+        states
+            (n, dim).
+
+        Returns
+        -------
+        (n, tilings) whole numbers
+            Increasing.
+        """
         array = unchecked_states(states)
         columns = self.box.columns(array.shape[1])
         out = np.empty((len(array), self.tilings), dtype=np.int64)
-        fill = _kernels.tile_indices if self.hashed is None else _kernels.hashed_indices
+        fill = kernels.tile_indices if self.hashed is None else kernels.hashed_indices
         if fill(array, columns, *self.box.bounds, self._bins, self.offsets, self._block, out) >= 0:
             as_states(states)  # raises, and says where they are not finite
         return out
@@ -152,12 +184,5 @@ class TileCoding(OnBox):
         different = sum(len(np.unique(tile, axis=0)) for tile in tiles)
         return different - len(np.unique(self.active(states)))
 
-    def spec(self) -> dict[str, Any]:
-        """This map in plain values."""
-        return {
-            "kind": "TileCoding",
-            "bins": list(self.bins),
-            "tilings": self.tilings,
-            "hashed": self.hashed,
-            **self.box.spec(),
-        }
+
+register("TileCoding", TileCoding)

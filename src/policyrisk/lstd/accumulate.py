@@ -5,7 +5,9 @@
     D = Σ y_t 2γ r_t φ_J(x_{t+1})ᵀ
 
 with φ(x_{t+1}) = 0 only where the episode terminated (sec. 4.1 and 4.3 of the paper; written out in
-:mod:`policyrisk.lstd.definition`). Summation by parts turns A into one product instead of two,
+:mod:`policyrisk.lstd.definition`). LSTDQ has the same sums with φ̄(x_{t+1}) for φ(x_{t+1}) and traces of its
+own: what comes next and how traces decay is the affair of :mod:`policyrisk.lstd.steps`, as are the products.
+There, summation by parts turns A into one product instead of two,
 
     A = Σ_t φ_t (φ_t − γ(1−λ) Σ_{s>t} (λγ)^{s−1−t} φ_s)ᵀ,
 
@@ -20,9 +22,10 @@ Of more than DENSE_MOST sparse features the sums stay sparse, and traces are cut
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,15 +33,19 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, as_number
 from policyrisk._core.devices import Device, on_gpu
+from policyrisk._core.records import Additive, record
 from policyrisk._core.threads import in_order
+from policyrisk.data import Source, Trajectories, batches
+from policyrisk.data.source import largest_of
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
-from policyrisk.lstd import _kernels
-from policyrisk.lstd.chunks import Chunk, Plan
+from policyrisk.lstd import _row_kernels
+from policyrisk.lstd.chunks import planned, worked
 from policyrisk.lstd.rows import DenseRows, Rows, SparseRows
-from policyrisk.lstd.trace_products import TraceProduct
-from policyrisk.trajectories import Source, Trajectories
+from policyrisk.lstd.steps import Coverage, Steps, View
+from policyrisk.lstd.trace_products import Product
+from policyrisk.risk import SampleReturns
 
 _PAGES = 1 << 16  # entries of a matrix from which on its fresh memory is worth several threads
 
@@ -72,59 +79,97 @@ def accumulate(
     second = features if second_features is None else second_features
     lam = as_number(lam, "lam", 0.0, 1.0)
     discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
-    there = on_gpu(device, "cupy")
-    plan, parts = Plan.of(source, features, second, lam, discount, cut=not there)
-    if plan is None:
-        return MomentEquations.empty(features, second, lam=lam, discount=discount)
-    sums = Sums(plan)
-    if there:
-        from policyrisk.lstd.gpu_sums import add_on_gpu
-
-        add_on_gpu(sums, parts)
-        return sums.equations()
-    for part in in_order(partial(_chunk_sums, plan), parts, uses_blas=plan.dense):
-        sums.add(*part)
-    return sums.equations()
+    return Sums.of(*planned(source, features, second, lam, discount), device).equations()
 
 
-def _chunk_sums(
-    plan: Plan, data: Trajectories
-) -> tuple[Trajectories, int, list[_MapSums], list[TraceProduct]]:
-    """What a chunk adds to the equations, as :meth:`Sums.add` takes it."""
-    chunk, maps = Chunk.of(data), _map_sums(plan)
-    products, r = chunk_products(plan, chunk), data.rewards
-    to_go = [plan.to_go(x, chunk, kappa) for x, kappa in zip((r, r**2), plan.decays, strict=True)]
-    weights = np.split(np.stack(to_go), len(maps))  # of the rows, in b and in e
-    for at, *phi in plan.blocks(chunk):
-        for sums, rows, weight in zip(maps, phi, weights, strict=False):
-            sums.block(rows, weight[:, at])
-        for product, (left, right, _) in zip(products, plan.products, strict=True):
-            product.block(at, phi[left], phi[right])
-        for rows in phi:
-            if isinstance(rows, DenseRows):
-                rows.release()
-    for sums in maps:
-        sums.episodes += sums.under_way
-    if not plan.sparse_sums:
-        for product in products:
-            product.finish()
-    return data, chunk.outside(plan.maps), maps, products
+@record
+@dataclass(frozen=True, eq=False)
+class FirstPass(Additive):
+    """What the pass for the equations finds."""
+
+    equations: MomentEquations  # without their features, so that they can be kept in files whatever these are
+    returns: SampleReturns  # of the terminated episodes, under the policy that logged
+    episodes: tuple[int, ...]  # of each part, in order
+    coverage: Coverage  # of a target
+    largest: float = 0.0  # reward or return, in size
+    _rules: ClassVar = {"largest": max}
+
+    @classmethod
+    def over(
+        cls,
+        source: Source,
+        features: Features,
+        second_features: Features,
+        *,
+        lam: float,
+        discount: float,
+        device: Device = "cpu",
+    ) -> FirstPass:
+        """Of one part of the data."""
+        returns, largest = SampleReturns.of([]), 0.0
+
+        def observed() -> Iterator[Trajectories]:
+            nonlocal returns, largest
+            for batch in batches(source):
+                whole = batch.returns(discount)
+                returns += SampleReturns.of(whole[batch.terminated])
+                largest = max(largest, largest_of(batch, whole))
+                yield batch
+
+        sums = Sums.of(*planned(observed(), features, second_features, lam, discount), device)
+        return cls(sums.equations().without_maps(), returns, (sums.episodes,), sums.coverage, largest)
 
 
-def chunk_products(plan: Plan, chunk: Chunk) -> list[TraceProduct]:
-    """The plan's products of a chunk."""
-    data, made = chunk.data, []
-    for left, right, channels in plan.products:
-        g, h = np.zeros((len(chunk.ends), channels)), np.zeros((len(chunk.ends), channels))
-        if left == right:
-            gamma = plan.discount ** (1 + left)
-            g[:, 0], h[:, 0] = -gamma * (1.0 - plan.lam), ~chunk.ends
-            g[data.final_rows, 0] = np.where(data.terminated, 0.0, -gamma)
-        if left != right or channels == 2:
-            g[:, -1] = chunk.at_arrival(2.0 * plan.discount * data.rewards)
-        size = (plan.mean, plan.second)[right].features.size
-        made.append(TraceProduct(g, h, plan.decays[left], size, plan.memory))
-    return made
+class ChunkCounts(NamedTuple):
+    """What a chunk is counted with."""
+
+    data: Trajectories
+    transitions: int
+    outside: int
+    single: bool  # whether its states are known in single precision alone
+    coverage: Coverage
+
+    @classmethod
+    def of(cls, steps: Steps) -> ChunkCounts:
+        """Those of some steps."""
+        single = in_single_precision(steps.data.states)
+        return cls(steps.data, steps.transitions, steps.outside, single, steps.coverage)
+
+
+class ChunkSums(NamedTuple):
+    """What a chunk adds to the equations."""
+
+    counts: ChunkCounts
+    maps: list[_MapSums]
+    products: list[Product]
+
+    @classmethod
+    @np.errstate(over="ignore", invalid="ignore")  # of rewards whose unit is not known yet
+    def of(cls, steps: Steps) -> ChunkSums:
+        """Those of some steps."""
+        plan, r = steps.plan, steps.data.rewards
+        gamma, maps = plan.discount, plan_sums(plan)
+        # a_t and b_t of Σ z_t (a_t φ_t + b_t φ'_t)ᵀ
+        weights: Any = {"A": (1.0, -gamma), "C": (1.0, -(gamma**2)), "D": (0.0, 2.0 * gamma * r)}
+        products = [
+            steps.product(left, right, *(weights[name] for name in names))
+            for left, right, names in plan.products
+        ]
+        X = np.split(np.stack([steps.to_go(r, 0), steps.to_go(r**2, 1)]), len(maps))  # for b and e
+        for at, *phi in steps:
+            for sums, rows, x in zip(maps, phi, X, strict=False):
+                sums.block(rows, x[:, at])
+            for product, (left, right, _) in zip(products, plan.products, strict=True):
+                product.block(at, phi[left], phi[right])
+            for rows in phi:
+                if isinstance(rows, DenseRows):
+                    rows.release()
+        for sums in maps:
+            sums.episodes += sums.under_way
+        if not plan.sparse_sums:
+            for product in products:
+                product.finish()
+        return cls(ChunkCounts.of(steps), maps, products)
 
 
 def in_single_precision(states: npt.NDArray[Any]) -> bool:
@@ -157,7 +202,7 @@ class _MapSums:
         if isinstance(phi, SparseRows):
             diagonal = self._diagonal_alone or phi.one_hot
             squares = self.diagonal if diagonal else np.zeros(phi.size)
-            self._mark = _kernels.tally_sparse(
+            self._mark = _row_kernels.tally_sparse(
                 phi.ends, phi.ptr, phi.idx, phi.val, self._mark, self._last,
                 self.visits, self.episodes, squares, weights, self.sums,
             )  # fmt: skip
@@ -167,7 +212,7 @@ class _MapSums:
             gram = phi.visited.T @ phi.visited
             self.gram = gram if self.gram is None else np.add(self.gram, gram, out=self.gram)
             self.sums += weights @ phi.phi
-            _kernels.tally_dense(phi.ends, phi.phi, self.under_way, self.visits, self.episodes)
+            _row_kernels.tally_dense(phi.ends, phi.phi, self.under_way, self.visits, self.episodes)
 
     def add(self, chunk: _MapSums) -> None:
         """Add a chunk's; chunks come in the order of the data."""
@@ -176,7 +221,7 @@ class _MapSums:
         self.sums += chunk.sums
         self.diagonal += chunk.diagonal
         for phi in chunk._sparse:
-            _kernels.gram_sparse(phi.ends, phi.ptr, phi.idx, phi.val, self.gram)
+            _row_kernels.gram_sparse(phi.ends, phi.ptr, phi.idx, phi.val, self.gram)
         if chunk.gram is not None:
             self.gram += chunk.gram
 
@@ -196,40 +241,51 @@ class _MapSums:
         return self.gram  # type: ignore[no-any-return]
 
 
-def _map_sums(plan: Plan) -> list[_MapSums]:
+def plan_sums(plan: View) -> list[_MapSums]:
     """Empty sums for each map; for a map that is both, with both right-hand sides in one."""
-    return [_MapSums(each.features.size, 3 - len(plan.maps), plan.sparse_sums) for each in plan.maps]
+    sizes = plan.sizes[:1] if plan.shared else plan.sizes
+    return [_MapSums(size, 3 - len(sizes), plan.sparse_sums) for size in sizes]
 
 
 class Sums:
     """The equations under way."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: View) -> None:
         self.plan = plan
-        self.maps, self.totals = _map_sums(plan), plan.totals()
+        self.maps = plan_sums(plan)
+        self.totals = [plan.total(left, right, len(names)) for left, right, names in plan.products]
         if not plan.sparse_sums:
             for each in self.maps:
                 each.gram = np.zeros((each.visits.size, each.visits.size))
+        self.coverage = Coverage.empty(plan.sizes[0])
         self.episodes = self.terminated = self.transitions = self.outside = 0
         self.single = True
 
-    def add(
-        self, data: Trajectories, outside: int, maps: list[_MapSums], products: list[TraceProduct]
-    ) -> None:
-        """Add a chunk; chunks come in the order of the data."""
-        self.count(data, outside)
-        for sums, more in zip(self.maps, maps, strict=True):
-            sums.add(more)
-        for total, product in zip(self.totals, products, strict=True):
-            total.add(product)
+    @classmethod
+    def of(cls, plan: View, found: Iterator[Trajectories], device: Device = "cpu") -> Sums:
+        """Those of all batches, in one pass."""
+        sums = cls(plan)
+        if on_gpu(device, "cupy") and plan.maps:
+            from policyrisk.lstd.gpu_sums import add_on_gpu
 
-    def count(self, data: Trajectories, outside: int) -> None:
+            add_on_gpu(sums, found)
+            return sums
+        for part in worked(ChunkSums.of, plan, found):
+            sums.count(part.counts)
+            for own, more in zip(sums.maps, part.maps, strict=True):
+                own.add(more)
+            for total, product in zip(sums.totals, part.products, strict=True):
+                total.add(product)
+        return sums
+
+    def count(self, chunk: ChunkCounts) -> None:
         """Count the episodes of a chunk."""
-        self.episodes += len(data)
-        self.terminated += int(data.terminated.sum())
-        self.transitions += data.transitions
-        self.outside += outside
-        self.single = self.single and in_single_precision(data.states)
+        self.episodes += len(chunk.data)
+        self.terminated += int(chunk.data.terminated.sum())
+        self.transitions += chunk.transitions
+        self.outside += chunk.outside
+        self.single = self.single and chunk.single
+        self.coverage += chunk.coverage
 
     def equations(self) -> MomentEquations:
         """The finished record."""
@@ -240,13 +296,15 @@ class Sums:
                 "rewards must stay finite when squared, weighted with features and summed, got a sum that "
                 "does not; look for huge rewards or features"
             )
-        products = [total.finish() for total in self.totals]
-        A, grams = products[0][0], [each.whole_gram() for each in self.maps]
+        found: dict[str, Matrix] = {}
+        for (_, _, names), total in zip(plan.products, self.totals, strict=True):
+            found |= zip(names, total.finish(), strict=True)
+        grams = [each.whole_gram() for each in self.maps]
         return MomentEquations(
-            A=A,
+            A=found["A"],
             b=b,
-            C=A if plan.one_matrix else products[1][0],
-            D=products[-1][-1],
+            C=found.get("C", found["A"]),
+            D=found["D"],
             e=e,
             gram=grams[-1],
             mean_gram=grams[0],
@@ -260,8 +318,8 @@ class Sums:
             outside=self.outside,
             lam=plan.lam,
             discount=plan.discount,
-            features=plan.mean.features,
-            second_features=plan.second.features,
+            features=plan.features,
+            second_features=plan.second_features,
             trace_cut=plan.trace_cut,
             single=self.single,
         )

@@ -21,66 +21,92 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Seed, as_count, as_flag, check_callable
+from policyrisk._core.arrays import Bools, Floats, Seed
+from policyrisk._core.records import Additive, add_each, record
 from policyrisk._core.text import percent, plural
+from policyrisk._core.units import unit_of
+from policyrisk.data import Source, check_reiterable, coordinates_of
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
 from policyrisk.equations.table_system import TableSystem
-from policyrisk.errors import (
-    InvalidInputError,
-    NoErrorBarsWarning,
-    SingularSystemError,
-    SolverError,
-    UncoveredWarning,
-)
+from policyrisk.errors import InvalidInputError, SingularSystemError, SolverError, UncoveredWarning
 from policyrisk.features import Tabular
 from policyrisk.features.actions import ActionBlocks, ActionMap, as_action_map
 from policyrisk.features.target import PolicyFeatures, Target
-from policyrisk.lstd.action_sums import (
-    ActionScorePass,
-    ActionSums,
-    DrawnScores,
-    Ways,
-    direct_sums,
+from policyrisk.lstd.accumulate import FirstPass, accumulate
+from policyrisk.lstd.answer import (
+    ConstraintSolver,
+    answer,
+    check_fit,
+    check_settings,
+    check_sparse,
+    second_right_hand_side,
+    solve,
 )
+from policyrisk.lstd.chunks import by_chunks
 from policyrisk.lstd.cutoffs import Trim
 from policyrisk.lstd.doubly_robust import DoublyRobust, doubly_robust
-from policyrisk.lstd.estimator import LSTD, ConstraintSolver
-from policyrisk.lstd.passes import SecondPass, StartsAndReturns
-from policyrisk.lstd.sandwich import sandwich, with_weights
-from policyrisk.lstd.target_steps import ActionPlan
-from policyrisk.passes.fold import Fold, here
+from policyrisk.lstd.influences import with_error_bars, with_starts
+from policyrisk.lstd.target_steps import TargetSteps
+from policyrisk.passes.reduce import Reduce, here, reduce_in_units
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.risk.support import UNCOVERED_MOST, Support
-from policyrisk.trajectories import Source, check_reiterable, coordinates_of
 
 DRAWS = 64  # of continuous actions at a state
 TABLE_FROM = 1000  # pairs of a table from which on it is solved as one of states, with draws for error bars
 FEWEST_DRAWS = 1000  # of the weights then, for a standard error that is known to 2 %
 WORTH_A_WARNING = 0.01  # of the target's probability, on average, without data
 
+_PolicyMaps: TypeAlias = tuple[PolicyFeatures, PolicyFeatures]
+
 
 @dataclass(frozen=True, eq=False)
 class LSTDQ:
-    """Settings of LSTD-Q, the estimate of a target ``policy`` from episodes of any other.
-
-    ``features`` of the state get a block for each of ``actions``; features of states and actions are
-    :class:`policyrisk.ActionFeatures`. ``policy`` is a table of probabilities (states, actions) for
-    whole-numbered states, or an action for each of them (states,); a function from states (n, dim) to
-    (n, actions); or, for continuous actions (``actions=None``), an object with ``sample(states, seed)`` that
-    gives (n, k): it is called for each state by itself, and the average is over ``draws`` actions that depend
-    on the state and ``seed`` alone.
+    """Settings of LSTD-Q, the estimate of a target policy from episodes of any other.
 
     λ = 0 needs no propensities. For λ > 0 traces are cut by c_t = π(a_t|x_t), or by min(1, ρ_t) where the
-    data have propensities. The constraint ``nonnegative_at`` demands Σ_a π V_Q ≥ 0 of the direct variance.
+    data have propensities.
 
+    Parameters
+    ----------
+    features
+        Features of the state, of which each action gets a block, or of states and actions
+        (:class:`policyrisk.ActionFeatures`).
+    policy
+        The target: a table of probabilities (states, actions) for whole-numbered states, or an action for
+        each of them (states,); a function from states (n, dim) to (n, actions); or, for continuous actions,
+        an object with ``sample(states, seed)`` that gives (n, k).
+    actions
+        The number of actions; None where the policy is a table of probabilities, or actions are continuous.
+    second_features
+        Those of the second moment or of the variance; the same as ``features`` where None.
+    lam
+        The trace parameter λ.
+    discount
+        γ.
+    ridge
+        Acts on per-episode means: (A/K + ridge·I) w = b/K.
+    variance
+        "direct" or "second-moment".
+    nonnegative_at
+        States where Σ_a π V_Q ≥ 0 of the direct variance is demanded, or "visited".
+    constraint_solver
+        "active-set" or "projection".
+    draws
+        For continuous actions: φ̄ averages over so many actions, which depend on the state and ``seed``
+        alone.
+    seed
+        That of these actions.
+
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> data = pr.Trajectories([[0], [1]] * 4, [0.0, 0.0, 10.0, 14.0], [1] * 4, [True] * 4,
     ...                        actions=[0, 0, 1, 1])
@@ -91,51 +117,29 @@ class LSTDQ:
     (array([12.]), array([4.]), array([1.]))
     """
 
-    features: ActionMap
-    policy: Target
-    second_features: ActionMap
-    lam: float
-    discount: float
-    ridge: float
-    variance: VarianceMethod
-    nonnegative_at: Floats | Literal["visited"] | None
-    constraint_solver: ConstraintSolver
+    features: Any  # an ActionMap, once it is made
+    policy: Any  # a Target
+    actions: InitVar[int | None] = None
+    second_features: Any = None
+    lam: float = 0.0
+    discount: float = 1.0
+    ridge: float = 0.0
+    variance: VarianceMethod = "direct"
+    nonnegative_at: npt.ArrayLike | Literal["visited"] | None = None
+    constraint_solver: ConstraintSolver = "active-set"
+    draws: InitVar[int] = DRAWS
+    seed: InitVar[int] = 0
+    variance_lam: ClassVar[float] = 0.0  # κ of LSTD's direct variance, which has none here
 
-    def __init__(
-        self,
-        features: Any,
-        policy: Any,
-        actions: int | None = None,
-        second_features: Any = None,
-        lam: float = 0.0,
-        discount: float = 1.0,
-        ridge: float = 0.0,
-        variance: VarianceMethod = "direct",
-        nonnegative_at: npt.ArrayLike | Literal["visited"] | None = None,
-        constraint_solver: ConstraintSolver = "active-set",
-        draws: int = DRAWS,
-        seed: int = 0,
-    ) -> None:
-        target = Target.of(policy, actions, draws, seed)
-        first = as_action_map(features, target.actions or None)
-        settings = {
-            "features": first,
-            "policy": target,
-            "second_features": first
-            if second_features is None
-            else as_action_map(second_features, target.actions or None),
-            "lam": lam,
-            "discount": discount,
-            "ridge": ridge,
-            "variance": variance,
-            "nonnegative_at": nonnegative_at,
-            "constraint_solver": constraint_solver,
-        }
-        for name, value in settings.items():
+    def __post_init__(self, actions: int | None, draws: int, seed: int) -> None:
+        target = Target.of(self.policy, actions, draws, seed)
+        first = second = as_action_map(self.features, target.actions or None)
+        if self.second_features is not None:
+            second = as_action_map(self.second_features, target.actions or None)
+        for name, value in {"features": first, "policy": target, "second_features": second}.items():
             object.__setattr__(self, name, value)
-        lstd = self._as_lstd(target)  # which checks what the two have in common
-        for name in _OF_LSTD:
-            object.__setattr__(self, name, getattr(lstd, name))
+        check_settings(self)
+        self._maps_under(target)  # which checks that they go together
         if self.lam > 0 and not target.actions:
             raise InvalidInputError(
                 f"lam must be 0 for a policy that is sampled, whose probabilities are not known, got "
@@ -144,8 +148,7 @@ class LSTDQ:
 
     def equations(self, data: Source) -> MomentEquations:
         """The sums A, b, C, D and e over recorded episodes, in one pass; they add."""
-        plan = self._plan(self.policy)
-        return _with_features(ActionSums.over(data, plan).equations, plan)
+        return accumulate(data, *self._maps_under(self.policy), lam=self.lam, discount=self.discount)
 
     def solve(self, equations: MomentEquations) -> RiskFunction:
         """The risk function of summed equations, without error bars.
@@ -153,99 +156,71 @@ class LSTDQ:
         What needs the data again is an error that points to ``fit``: the direct variance, "visited" states
         of the constraint, and a target that takes actions which nobody logged.
         """
-        return self._as_lstd(self.policy).solve(equations)
+        return solve(self, self._maps_under(self.policy), equations, "LSTDQ")
 
     def fit(
         self, data: Source, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
     ) -> RiskFunction:
-        """The target's risk function, with error bars unless ``error_bars`` is False.
+        """The target's risk function, with error bars.
 
-        As :meth:`policyrisk.LSTD.fit`, of data with actions. Targets that are fitted to the same data with
-        the same ``bootstrap`` and ``seed`` are compared episode by episode (:func:`policyrisk.compare`).
+        Targets that are fitted to the same data with the same ``bootstrap`` and ``seed`` are compared episode
+        by episode (:func:`policyrisk.compare`).
+
+        Parameters
+        ----------
+        data
+            Trajectories with actions, or a re-iterable stream of them.
+        error_bars
+            False leaves out the pass for the error bars.
+        bootstrap
+            How many draws of the weights are kept.
+        seed
+            That of the draws.
+
+        Returns
+        -------
+        RiskFunction
+            The target's J̃ and Ṽ at any state.
         """
         check_reiterable(data)
         risk = self.fit_by(here(data), error_bars=error_bars, bootstrap=bootstrap, seed=seed)
         return replace(risk, coordinates=coordinates_of(data))
 
     def fit_by(
-        self, fold: Fold, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
+        self, reduce: Reduce, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
     ) -> RiskFunction:
-        """As ``fit``, for data that a fold goes over (see :mod:`policyrisk.passes.fold`)."""
-        check_callable(fold, "fold", "a pass over data, such as here(data)")
-        error_bars = as_flag(error_bars, "error_bars")
-        if as_count(bootstrap, "bootstrap") and not error_bars:
-            raise InvalidInputError(
-                f"bootstrap={bootstrap} draws need the error bars' pass, got error_bars=False; leave one out"
-            )
-        plan = self._plan(self.policy)
-        sums = fold(lambda source, _: ActionSums.over(source, plan))
-        episodes = sums.episodes
-        plan, sums = self._covered(fold, plan, sums)
-        plan, sums, weights = self._solved(fold, plan, sums)
-        equations, lstd = _with_features(sums.equations, plan), self._as_lstd(plan.mean.target)
+        """As ``fit``, for data that ``reduce`` runs passes over (see :mod:`policyrisk.passes.reduce`)."""
+        error_bars = check_fit(reduce, error_bars, bootstrap)
+        first = self._summed(reduce, self.policy)
+        unit = unit_of(first[1].largest)
+        if unit != 1.0:
+            del first
+            how: dict[str, Any] = {"error_bars": error_bars, "bootstrap": bootstrap, "seed": seed}
+            return self.fit_by(reduce_in_units(reduce, unit), **how).times(unit)
+        maps, sums, weights = self._solved(reduce, *self._covered(reduce, *first))
+        equations = sums.equations.of_maps(*maps)
         table = isinstance(weights.mean_system, TableSystem)
-        if equations.sparse and not table:
-            lstd._refuse_where_sparse(bootstrap)
-        d = equations.second_rhs(weights.mean)
-        if self.variance == "direct":
-            w_mean = weights.mean
-            d = fold(lambda source, _: direct_sums(source, plan, w_mean))
-        risk, face = lstd._answer(
-            equations,
-            weights,
-            d,
-            "LSTDQ",
-            visited=fold,
-            returns=sums.returns,
-            supports=_supports(sums, weights, plan.shared),
-        )
-        next_states = max(equations.transitions + sums.dropped - equations.terminated, 1)
-        facts = replace(risk.provenance, left_out=sums.left_out / next_states, dropped=sums.dropped)
-        risk = replace(risk, provenance=facts)
-        if facts.left_out > WORTH_A_WARNING:
-            warnings.warn(
-                f"{percent(facts.left_out)} of the target's probability, on average over the recorded steps, "
-                "is on actions that were never logged where they would be taken: the estimates are of the "
-                f"target restricted to what was logged ({plural(sums.dropped, 'transition')} into states "
-                "without such actions are left out). See risk.covered(x) and the summary",
-                UncoveredWarning,
-                stacklevel=3,
-            )
+        if not table:
+            check_sparse(self, equations, bootstrap, error_bars)
+        d = second_right_hand_side(self, equations, weights.mean, reduce)
+        next_states = max(equations.transitions + sums.coverage.dropped - equations.terminated, 1)
+        facts: dict[str, Any] = {
+            "returns": sums.returns,
+            "supports": _supports(sums, weights, maps[0] == maps[1]),
+            "left_out": sums.coverage.left_out / next_states,
+            "dropped": sums.coverage.dropped,
+        }
+        risk, face = answer(self, equations, weights, d, "LSTDQ", visited=reduce, **facts)
+        _warn_of_uncovered(risk)
         if not error_bars:
             return risk
         if equations.sparse and not table:
-            warnings.warn(
-                f"no error bars: with {len(equations.b)} sparse features their covariance would not fit; "
-                f"pass error_bars=False to say that this is meant, or use at most {DENSE_MOST} features",
-                NoErrorBarsWarning,
-                stacklevel=3,
-            )
-            return replace(risk, **vars(fold(lambda s, _: StartsAndReturns.over(s, risk))))
-        weights = replace(weights, second=risk.w_second)
-        reference = sums.returns.mean if sums.returns.count else 0.0
-        scores: Any = ActionScorePass.of(
-            equations,
-            weights,
-            direct=self.variance == "direct",
-            replicates=bootstrap or (FEWEST_DRAWS if table else 0),
-            seed=seed,
-            episodes=episodes,
-            reference=reference,
+            return with_starts(risk, reduce)
+        draws: dict[str, Any] = {"replicates": bootstrap or (FEWEST_DRAWS if table else 0), "seed": seed}
+        at = risk.parts  # what z is about
+        return with_error_bars(
+            risk, reduce, equations, weights, face, cut=Trim(()), episodes=sums.episodes, at=at, **draws
         )
-        scores = replace(scores, at=risk._parts)
-        key = int(scores.key[0]), int(scores.key[1])
-        if table:
-            seen = fold(lambda source, _: StartsAndReturns.over(source, risk))
-            drawn = fold(partial(DrawnScores.over, scores))
-            bars, completed = (
-                drawn.error_bars(equations, weights, key),
-                drawn.beside(seen.completed, reference),
-            )
-            return replace(risk, error_bars=bars, starts=seen.starts, completed=completed)
-        second = fold(lambda source, part: SecondPass.over(source, part, scores, risk, Trim(())))
-        bars = sandwich(second.scores, equations, weights, face, key)
-        completed = with_weights(second.completed, second.scores, reference, equations, weights, face)
-        return replace(risk, error_bars=bars, starts=second.starts, completed=completed)
 
     def doubly_robust(
         self, data: Source, folds: int = 4, *, level: float = 0.95, seed: Seed = None
@@ -277,50 +252,46 @@ class LSTDQ:
         first, second = self.features, self.second_features
         return (first,) if second == first else (first, second)
 
-    def _plan(self, target: Target) -> ActionPlan:
+    def _maps_under(self, target: Target) -> _PolicyMaps:
+        """φ̄_J and φ̄_M."""
         phi = [PolicyFeatures(each, target) for each in self._maps]
-        return ActionPlan(phi[0], phi[-1], self.lam, self.discount)
+        return phi[0], phi[-1]
 
-    def _as_lstd(self, target: Target) -> LSTD:
-        """LSTD with the same settings and φ̄ for features: what is done with equations does not differ."""
-        phi = [PolicyFeatures(each, target) for each in self._maps]
-        return LSTD(phi[0], phi[-1], **{name: getattr(self, name) for name in _OF_LSTD})
+    def _summed(self, reduce: Reduce, target: Target) -> tuple[_PolicyMaps, FirstPass]:
+        """φ̄ under a target, and its sums."""
+        maps, lam, gamma = self._maps_under(target), self.lam, self.discount
+        return maps, reduce(lambda source, _: FirstPass.over(source, *maps, lam=lam, discount=gamma))
 
-    def _covered(self, fold: Fold, plan: ActionPlan, sums: ActionSums) -> tuple[ActionPlan, ActionSums]:
-        """The plan on covered actions alone, and its sums: the same where the target takes no others."""
-        known = plan.mean.target.known
+    def _covered(self, reduce: Reduce, maps: _PolicyMaps, sums: FirstPass) -> tuple[_PolicyMaps, FirstPass]:
+        """φ̄ of covered actions alone, and its sums: the same where the target takes no others."""
+        known = maps[0].target.known
         if not known and not _bootstraps_beyond(sums.equations):
-            return plan, sums
+            return maps, sums
         while True:
             left = _visited(sums.equations, len(self._maps))
             left = tuple(map(np.logical_and, left, known)) if known else left
             if known and all(map(np.array_equal, left, known)):
-                return plan, sums
+                return maps, sums
             known = left
-            plan, sums = self._again(fold, known)
+            maps, sums = self._summed(reduce, self.policy.covering(self._maps, known))
 
-    def _again(self, fold: Fold, known: tuple[Bools, ...]) -> tuple[ActionPlan, ActionSums]:
-        """The plan on actions whose features are known, and its sums."""
-        plan = self._plan(self.policy.covering(self._maps, known))
-        return plan, fold(lambda source, _: ActionSums.over(source, plan))
-
-    def _system(self, plan: ActionPlan) -> Callable[..., Any] | None:
+    def _system(self, phi_bar: PolicyFeatures) -> Callable[..., Any] | None:
         """What makes the systems of a table of many pairs; None for those that all features have."""
         phi, policy = self.features, self.policy.policy
         table = isinstance(phi, ActionBlocks) and isinstance(phi.features, Tabular)
-        if not (table and plan.shared and isinstance(policy, np.ndarray) and phi.size > TABLE_FROM):
+        if not (table and len(self._maps) == 1 and isinstance(policy, np.ndarray) and phi.size > TABLE_FROM):
             return None
         n = phi.size // self.policy.actions
         if self.lam > 0 or self.nonnegative_at is not None or n > DENSE_MOST:
             return None
         states = np.arange(min(n, len(policy)))[:, None]
-        Pi: Any = sp.csr_array(plan.mean(states))
+        Pi: Any = sp.csr_array(phi_bar(states))
         Pi.resize((n, phi.size))
         return partial(TableSystem, Pi)
 
     def _solved(
-        self, fold: Fold, plan: ActionPlan, sums: ActionSums
-    ) -> tuple[ActionPlan, ActionSums, Weights]:
+        self, reduce: Reduce, maps: _PolicyMaps, sums: FirstPass
+    ) -> tuple[_PolicyMaps, FirstPass, Weights]:
         """The equations' weights.
 
         With γ = 1, pairs that the target never comes to an end from, in the data, have no value: where that
@@ -328,25 +299,73 @@ class LSTDQ:
         """
         while True:
             try:
-                equations = _with_features(sums.equations, plan)
-                return plan, sums, equations.solve(self.ridge, self._system(plan))
+                return maps, sums, sums.equations.of_maps(*maps).solve(self.ridge, self._system(maps[0]))
             except (SingularSystemError, SolverError):
                 if self.discount < 1.0:
                     raise
-                known = plan.mean.target.known or _visited(sums.equations, len(self._maps))
-                ways = fold(partial(Ways.over, plan)).to_an_end()
+                known = maps[0].target.known or _visited(sums.equations, len(self._maps))
+                ways = reduce(partial(Ways.over, maps[: len(self._maps)])).to_an_end()
                 left = tuple(map(np.logical_and, known, ways))
                 if all(map(np.array_equal, left, known)):
                     raise
-                plan, sums = self._covered(fold, *self._again(fold, left))
+                again = self._summed(reduce, self.policy.covering(self._maps, left))
+                maps, sums = self._covered(reduce, *again)
 
 
-# What is LSTD's and LSTDQ's alike, and checked by the first.
-_OF_LSTD = ("lam", "discount", "ridge", "variance", "nonnegative_at", "constraint_solver")
+@record
+@dataclass(frozen=True, eq=False)
+class Ways(Additive):
+    """Which features lead to which, under the target, and which to an end; they add."""
+
+    to_features: tuple[Any, ...]  # CSR (l, l) for each map: how often j had a share in φ̄ after i was active
+    to_end: tuple[Floats, ...]  # (l,): how often the episode then terminated
+    _rules: ClassVar = {"to_features": add_each, "to_end": add_each}
+
+    @classmethod
+    def over(cls, maps: tuple[PolicyFeatures, ...], source: Source, part: int) -> Ways:
+        """Of one part of the data."""
+
+        def found(steps: TargetSteps) -> Ways:
+            active, ends = [_active(each) for each in steps.taken], (~steps.goes_on).astype(np.float64)
+            ways = zip(active, steps.following, strict=True)
+            return cls(
+                tuple(sp.csr_array(phi.T @ _active(bar)) for phi, bar in ways),
+                tuple(phi.T @ ends for phi in active),
+            )
+
+        sizes = [each.size for each in maps]
+        nothing = cls(tuple(sp.csr_array((n, n)) for n in sizes), tuple(np.zeros(n) for n in sizes))
+        work: Any = found
+        return sum(by_chunks(work, source, maps[0], maps[-1], 0.0, 1.0), start=nothing)
+
+    def to_an_end(self) -> tuple[Bools, ...]:
+        """The features that an end can be reached from, (l,) for each map."""
+        found = []
+        for ways, ends in zip(self.to_features, self.to_end, strict=True):
+            leads, before = ends > 0, -1
+            while leads.sum() > before:
+                before = int(leads.sum())
+                leads = leads | (ways @ leads.astype(np.float64) > 0)
+            found.append(leads)
+        return tuple(found)
 
 
-def _with_features(equations: MomentEquations, plan: ActionPlan) -> MomentEquations:
-    return replace(equations, features=plan.mean, second_features=plan.second)
+def _active(phi: Any) -> Any:
+    """1 where a feature is active, in the format of φ."""
+    return (phi != 0).astype(np.float64)
+
+
+def _warn_of_uncovered(risk: RiskFunction) -> None:
+    facts = risk.provenance
+    if facts.left_out > WORTH_A_WARNING:
+        warnings.warn(
+            f"{percent(facts.left_out)} of the target's probability, on average over the recorded steps, "
+            "is on actions that were never logged where they would be taken: the estimates are of the "
+            f"target restricted to what was logged ({plural(facts.dropped, 'transition')} into states "
+            "without such actions are left out). See risk.covered(x) and the summary",
+            UncoveredWarning,
+            stacklevel=4,
+        )
 
 
 def _visited(equations: MomentEquations, maps: int) -> tuple[Bools, ...]:
@@ -364,14 +383,14 @@ def _bootstraps_beyond(equations: MomentEquations) -> bool:
     return False
 
 
-def _supports(sums: ActionSums, weights: Weights, shared: bool) -> tuple[Support, Support]:
+def _supports(sums: FirstPass, weights: Weights, shared: bool) -> tuple[Support, Support]:
     """What stands behind φ_J and φ_M; Gram matrices of dense ones alone."""
-    e, lost = sums.equations, None
-    if sums.uncovered.any():
+    e, lost, coverage = sums.equations, None, sums.coverage
+    if coverage.missing.any():
         system = weights.mean_system
-        lost = system.solve(system.project(sums.uncovered))
+        lost = system.solve(system.project(coverage.missing))
     grams: list[Any] = [
-        gram if dense else None for gram, dense in zip((e.mean_gram, e.gram), sums.dense, strict=True)
+        gram if dense else None for gram, dense in zip((e.mean_gram, e.gram), coverage.dense, strict=True)
     ]
     first = Support(e.visits, e.feature_episodes, e.episodes, grams[0], 1.0, lost, UNCOVERED_MOST)
     if shared:

@@ -15,25 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import comb
 from typing import Any
 
 import numpy as np
 
 from policyrisk._core.arrays import Floats
+from policyrisk.data import Source
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.lstd.accumulate import accumulate
-from policyrisk.lstd.chunks import Chunk, Plan, by_chunks
+from policyrisk.lstd.chunks import by_chunks
+from policyrisk.lstd.steps import Steps
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
-from policyrisk.passes.fold import Fold
+from policyrisk.passes.reduce import Reduce
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.higher_moments import HigherMoments
+from policyrisk.risk.state_estimates import HigherMoments
 from policyrisk.risk.support import supports_of
-from policyrisk.trajectories import Source, Trajectories
 
 
 def with_higher_moments(
@@ -58,19 +58,22 @@ def with_higher_moments(
 
 @dataclass(frozen=True, eq=False)
 class MomentPasses:
-    """The sums over data that a fold goes over."""
+    """The sums over data that ``reduce`` runs passes over."""
 
-    fold: Fold
+    reduce: Reduce
     lam: float
 
     def equations(self, phi: Features, discount: float) -> MomentEquations:
         """Those whose matrix A is C_k, of φ_k and γ^k."""
         lam = self.lam
-        return self.fold(lambda source, _: accumulate(source, phi, lam=lam, discount=discount))
+        sums = self.reduce(
+            lambda source, _: accumulate(source, phi, lam=lam, discount=discount).without_maps()
+        )
+        return sums.of_maps(phi, phi)
 
     def right_hand_side(self, risk: RiskFunction, phi: Features) -> Floats:
         """That of the first moment that an estimate lacks, (l_k,)."""
-        return self.fold(lambda source, _: moment_right_hand_side(source, risk, phi))
+        return self.reduce(lambda source, _: moment_right_hand_side(source, risk, phi))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,16 +105,25 @@ def moment_right_hand_side(source: Source, risk: RiskFunction, phi: Features) ->
 
     >>> import policyrisk as pr
     >>> table = pr.Tabular(1)
-    >>> data = Trajectories([[0], [1], [0], [1], [0], [1]], [1.0, 1.0, 4.0], [1, 1, 1], [True] * 3)
+    >>> data = pr.Trajectories([[0], [1], [0], [1], [0], [1]], [1.0, 1.0, 4.0], [1, 1, 1], [True] * 3)
     >>> moment_right_hand_side(data, pr.LSTD(table).fit(data), table)  # −1 − 1 + 8
     array([6.])
     """
     lam, discount = risk.provenance.lam, risk.provenance.discount
     order = 3 if risk.higher is None else risk.higher.order + 1
-    total = np.zeros(phi.size)
-    for part in by_chunks(partial(_terms, risk), source, phi, phi, lam, discount**order):
-        total += part
-    return total
+
+    def found(steps: Steps) -> Floats:
+        data, k = steps.data, order
+        J, mu = moments_at(risk, steps.states)
+        after, J_next = mu[:, data.visited_rows + 1], J[data.visited_rows + 1]
+        ended = data.offsets[1:][data.terminated] - 1
+        after[1:, ended] = J_next[ended] = 0.0
+        delta = data.rewards + discount * J_next - J[data.visited_rows]
+        x = np.sum([comb(k, j) * delta ** (k - j) * discount**j * after[j] for j in range(k)], axis=0)
+        return steps.by_feature(steps.to_go(x, 0), 0)
+
+    parts = by_chunks(found, source, phi, phi, lam, discount**order)
+    return sum(parts, start=np.zeros(phi.size))
 
 
 def moments_at(risk: RiskFunction, states: Floats) -> tuple[Floats, Floats]:
@@ -130,18 +142,3 @@ def moments_at(risk: RiskFunction, states: Floats) -> tuple[Floats, Floats]:
     J, second, *higher = values
     V = second if risk.variance_method == "direct" else second - J**2
     return J, np.stack([np.ones_like(J), np.zeros_like(J), V, *higher])
-
-
-def _terms(risk: RiskFunction, plan: Plan, data: Trajectories) -> Floats:
-    """What a chunk adds."""
-    chunk, gamma = Chunk.of(data), risk.provenance.discount
-    J, mu = moments_at(risk, chunk.states)
-    now, then = data.visited_rows, data.visited_rows + 1
-    after, J_next = mu[:, then], J[then]
-    ended = data.offsets[1:][data.terminated] - 1
-    after[1:, ended] = J_next[ended] = 0.0
-    delta, k = data.rewards + gamma * J_next - J[now], len(mu)
-    x: Floats = np.sum([comb(k, j) * delta ** (k - j) * gamma**j * after[j] for j in range(k)], axis=0)
-    H = plan.to_go(x, chunk, plan.decays[0])
-    total: Floats = np.sum([phi.weighted_sum(H[at]) for at, phi, _ in plan.blocks(chunk)], axis=0)
-    return total

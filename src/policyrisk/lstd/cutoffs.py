@@ -44,13 +44,13 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Bools, Floats, Ints, is_sparse
 from policyrisk._core.records import Additive, add_each, record
 from policyrisk._core.text import plural
+from policyrisk.data import Shortened, Source, Trajectories, batches, pieces
 from policyrisk.errors import GivenUpWarning
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
-from policyrisk.passes.fold import Fold
+from policyrisk.passes.reduce import Reduce
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.support import LOST_MOST, Support
-from policyrisk.trajectories import Shortened, Source, Trajectories, batches, pieces
 
 _PIECE = 1 << 17  # transitions whose features are looked at together
 _FADED = 1e-12  # a trace's part that is no longer worth a look
@@ -79,31 +79,35 @@ class Trim:
         """The source's episodes without what they give up."""
         return Shortened(source, partial(_still, self.left)) if self.transitions else source
 
+    def trimmed(self, reduce: Reduce) -> Reduce:
+        """A :class:`Reduce` of the same data without what their episodes give up."""
+        return lambda work: reduce(lambda source, part: work(self(source), part))
 
-def trim(fold: Fold, seen: MapVisits, discount: float = 1.0) -> Trim:
+
+def trim(reduce: Reduce, seen: MapVisits, discount: float = 1.0) -> Trim:
     """Give up what bootstraps from features that were never active at t < T, or are closed.
 
     ``seen`` are the visits of all the data.
     """
     left, transitions = seen, 0
     while True:
-        given = fold(partial(_given_up, left))
+        given = reduce(partial(_given_up, left))
         if given.transitions > transitions:
             left = [(phi, v - gone) for (phi, v), gone in zip(seen, given.features, strict=True)]
             transitions = given.transitions
             continue
-        closed = _closed(fold, seen, left) if discount == 1.0 else []
+        closed = _closed(reduce, seen, left) if discount == 1.0 else []
         if not any(which.any() for which in closed):
             return Trim(left, transitions)
         left = [(phi, np.where(which, 0.0, v)) for (phi, v), which in zip(left, closed, strict=True)]
 
 
-def lost_traces(fold: Fold, cut: Trim, decays: Sequence[float]) -> tuple[Floats, ...]:
+def lost_traces(reduce: Reduce, cut: Trim, decays: Sequence[float]) -> tuple[Floats, ...]:
     """Σ z_T over the episodes that gave up, for each map, whose trace decays by ``decays`` a step."""
-    return fold(partial(_lost_traces, cut.left, decays)).features
+    return reduce(partial(_lost_traces, cut.left, decays)).features
 
 
-def count_biased(risk: RiskFunction, fold: Fold) -> RiskFunction:
+def count_biased(risk: RiskFunction, reduce: Reduce) -> RiskFunction:
     """The estimate with a count of the transitions that start where too much was given up, and a warning."""
     maps = [(risk.features, risk.support)]
     if risk.second_support is not risk.support:
@@ -120,7 +124,7 @@ def count_biased(risk: RiskFunction, fold: Fold) -> RiskFunction:
                 found += int(np.count_nonzero(biased))
         return found
 
-    biased, facts = fold(count), risk.provenance
+    biased, facts = reduce(count), risk.provenance
     if biased:
         warnings.warn(
             f"cut-off episodes gave up {plural(facts.given_up, 'last transition')}, since they ended where "
@@ -142,12 +146,12 @@ def _given_up(left: MapVisits, source: Source, part: int) -> MapTally:
     return total
 
 
-def _closed(fold: Fold, seen: MapVisits, left: MapVisits) -> list[Bools]:
+def _closed(reduce: Reduce, seen: MapVisits, left: MapVisits) -> list[Bools]:
     """Which features that are left are closed, (l,) for each map."""
-    cut_off = fold(partial(_cut_off_visits, [phi for phi, _ in seen])).features
+    cut_off = reduce(partial(_cut_off_visits, [phi for phi, _ in seen])).features
     leads = [v > gone for (_, v), gone in zip(seen, cut_off, strict=True)]  # visited by one that terminated
     while any(((v > 0) & ~to).any() for (_, v), to in zip(left, leads, strict=True)):
-        before = fold(partial(_leading, left, leads)).features
+        before = reduce(partial(_leading, left, leads)).features
         grown = [to | (more > 0) for to, more in zip(leads, before, strict=True)]
         if all((new == old).all() for new, old in zip(grown, leads, strict=True)):
             break

@@ -1,7 +1,7 @@
 """LSTD(λ) as it is defined: the sums of sec. 4.1 and 4.3 of the paper, step by step, and their error bars.
 
 Slow and readable. Nothing in the library calls it: it is what the fast sums
-(:mod:`policyrisk.lstd.accumulate`) and the fast error bars (:mod:`policyrisk.lstd.sandwich`) are tested
+(:mod:`policyrisk.lstd.accumulate`) and the fast error bars (:mod:`policyrisk.lstd.influences`) are tested
 against.
 
 Episode k is x_0, r_0, x_1, …, r_{T−1}, x_T. With traces z and y that are 0 before it, and with
@@ -67,8 +67,8 @@ from typing import Any
 import numpy as np
 
 from policyrisk._core.arrays import Floats, as_dense
+from policyrisk.data import Trajectories
 from policyrisk.features import Features
-from policyrisk.trajectories import Trajectories
 
 _SINGULAR = 1e-10  # singular values below this share of the largest are 0
 

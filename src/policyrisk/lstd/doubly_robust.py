@@ -42,8 +42,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count
-from policyrisk._core.random import keys, mammen
+from policyrisk._core.random import keys
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
+from policyrisk._core.units import unit_of
+from policyrisk.data import Source, Trajectories, batches, check_reiterable, pieces
+from policyrisk.data.source import InUnits, largest_of
+from policyrisk.equations import too_many_for_dense
 from policyrisk.errors import (
     FewEpisodesWarning,
     InvalidInputError,
@@ -55,14 +59,13 @@ from policyrisk.errors import (
 from policyrisk.features.target import Target
 from policyrisk.lstd.critics import CriticValues, EpisodeTerms
 from policyrisk.lstd.target_steps import action_numbers
-from policyrisk.passes.episode_folds import FoldEpisodes, fold_of_episodes
+from policyrisk.passes.episode_folds import each_fold, fold_of_episodes
 from policyrisk.risk import ErrorBars, RiskFunction
-from policyrisk.risk.completed import CompletedReturns, episode_terms, known_ends
+from policyrisk.risk.completed import CompletedReturns, episode_terms, fourth_powers, known_ends
 from policyrisk.risk.estimate import Estimate, as_level
-from policyrisk.risk.function import FEW_EPISODES
+from policyrisk.risk.risk_function import FEW_EPISODES
 from policyrisk.risk.summary import SURE, Moments, PolicySummary
 from policyrisk.risk.support import LOST_MOST
-from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable, pieces
 
 if TYPE_CHECKING:
     from policyrisk.lstd.action_estimator import LSTDQ
@@ -92,6 +95,12 @@ class DoublyRobust(Moments, Readable):
     shortened: int  # those of them that are completed from an earlier state than they were cut off in
     unknown: int  # episodes that were cut off and are left out, since the critics know none of their states
     tails_known: bool  # whether the errors of what completes episodes are in the intervals
+
+    def times(self, factor: float) -> DoublyRobust:
+        """The same for rewards that are ``factor`` times as large."""
+        own: DoublyRobust = super().times(factor)
+        beside = {name: getattr(self, name).times(factor) for name in ("model", "weighted", "per_decision")}
+        return replace(own, **beside)
 
     @property
     def apart(self) -> tuple[str, ...]:
@@ -178,7 +187,7 @@ class DoublyRobust(Moments, Readable):
         counts += ["cut_off", "shortened", "unknown"]
         return {
             **_plain(self),
-            "covariance": self.covariance.tolist(),
+            "covariance": self._plain_covariance(),
             **{name: _plain(moments) for name, moments in others.items()},
             "mean_weight": self.weights.mean.to_dict(),
             **{name: getattr(self, name) for name in counts},
@@ -212,7 +221,7 @@ class FoldTerms:
         gamma = critic.provenance.discount
         found = []
         for data in (piece for batch in batches(source) for piece in pieces(batch, _STEPS)):
-            last = known_ends(data, critic._parts, gamma)[0]
+            last = known_ends(data, critic.parts, gamma)[0]
             kept = last >= 0
             some, steps = data[kept], last[kept]
             ratios, values = _ratios(target, some), CriticValues.of(critic, some)
@@ -243,15 +252,17 @@ def doubly_robust(lstdq: LSTDQ, data: Source, folds: int, level: float, seed: Se
     folds, level = as_count(folds, "folds", 2), as_level(level)
     check_reiterable(data)
     centre = _check_data(lstdq, data, folds)
+    returns = ((batch, batch.returns(lstdq.discount)) for batch in batches(data))
+    unit = unit_of(max(largest_of(*each) for each in returns))
+    if unit != 1.0:
+        return doubly_robust(lstdq, InUnits(data, unit), folds, level, seed).times(unit)
     words = keys(seed)  # of a Generator they are drawn once
     key, seed = int(words[0]), np.random.SeedSequence([int(word) for word in words])
     parts = []
-    for fold in range(folds):
+    for _, others, held_out in each_fold(data, folds, key):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UncoveredWarning)
-            others = FoldEpisodes(data, key, folds, fold, held_out=False).collected()
             critic = lstdq.fit(others, error_bars=False)
-        held_out = FoldEpisodes(data, key, folds, fold, held_out=True)
         parts.append(FoldTerms.over(held_out, critic, lstdq.policy, centre))
     found = FoldTerms.joined(parts)
     terms, w, kept = found.terms, found.terms.weight, found.last >= 0
@@ -266,7 +277,7 @@ def doubly_robust(lstdq: LSTDQ, data: Source, folds: int, level: float, seed: Se
             "propensities must be those of the policy that was recorded, got some with which the products of "
             "the ratios along episodes overflow; check them"
         )
-    many = lstdq._plan(lstdq.policy).many
+    many = too_many_for_dense(*lstdq._maps_under(lstdq.policy))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoErrorBarsWarning)
         risk = lstdq.fit(data, bootstrap=REPLICATES if found.cut.any() and not many else 0, seed=seed)
@@ -292,22 +303,28 @@ def doubly_robust(lstdq: LSTDQ, data: Source, folds: int, level: float, seed: Se
         unknown=count - K,
         tails_known=bars is not None,
     )
+    _warn(result)
+    return result
+
+
+def _warn(result: DoublyRobust) -> None:
+    """Warn where the numbers are worth little."""
+    effective, episodes = result.effective_episodes, plural(int(result.episodes), "episode")
     if effective < FEW_EPISODES:
         warnings.warn(
-            f"the target's weights leave the worth of {_worth(effective)} of {plural(K, 'episode')}, so "
-            "that the doubly robust intervals cover less often than they say; gather more episodes, or of a "
-            "policy that is nearer to the target, and prefer fit(data).summary()",
+            f"the target's weights leave the worth of {_worth(effective)} of {episodes}, so that the doubly "
+            "robust intervals cover less often than they say; gather more episodes, or of a policy that is "
+            "nearer to the target, and prefer fit(data).summary()",
             FewEpisodesWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     if result.variance_value < 0:
         warnings.warn(
             f"the doubly robust variance is negative, {number(result.variance_value)}, so that its std is "
             "nan; the weights are too uneven for it",
             NegativeVarianceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    return result
 
 
 def _check_data(lstdq: LSTDQ, data: Source, folds: int) -> float:
@@ -358,10 +375,8 @@ def _terms(J: Floats, S: Floats, centre: float) -> Floats:
 
 def _sums(J: Floats, S: Floats, centre: float) -> CompletedReturns:
     """The J_k as if they were completed returns, whose m and v are the ones of this file."""
-    z = _terms(J, S, centre)
-    pairs = (z[:, :, None] * z[:, None, :]).reshape(len(z), -1)
-    nothing = CompletedReturns.empty(0, 0)
-    return replace(nothing, count=len(z), mean=float(J.mean()), powers=pairs.T @ pairs)
+    powers = fourth_powers(_terms(J, S, centre))
+    return replace(CompletedReturns.empty(0, 0), count=len(J), mean=float(J.mean()), powers=powers)
 
 
 def _moments(sums: CompletedReturns, bars: ErrorBars | None, level: float) -> Moments:
@@ -379,39 +394,16 @@ def _with_tails(
     """
     bars, terms = risk.error_bars, found.terms
     assert bars is not None
-    assert bars.replicates is not None
-    assert bars.key is not None
-    l_J, l_M = risk.w_mean.size, risk.w_second.size
-    tail, tail_spread, tail_mean, tail_second = np.zeros(l_J), np.zeros(l_J), np.zeros(l_J), np.zeros(l_M)
-    cut, first = found.cut, 0
-    power = np.float64(risk.provenance.discount) ** found.last[found.last >= 0][cut]
-    once, d = terms.weight[cut] * power, terms.g[cut] - sums.mean
-    for part in risk._parts(found.ends):
-        at = slice(first, first + len(part.J))
-        first += len(part.J)
-        twice = once[at] * power[at]
-        tail += part.phi_mean.T @ once[at]
-        tail_spread += part.phi_mean.T @ (once[at] * d[at])
-        tail_second += part.phi_second.T @ twice
-        if part.spread is not None:
-            tail_mean += part.spread.T @ twice
-        elif part.variance_method == "second-moment":
-            tail_mean -= part.phi_mean.T @ (2.0 * twice * np.nan_to_num(part.J))
-    z, B = _terms(terms.J, terms.S, centre), len(bars.replicates)
+    sums = replace(sums, tail=np.zeros(risk.w_mean.size), tail_second=np.zeros(risk.w_second.size))
+    power = np.float64(risk.provenance.discount) ** found.last[found.last >= 0][found.cut]
+    once, d = terms.weight[found.cut] * power, terms.g[found.cut] - sums.mean
+    sums = sums.with_tails(risk.parts(found.ends), once, once * power, lambda _, at: d[at])
+    z, B = _terms(terms.J, terms.S, centre), bars.draws
     drawn = np.zeros((z.shape[1], B))
     for some in np.array_split(np.arange(len(z)), len(z) // _MULTIPLIERS + 1):
-        xi = np.empty((some.size, B))
-        mammen(np.uint64(bars.key[0]), np.uint64(bars.key[1]), numbers[some], xi)
-        drawn += z[some].T @ xi
-    return replace(
-        sums,
-        cut_off=int(cut.sum()),
-        tail=tail,
-        tail_spread=tail_spread,
-        tail_mean=tail_mean,
-        tail_second=tail_second,
-        draws=drawn / np.sqrt(len(z) * (len(z) - 1)),
-    )
+        drawn += z[some].T @ bars.multipliers(numbers[some])
+    draws = drawn / np.sqrt(len(z) * (len(z) - 1))
+    return replace(sums, cut_off=int(found.cut.sum()), draws=draws)
 
 
 def _weighted(terms: EpisodeTerms, centre: float, effective: float, level: float) -> Moments:

@@ -25,11 +25,12 @@ import numpy as np
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.devices import cupy, kernel
 from policyrisk._core.threads import in_order
+from policyrisk.data import Trajectories
 from policyrisk.errors import DeviceError
-from policyrisk.lstd.chunks import Chunk, chunks
+from policyrisk.lstd.accumulate import ChunkCounts
+from policyrisk.lstd.chunks import chunks
 from policyrisk.lstd.rows import DenseRows
 from policyrisk.lstd.trace_products import Total
-from policyrisk.trajectories import Trajectories
 
 if TYPE_CHECKING:
     from policyrisk.lstd.accumulate import Sums
@@ -117,27 +118,27 @@ def add_on_gpu(sums: Sums, batches: Iterator[Trajectories]) -> None:
     gpu.fetch()
 
 
-def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[Chunk, int, list[Any], list[Any]]:
+def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[ChunkCounts, list[Any], list[Any]]:
     """What the CPU does for a chunk: features, or what a GPU needs for them, where they can be copied from.
 
     The last row is repeated until slabs have the same length. Then rewards, and each episode's first row and
     whether it terminated.
     """
-    plan, chunk = sums.plan, Chunk.of(data)
+    plan, steps = sums.plan, sums.plan.steps(data)
     rows = []
     for each in plan.maps:
         features: Any = each.features
         if getattr(features, "on_gpu", False):
-            found = features.gpu_input(chunk.states)
+            found = features.gpu_input(steps.states)
         else:
-            phi = each(chunk.states, chunk.ends)
+            phi = each(steps.states, steps.ends)
             assert isinstance(phi, DenseRows)
             found = phi.phi
         rows.append(_pinned(found, -(-len(found) // slabs) * slabs))
-    first: Ints = np.append(data.offsets[:-1] + np.arange(len(data)), len(chunk.ends))
+    first: Ints = np.append(data.offsets[:-1] + np.arange(len(data)), len(steps.ends))
     ended: Bools = data.terminated
     episodes = [_pinned(each, len(each)) for each in (data.rewards, first, ended.astype(np.uint8))]
-    return chunk, chunk.outside(plan.maps), rows, episodes
+    return ChunkCounts.of(steps), rows, episodes
 
 
 def _pinned(array: Any, length: int) -> Any:
@@ -164,20 +165,20 @@ class _Gpu:
             self._met = [xp.zeros((4, min(max(_SWEEPERS // size, 1), _BLOCKS), size)) for size in sizes]
         self._products = []
         known: set[int] = set()
-        for left, right, channels in plan.products:
+        for left, right, names in plan.products:
             rho, sigma = (min(each, len(sizes) - 1) for each in (left, right))
             own, gram = left == right, left == right and sigma not in known
             known |= {sigma} if gram else set()
-            blocks = int(gram), int(own), channels - int(own)
+            blocks = int(gram), int(own), int("D" in names)
             with self._work:
                 total = xp.zeros((self.slabs, sizes[rho], sum(blocks) * sizes[sigma]))
             self._products.append((left, rho, sigma, blocks, total))
         self._under_way: deque[tuple[Any, Any]] = deque()
 
-    def add(self, chunk: Chunk, outside: int, rows: list[Any], told: list[Any]) -> None:
+    def add(self, counts: ChunkCounts, rows: list[Any], told: list[Any]) -> None:
         """Add a chunk; what was copied from stays until the GPU has done with it."""
-        xp, plan, data = self._xp, self._sums.plan, chunk.data
-        self._sums.count(data, outside)
+        xp, plan, data = self._xp, self._sums.plan, counts.data
+        self._sums.count(counts)
         with self._copies:
             copied = [_copied(xp, each, self._copies) for each in rows]
             episodes = [_copied(xp, each, self._copies) for each in told]
@@ -190,7 +191,7 @@ class _Gpu:
             for left, rho, sigma, blocks, total in self._products:
                 size = self._maps[sigma].size
                 factor = xp.empty((len(phi[sigma]), sum(blocks) * size))
-                factor[len(chunk.ends) :] = 0.0
+                factor[len(data.states) :] = 0.0
                 met = self._met[sigma]
                 kernel(SOURCE, "sweep")(
                     (-(-size // _THREADS), met.shape[1]),

@@ -19,7 +19,7 @@ from policyrisk._core.arrays import Bools, Floats, Ints, as_dense, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import active_of, is_binary, matrix_of
-from policyrisk.lstd import _kernels
+from policyrisk.lstd import _row_kernels
 
 # From this share of non-zeros on, dense products are faster than sparse ones.
 DENSE_SHARE = 1 / 8
@@ -88,12 +88,19 @@ class SparseRows:
     def dot(self, w: Floats) -> Floats:
         """φ w, of shape (rows,)."""
         out = np.empty(self.ptr.size - 1)
-        _kernels.row_values(self.ptr, self.idx, self.val, w, out)
+        _row_kernels.row_values(self.ptr, self.idx, self.val, w, out)
         return out
 
     def weighted_sum(self, weight: Floats) -> Floats:
         """Σ_i weight_i φ_i, of shape (size,)."""
         return np.asarray(self.matrix.T @ weight)
+
+    def by_episode(self, weight: Floats) -> Any:
+        """Σ_t weight_t φ_t of every episode that ends in these rows or after them, (episodes, size)."""
+        ptr, idx, val = _row_kernels.by_episode_sparse(
+            self.ends, self.ptr, self.idx, self.val, weight, self.size
+        )
+        return sp.csr_array((val, idx, ptr), shape=(ptr.size - 1, self.size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +140,12 @@ class DenseRows:
     def weighted_sum(self, weight: Floats) -> Floats:
         """Σ_i weight_i φ_i, of shape (size,)."""
         return weight @ self.phi
+
+    def by_episode(self, weight: Floats) -> Floats:
+        """Σ_t weight_t φ_t of every episode that ends in these rows or after them, (episodes, size)."""
+        out = np.zeros((int(np.count_nonzero(self.ends)) + 1, self.size))
+        _row_kernels.by_episode_dense(self.ends, self.phi, weight, out)
+        return out
 
     def sparse(self) -> SparseRows:
         """The same rows with every entry written out."""

@@ -91,16 +91,31 @@ class _Positions:
         return joint
 
 
-class TraceProduct:
+class Product:
+    """A product of a chunk's episodes."""
+
+    positions: _Positions | None = None  # of sparse rows, once all of them are there
+    sparse: Sequence[tuple[slice, SparseRows, SparseRows]] = ()  # the first one in time last
+
+    def __init__(self, matrix: Any = None) -> None:
+        self.matrix = matrix  # (row_size, channels · col_size), of what is multiplied out
+
+    def block(self, at: slice, rows: Rows, columns: Rows) -> None:
+        """Put in the rows ``at``: ρ and σ. Where the product is made as a whole there is nothing to do."""
+
+    def finish(self) -> None:
+        """Note what the sums need, after the last block."""
+
+
+class TraceProduct(Product):
     """P of a chunk's episodes: its blocks are put in one by one, the last one first."""
 
     def __init__(self, g: Floats, h: Floats, decay: float, col_size: int, memory: Memory) -> None:
+        super().__init__()
         self.g, self.h, self.decay = g, h, decay  # g and h: (rows, channels)
-        self.sparse: list[tuple[slice, SparseRows, SparseRows]] = []  # the first one in time last
-        self.dense: Any = None  # (row_size, channels · col_size), not added up yet
+        self.sparse: list[tuple[slice, SparseRows, SparseRows]] = []
         self._carry = np.zeros((g.shape[1], col_size))  # the trace of the block that comes after, in time
         self._memory = memory
-        self.positions: _Positions | None = None  # of the sparse rows, once all of them are there
 
     def block(self, at: slice, rows: Rows, columns: Rows) -> None:
         """Put in the rows ``at``: ρ and σ."""
@@ -115,7 +130,7 @@ class TraceProduct:
             rows.ends, columns.phi, self.g[at], self.h[at], self.decay, self._carry, traces
         )
         product = rows.visited.T @ traces.reshape(visited, width)
-        self.dense = product if self.dense is None else np.add(self.dense, product, out=self.dense)
+        self.matrix = product if self.matrix is None else np.add(self.matrix, product, out=self.matrix)
         self._memory.give(buffer)
 
     @cached_property
@@ -157,11 +172,11 @@ class Total:
         self._rows: list[SparseRows] = []  # what the positions are, where they are not runs
         self._columns: list[SparseRows] = []
 
-    def add(self, part: TraceProduct) -> None:
+    def add(self, part: Product) -> None:
         """Add a chunk's product."""
-        if part.dense is not None:
-            self.put(part.dense)
-        if part.positions is not None:
+        if part.matrix is not None:
+            self.put(part.matrix)
+        if isinstance(part, TraceProduct) and part.positions is not None:
             self._note(part, part.positions)
             part.positions = None
         if self._visits >= self._enough:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -73,6 +74,55 @@ class Branches:
         return sp.csr_array(sp.coo_array(entries, shape=(self.n, self.n)))
 
 
+@dataclass(frozen=True, eq=False)
+class ActionBranches:
+    """The branches of all actions as one table; of each, what a policy weighs and what it does not."""
+
+    n: int
+    actions: int
+    row: Ints  # (branches,)
+    action: Ints  # (branches,)
+    successor: Ints  # (branches,): n for the end
+    probability: Floats  # (branches,) given the action
+    reward: Floats  # (branches,)
+
+    @classmethod
+    def of(cls, parts: Sequence[Branches]) -> ActionBranches:
+        """The table of one table per action."""
+        columns = [
+            (part.row, np.full(part.successor.size, a), part.successor, part.probability, part.reward)
+            for a, part in enumerate(parts)
+        ]
+        return cls(parts[0].n, len(parts), *(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+    def weights(self, policy: Floats) -> Floats:
+        """The probability (branches,) of each under a policy (n, actions)."""
+        weights: Floats = policy[self.row, self.action] * self.probability
+        return weights
+
+    def under(self, policy: Floats) -> Branches:
+        """The branches of a stochastic policy (n, actions): each action's, weighted with its probability."""
+        weights = self.weights(policy)
+        kept = policy[self.row, self.action] > 0
+        return sorted_branches(self.n, self.row[kept], self.successor[kept], weights[kept], self.reward[kept])
+
+    def matrix(self, weights: Floats) -> Sparse:
+        """P of shape (n, n)."""
+        indptr, indices, place = self._pattern
+        data = np.bincount(place, weights=weights, minlength=indices.size + 1)[:-1]
+        return sp.csr_array((data, indices, indptr), shape=(self.n, self.n))
+
+    @cached_property
+    def _pattern(self) -> tuple[Ints, Ints, Ints]:
+        """P's rows and columns, and the entry of each branch, one past the last for those that end."""
+        going = self.successor < self.n
+        cells, place = np.unique(self.row[going] * self.n + self.successor[going], return_inverse=True)
+        indptr = np.searchsorted(cells, np.arange(self.n + 1) * self.n)
+        where = np.full(self.row.size, cells.size)
+        where[going] = place
+        return indptr, cells % self.n, where
+
+
 def from_matrix(
     P: Sparse, rewards: Floats | Sparse, terminal_rewards: object, at_end: str = "terminal_rewards"
 ) -> Branches:
@@ -93,17 +143,6 @@ def from_matrix(
         np.concatenate([P.data, ends[leaving]]),
         np.concatenate([earned, last[leaving]]),
     )
-
-
-def mix(parts: Sequence[Branches], policy: Floats) -> Branches:
-    """The branches of a stochastic policy (n, actions): each action's, weighted with its probability."""
-    kept = []
-    for action, part in enumerate(parts):
-        weight = policy[part.row, action]
-        columns = (part.row, part.successor, weight * part.probability, part.reward)
-        kept.append([column[weight > 0] for column in columns])
-    rows, successors, probabilities, rewards = (np.concatenate(column) for column in zip(*kept, strict=True))
-    return sorted_branches(parts[0].n, rows, successors, probabilities, rewards)
 
 
 def with_noise(branches: Branches, variances: Floats) -> Branches:

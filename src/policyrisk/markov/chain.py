@@ -13,6 +13,7 @@ both solves share one factorisation of I − P.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from math import comb
 from typing import TYPE_CHECKING, Any
@@ -33,8 +34,10 @@ from policyrisk._core.arrays import (
     name_some,
     readonly,
 )
+from policyrisk._core.units import unit_of
+from policyrisk.data import Trajectories
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
-from policyrisk.markov import _kernels
+from policyrisk.markov import _branch_kernels as kernels
 from policyrisk.markov.branches import (
     Branches,
     Sparse,
@@ -45,7 +48,6 @@ from policyrisk.markov.branches import (
 )
 from policyrisk.markov.decisions import under_policy
 from policyrisk.markov.linear import Resolvent, SolveReport
-from policyrisk.trajectories import Trajectories
 
 if TYPE_CHECKING:
     from policyrisk.markov.diagnosis import Diagnosis
@@ -55,16 +57,27 @@ if TYPE_CHECKING:
 class MarkovChain:
     """A chain with n states and rewards, under a fixed policy.
 
-    P is (n, n), dense or sparse; a row that sums to less than 1 terminates with the rest. r is (n,), the
-    reward of leaving a state, or (n, n), the reward of each transition. ``terminal_rewards`` (n,) is what
-    the step that ends the episode earns; by default r(x) where r is (n,), and 0 where r is (n, n).
+    Parameters
+    ----------
+    P
+        (n, n), dense or sparse; a row that sums to less than 1 terminates with the rest.
+    r
+        (n,), the reward of leaving a state, or (n, n), the reward of each transition.
+    discount
+        γ.
+    terminal_rewards
+        (n,), what the step that ends the episode earns; by default r(x) where r is (n,), and 0 where it is
+        (n, n).
+    reward_variance
+        (n,) or (n, n), that of rewards that are random even when x and y are known: r are then their means,
+        and V counts it. Samples earn r ± √variance, each half of the time; what depends on more than the
+        variance (the distribution of the return, its third moment) is refused.
+    terminal_variance
+        (n,), that of the step that ends the episode; by default the same where ``reward_variance`` is (n,),
+        and 0 where it is (n, n).
 
-    ``reward_variance``, (n,) or (n, n), is that of rewards that are random even when x and y are known: r
-    are then their means, and V counts it. ``terminal_variance`` (n,) is that of the step that ends the
-    episode; by default the same where ``reward_variance`` is (n,), and 0 where it is (n, n). Samples earn
-    r ± √variance, each half of the time; what depends on more than the variance (the distribution of the
-    return, its third moment) is refused.
-
+    Examples
+    --------
     Two states a, b that lead to each other and to the end:
 
     >>> chain = MarkovChain([[0.3, 0.5], [0.6, 0.0]], [1.0, 3.0])
@@ -111,15 +124,35 @@ class MarkovChain:
     ) -> MarkovChain:
         """The chain of a policy in a decision process.
 
-        P is (actions, n, n) or a sequence of sparse matrices, one per action; QuantEcon's (n, actions, n) is
-        refused, unless n = actions, where nobody can tell the two apart. ``policy`` is (n, actions),
-        the probability of each action, or (n,) ints, the action taken. r is (n,), (n, actions),
-        (actions, n, n) or (n, n); ``terminal_rewards`` is (n,). Rewards that depend on the action keep
-        their randomness under a stochastic policy: V counts it. ``reward_variance``, of a shape that r may
-        have, is that of rewards that are random given state, action and successor; ``terminal_variance`` (n,)
-        that of the step that ends the episode. A reward with a few known values is best written as so many
-        actions, of which the policy takes each with the probability of its value.
+        Rewards that depend on the action keep their randomness under a stochastic policy: V counts it. A
+        reward with a few known values is best written as so many actions, of which the policy takes each with
+        the probability of its value.
 
+        Parameters
+        ----------
+        P
+            (actions, n, n) or a sequence of sparse matrices, one per action; QuantEcon's (n, actions, n) is
+            refused, unless n = actions, where nobody can tell the two apart.
+        r
+            (n,), (n, actions), (actions, n, n) or (n, n).
+        policy
+            (n, actions), the probability of each action, or (n,) ints, the action taken.
+        discount
+            γ.
+        terminal_rewards
+            (n,), what the step that ends the episode earns.
+        reward_variance
+            Of a shape that r may have: that of rewards that are random given state, action and successor.
+        terminal_variance
+            (n,), that of the step that ends the episode.
+
+        Returns
+        -------
+        MarkovChain
+            With n states.
+
+        Examples
+        --------
         >>> stay, leave = [[0.9]], [[0.0]]
         >>> MarkovChain.from_mdp([stay, leave], [1.0], policy=[[0.5, 0.5]]).mean()
         array([1.81818182])
@@ -157,19 +190,43 @@ class MarkovChain:
         self.reports: dict[str, SolveReport] = {}
 
     def mean(self) -> Floats:
-        """J = r + γ P J, of shape (n,)."""
+        """J = r + γ P J.
+
+        Returns
+        -------
+        (n,) array
+            The mean of the reward to go from each state.
+        """
         return self._mean
 
     def second_moment(self) -> Floats:
-        """M = V + J², of shape (n,), which solves M = E[ρ² + 2γ ρ J(y)] + γ² P M."""
+        """M = V + J², which solves M = E[ρ² + 2γ ρ J(y)] + γ² P M.
+
+        Returns
+        -------
+        (n,) array
+            The second moment of the reward to go from each state.
+        """
         return readonly(self._variance + self._mean**2)
 
     def variance(self) -> Floats:
-        """V = E[δ²] + γ² P V with δ = ρ + γ J(y) − J(x), of shape (n,)."""
+        """V = E[δ²] + γ² P V with δ = ρ + γ J(y) − J(x).
+
+        Returns
+        -------
+        (n,) array
+            The variance of the reward to go from each state.
+        """
         return self._variance
 
     def std(self) -> Floats:
-        """√V, of shape (n,)."""
+        """√V.
+
+        Returns
+        -------
+        (n,) array
+            The standard deviation of the reward to go from each state.
+        """
         return readonly(np.sqrt(self._variance))
 
     def moments(self, order: int = 4) -> Floats:
@@ -193,8 +250,22 @@ class MarkovChain:
         """The distribution of the reward to go from a state or a distribution over states.
 
         With γ = 1 and rewards that are multiples of one number it is exact. Otherwise two distributions
-        enclose it whose means are no more than ``tolerance`` apart, by default a fiftieth of the std.
+        enclose it.
 
+        Parameters
+        ----------
+        start
+            A state's index, or a distribution of shape (n,).
+        tolerance
+            How far the means of the two may be apart; by default a fiftieth of the std.
+
+        Returns
+        -------
+        ChainDistribution
+            ``cdf``, ``quantile``, ``cvar`` and moments, with their ``error``.
+
+        Examples
+        --------
         >>> ends = MarkovChain([[0.0]], [[0.0]], terminal_rewards=[2.5]).distribution(0)
         >>> ends.quantile([0.05, 0.95]), ends.error
         (array([2.5, 2.5]), 0.0)
@@ -226,6 +297,17 @@ class MarkovChain:
         from policyrisk.markov.distribution import tails
 
         return tails(self, q, tolerance)[1]
+
+    @property
+    def unit(self) -> float:
+        """That of the rewards, in which their fourth powers are numbers (:mod:`policyrisk._core.units`)."""
+        return unit_of(float(np.abs(self.branches.reward).max(initial=0.0)))
+
+    def in_units(self, unit: float) -> MarkovChain:
+        """The same chain with rewards divided by a power of two."""
+        other = object.__new__(MarkovChain)
+        other._set(replace(self.branches, reward=self.branches.reward / unit), self.discount)
+        return other
 
     def refuse_noise(self, what: str) -> None:
         """Raise where a reward is known by its mean and variance alone, which ``what`` needs more than."""
@@ -298,10 +380,20 @@ class MarkovChain:
         return self._resolvents[factor]
 
     def occupancy(self, start: npt.ArrayLike = 0) -> Floats:
-        """q, the expected number of visits to each state in one episode: q = ζ0 + Pᵀ q, of shape (n,).
+        """q, the expected number of visits to each state in one episode, not discounted: q = ζ0 + Pᵀ q.
 
-        ``start`` is a state's index or a distribution ζ0 of shape (n,). q is not discounted.
+        Parameters
+        ----------
+        start
+            A state's index, or a distribution ζ0 of shape (n,).
 
+        Returns
+        -------
+        (n,) array
+            q.
+
+        Examples
+        --------
         >>> MarkovChain([[0.0, 1.0], [0.5, 0.0]], [1.0, 1.0]).occupancy(0)
         array([2., 2.])
         """
@@ -349,9 +441,24 @@ class MarkovChain:
     ) -> Trajectories:
         """Episodes of state indices, of shape (.., 1); the terminal state is index n.
 
-        An episode that has not ended after ``max_steps`` steps is cut off. The same seed gives the same
-        episodes on any number of threads.
+        Parameters
+        ----------
+        start
+            A state's index, or a distribution of shape (n,).
+        episodes
+            How many.
+        seed
+            The same seed gives the same episodes on any number of threads.
+        max_steps
+            An episode that has not ended after so many steps is cut off.
 
+        Returns
+        -------
+        Trajectories
+            The episodes.
+
+        Examples
+        --------
         >>> chain = MarkovChain([[0.5]], [1.0])
         >>> data = chain.sample(start=0, episodes=3, seed=1)
         >>> data.lengths.tolist() == chain.sample(start=0, episodes=3, seed=1).lengths.tolist()
@@ -372,11 +479,11 @@ class MarkovChain:
         lengths, terminated = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.bool_)
         common = (branches.indptr, branches.successor, self._cumulative)
         cumulative_start = np.cumsum(zeta / zeta.sum())
-        _kernels.sample_lengths(*common, cumulative_start, first, second, limit, lengths, terminated)
+        kernels.sample_lengths(*common, cumulative_start, first, second, limit, lengths, terminated)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         states = np.empty(offsets[-1] + count, dtype=np.int64)
         rewards = np.empty(offsets[-1])
-        _kernels.sample_episodes(
+        kernels.sample_episodes(
             *common, branches.reward, cumulative_start, first, second, offsets, states, rewards
         )
         return Trajectories._view(states[:, None], rewards, lengths, terminated)
@@ -386,6 +493,24 @@ class MarkovChain:
     ) -> Diagnosis:
         """The paper's theory as numbers for these features: Assumptions 1, 3 and 4, Lemmas 5, 7 and 8.
 
+        Parameters
+        ----------
+        features
+            φ_J: a feature map, or a function from states (n, 1) to (n, l).
+        second_features
+            φ_M; the same as ``features`` where None.
+        start
+            A state's index, or a distribution of shape (n,).
+        lam
+            The trace parameter λ.
+
+        Returns
+        -------
+        Diagnosis
+            What holds, the moduli, and the error with its bound; ``print`` shows them.
+
+        Examples
+        --------
         >>> import policyrisk as pr
         >>> phi, psi = (pr.Polynomial(degree, low=[0], high=[29]) for degree in (1, 2))
         >>> report = pr.domains.walk(30).diagnose(phi, psi, start=0, lam=0.95)

@@ -36,9 +36,9 @@ from scipy.sparse.linalg import splu
 
 from policyrisk._core.arrays import Floats
 from policyrisk.errors import InvalidInputError, SolverError
-from policyrisk.markov import _kernels
+from policyrisk.markov import _branch_kernels as kernels
 from policyrisk.markov.reward_lattice import TAIL, RewardLattice
-from policyrisk.markov.steps import Steps
+from policyrisk.markov.steps import StepFunction
 
 if TYPE_CHECKING:
     from policyrisk.markov.chain import MarkovChain
@@ -154,7 +154,7 @@ class Transform:
             series = sum(mu[j][:, None] * t**j / factor for j, factor in enumerate((1, 1, 2, 6)))
             psi = np.ascontiguousarray(series * np.exp(np.outer(J, t)))
             given = branches.indptr, branches.successor, self._probability, rewards, which
-            _kernels.transform_products(*given, gamma, s, first, T, psi)
+            kernels.transform_products(*given, gamma, s, first, T, psi)
             yield psi.T
 
     @property
@@ -191,7 +191,7 @@ class Transform:
         )
 
 
-def on_lattice(transform: Transform, lattice: RewardLattice, low: float, high: float) -> list[Steps]:
+def on_lattice(transform: Transform, lattice: RewardLattice, low: float, high: float) -> list[StepFunction]:
     """The distribution from each start, exact on the lattice's points from low to high."""
     first, last = int(np.floor(low / lattice.h)), int(np.ceil(high / lattice.h))
     N = last - first + 1
@@ -201,10 +201,12 @@ def on_lattice(transform: Transform, lattice: RewardLattice, low: float, high: f
     mass = np.maximum(np.fft.irfft(turned.conj(), N, axis=0), 0.0)
     cumulative = np.minimum(np.cumsum(mass, axis=0), 1.0)
     cumulative[-1] = 1.0
-    return [Steps(lattice.values(np.arange(first, last + 1)), column) for column in cumulative.T]
+    return [StepFunction(lattice.values(np.arange(first, last + 1)), column) for column in cumulative.T]
 
 
-def brackets(transform: Transform, low: float, high: float, tolerance: float) -> list[tuple[Steps, Steps]]:
+def brackets(
+    transform: Transform, low: float, high: float, tolerance: float
+) -> list[tuple[StepFunction, StepFunction]]:
     """From each start two distributions that enclose the return's, of means within the tolerance."""
     R = high - low
     K = int(np.ceil(2.0 * R / tolerance))
@@ -216,7 +218,7 @@ def brackets(transform: Transform, low: float, high: float, tolerance: float) ->
 
 def _bracket(
     psi: Complexes, mean: float, a: float, R: float, support: tuple[float, float]
-) -> tuple[Steps, Steps]:
+) -> tuple[StepFunction, StepFunction]:
     """The two distributions from E[e^{2πikB/R}] for k = 1, …, K; the module's docstring has the formulas."""
     K = psi.size
     k = np.arange(1, K + 1)
@@ -235,6 +237,6 @@ def _bracket(
     return _steps(values, np.append(above[1:], [1.0, 1.0])), _steps(values, np.append(below, 1.0))
 
 
-def _steps(values: Floats, cumulative: Floats) -> Steps:
+def _steps(values: Floats, cumulative: Floats) -> StepFunction:
     rises = np.diff(cumulative, prepend=0.0) > 0.0
-    return Steps(values[rises], cumulative[rises])
+    return StepFunction(values[rises], cumulative[rises])

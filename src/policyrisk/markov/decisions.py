@@ -11,7 +11,14 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, as_array, as_floats, name_some
 from policyrisk.errors import InvalidInputError
-from policyrisk.markov.branches import Branches, Sparse, as_rewards, as_transition_matrix, from_matrix, mix
+from policyrisk.markov.branches import (
+    ActionBranches,
+    Branches,
+    Sparse,
+    as_rewards,
+    as_transition_matrix,
+    from_matrix,
+)
 
 
 def under_policy(
@@ -24,7 +31,7 @@ def under_policy(
 ) -> Branches:
     """The branches of a policy's chain; the arguments are those of :func:`MarkovChain.from_mdp`."""
     parts = by_action(P, r, terminal_rewards, name, at_end)
-    return mix(parts, as_policy(policy, parts[0].n, len(parts)))
+    return ActionBranches.of(parts).under(as_policy(policy, parts[0].n, len(parts)))
 
 
 def by_action(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from policyrisk.markov.reward_lattice import (
     find_lattice,
     tails_by_recursion,
 )
-from policyrisk.markov.steps import Steps, as_levels
+from policyrisk.markov.steps import StepFunction, as_levels
 
 if TYPE_CHECKING:
     from policyrisk.markov.chain import MarkovChain
@@ -43,13 +43,25 @@ class ChainDistribution(Readable):
     worst 5.0%: quantile -108, mean -121.19; median -70; known exactly
     """
 
-    lower: Steps
-    upper: Steps
+    lower: StepFunction
+    upper: StepFunction
     mean: float
     variance: float
     skewness: float  # E[(B − mean)³] / std³
     kurtosis: float  # E[(B − mean)⁴] / variance², 3 for a normal distribution
     error: float  # the mean of `upper` less that of `lower`: the area between the two CDFs
+
+    def times(self, factor: float) -> ChainDistribution:
+        """The distribution of the return that is ``factor`` times as large."""
+        lower, upper = (replace(each, values=each.values * factor) for each in (self.lower, self.upper))
+        return replace(
+            self,
+            lower=lower,
+            upper=lower if self.lower is self.upper else upper,
+            mean=self.mean * factor,
+            variance=self.variance * factor * factor,
+            error=self.error * factor,
+        )
 
     @property
     def std(self) -> float:
@@ -81,6 +93,9 @@ class ChainDistribution(Readable):
 def distribution(chain: MarkovChain, start: npt.ArrayLike, tolerance: float | None) -> ChainDistribution:
     """See :func:`MarkovChain.distribution`."""
     _check(chain, tolerance)
+    if (unit := chain.unit) != 1.0:
+        within = None if tolerance is None else tolerance / unit
+        return distribution(chain.in_units(unit), start, within).times(unit)
     zeta = chain.start_distribution(start)
     zeta = zeta / zeta.sum()
     mean, variance, third, fourth = _mixed_moments(chain, zeta)
@@ -99,6 +114,10 @@ def distribution(chain: MarkovChain, start: npt.ArrayLike, tolerance: float | No
 def tails(chain: MarkovChain, q: float, tolerance: float | None) -> tuple[Floats, Floats]:
     """Quantile and CVaR from every state, each (n,); see :func:`MarkovChain.quantile`."""
     _check(chain, tolerance)
+    if (unit := chain.unit) != 1.0:
+        within = None if tolerance is None else tolerance / unit
+        quantiles, cvars = tails(chain.in_units(unit), q, within)
+        return quantiles * unit, cvars * unit
     level = float(as_levels(as_number(q, "q")))
     std = chain.std()
     lattice = _lattice(chain, float((np.abs(chain.mean()) + _REACH * std).max()))
@@ -127,12 +146,12 @@ def _lattice(chain: MarkovChain, reach: float) -> RewardLattice | None:
 
 def _enclosed(
     chain: MarkovChain, Z: sp.csr_array, lattice: RewardLattice | None, std: float, tolerance: float | None
-) -> list[tuple[Steps, Steps]]:
+) -> list[tuple[StepFunction, StepFunction]]:
     """For each row of Z two distributions that enclose the return's; the same one twice where it is exact."""
     transform = Transform(chain, Z)
     certain = std <= 1e-12 * float(np.abs(transform.means).max())  # all but rounding
     if certain:
-        single = [Steps(np.array([mean]), np.ones(1)) for mean in transform.means]
+        single = [StepFunction(np.array([mean]), np.ones(1)) for mean in transform.means]
         return [(steps, steps) for steps in single]
     low, high = transform.window(std)
     if lattice is not None and high - low <= 2 * (transform.most - 2) * lattice.h:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -57,9 +57,7 @@ from policyrisk.errors import (
 from policyrisk.markov.branches import Sparse
 from policyrisk.markov.decisions import as_policy
 from policyrisk.markov.linear import Corrector, Resolvent, choose
-
-if TYPE_CHECKING:
-    from policyrisk.markov.mdp import MDP, PolicyGradient, Solve
+from policyrisk.markov.mdp import MDP, PolicyGradient, Solve, policy_gradient
 
 Slope: TypeAlias = tuple[float, float, float]  # a function of mean and variance: its value and derivatives
 
@@ -208,9 +206,10 @@ class _Problem:
 
     def at(self, weights: Floats) -> Point:
         """The point of weights (k, actions)."""
-        flat, policy = self.mdp._flat, self.policy(weights)
-        chances = flat.weights(policy)
-        found = flat.gradient(chances, self.zeta, self.mdp.discount, _solver(flat.matrix(chances)))
+        table, policy = self.mdp._table, self.policy(weights)
+        chances = table.weights(policy)
+        solve = _solver(table.matrix(chances))
+        found = policy_gradient(table, chances, self.zeta, self.mdp.discount, solve)
         if not math.isfinite(found.mean) or not found.variance >= -_TOLERANCE * found.mean**2:
             raise SolverError("a policy whose episodes hardly ever end")
         return self._point(weights, policy, found)

@@ -44,9 +44,9 @@ from scipy.sparse.linalg import splu
 
 from policyrisk._core.arrays import Floats, Ints, as_csr, as_floats, as_number
 from policyrisk.errors import InvalidInputError, SolverError
-from policyrisk.markov._multigrid_kernels import gauss_seidel, resolvent_residual
+from policyrisk.markov._linear_kernels import gauss_seidel, resolvent_residual
 from policyrisk.markov.branches import Sparse
-from policyrisk.markov.multigrid import SINGULAR, Correction, Multigrid
+from policyrisk.markov.multigrid import SINGULAR, Correction, build, gcr, row_scaled, visit_weights
 
 DENSE_SIZE = 1000  # up to this many states: dense LU
 FILL_RATIO = 10  # sparse LU if its envelope holds at most this many times the entries of A …
@@ -230,13 +230,20 @@ def substitution(A: Sparse, order: Ints) -> Corrector:
 
 def by_multigrid(A: Sparse, order: Ints) -> Corrector:
     """Multigrid on A, in the order given; its right-hand sides have one column."""
-    grid = Multigrid(A)
+    w, one = visit_weights(A), np.ones(A.shape[0])
+    hierarchies = {False: build(row_scaled(w, A))}  # True: the transposed one, once it is asked for
 
     def solve(r: Floats, reach: float, transpose: bool) -> Correction:
-        correction = grid.correct(r[:, 0], reach, transpose=transpose)
+        if transpose not in hierarchies:
+            hierarchies[transpose] = hierarchies[False].transposed()
+        before, after = (one, w) if transpose else (w, one)
+        correction = gcr(hierarchies[transpose], before, after, r[:, 0], reach)
         return replace(correction, d=correction.d[:, None])
 
-    return Corrector("multigrid GCR", lambda: grid.entries, order, solve, together=False)
+    def entries() -> int:
+        return sum(hierarchy.entries for hierarchy in hierarchies.values())
+
+    return Corrector("multigrid GCR", entries, order, solve, together=False)
 
 
 def choose(P: Sparse, c: float) -> Corrector:

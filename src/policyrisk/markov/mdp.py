@@ -23,17 +23,15 @@ which changes no variance: nothing large is subtracted, as M − J² does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints, Seed, as_count, as_number
 from policyrisk.errors import InvalidInputError
-from policyrisk.markov.branches import Branches, Sparse, mix, sorted_branches
+from policyrisk.markov.branches import ActionBranches, Branches, sorted_branches
 from policyrisk.markov.chain import MarkovChain
 from policyrisk.markov.decisions import as_policy, by_action
 
@@ -53,84 +51,54 @@ class PolicyGradient(NamedTuple):
     by_variance: Floats  # (n, actions): ∂v/∂π(a|x)
 
 
-@dataclass(frozen=True, eq=False)
-class ActionBranches:
-    """The branches of all actions as one table; of each, what a policy weighs and what it does not."""
+def policy_gradient(
+    table: ActionBranches, weights: Floats, zeta: Floats, gamma: float, solve: Solve
+) -> PolicyGradient:
+    """The module's formulas, for the weights (branches,) of a policy and starts ζ (n,)."""
 
-    n: int
-    actions: int
-    row: Ints  # (branches,)
-    action: Ints  # (branches,)
-    successor: Ints  # (branches,): n for the end
-    probability: Floats  # (branches,) given the action
-    reward: Floats  # (branches,)
+    def expect(values: Floats) -> Floats:
+        sums = np.bincount(table.row, weights=weights * values, minlength=table.n)
+        return sums.astype(np.float64, copy=False)
 
-    @classmethod
-    def of(cls, parts: Sequence[Branches]) -> ActionBranches:
-        """The table of one table per action."""
-        columns = [
-            (part.row, np.full(part.successor.size, a), part.successor, part.probability, part.reward)
-            for a, part in enumerate(parts)
-        ]
-        return cls(parts[0].n, len(parts), *(np.concatenate(column) for column in zip(*columns, strict=True)))
+    def per_action(values: Floats) -> Floats:
+        sums = np.bincount(
+            table.row * table.actions + table.action,
+            weights=table.probability * values,
+            minlength=table.n * table.actions,
+        )
+        return sums.astype(np.float64, copy=False).reshape(table.n, table.actions)
 
-    def weights(self, policy: Floats) -> Floats:
-        """The probability (branches,) of each under a policy (n, actions)."""
-        weights: Floats = policy[self.row, self.action] * self.probability
-        return weights
-
-    def matrix(self, weights: Floats) -> Sparse:
-        """P of shape (n, n)."""
-        indptr, indices, place = self._pattern
-        data = np.bincount(place, weights=weights, minlength=indices.size + 1)[:-1]
-        return sp.csr_array((data, indices, indptr), shape=(self.n, self.n))
-
-    @cached_property
-    def _pattern(self) -> tuple[Ints, Ints, Ints]:
-        """P's rows and columns, and the entry of each branch, one past the last for those that end."""
-        going = self.successor < self.n
-        cells, place = np.unique(self.row[going] * self.n + self.successor[going], return_inverse=True)
-        indptr = np.searchsorted(cells, np.arange(self.n + 1) * self.n)
-        where = np.full(self.row.size, cells.size)
-        where[going] = place
-        return indptr, cells % self.n, where
-
-    def gradient(self, weights: Floats, zeta: Floats, gamma: float, solve: Solve) -> PolicyGradient:
-        """The module's formulas."""
-
-        def expect(values: Floats) -> Floats:
-            sums = np.bincount(self.row, weights=weights * values, minlength=self.n)
-            return sums.astype(np.float64, copy=False)
-
-        def by_action(values: Floats) -> Floats:
-            sums = np.bincount(
-                self.row * self.actions + self.action,
-                weights=self.probability * values,
-                minlength=self.n * self.actions,
-            )
-            return sums.astype(np.float64, copy=False).reshape(self.n, self.actions)
-
-        J = solve(gamma, expect(self.reward), False)
-        delta = self.reward + gamma * np.append(J, 0.0)[self.successor] - J[self.row]
-        V = solve(gamma**2, expect(delta**2), False)
-        A = by_action(delta)
-        W = by_action(delta**2 + gamma**2 * np.append(V, 0.0)[self.successor])
-        m = float(zeta @ J)
-        v = float(zeta @ V + zeta @ (J - m) ** 2)
-        q_2 = solve(gamma**2, zeta, True)
-        q_1 = q_2 if gamma == 1.0 else solve(gamma, zeta, True)
-        carried = np.bincount(self.successor, weights=weights * delta * q_2[self.row], minlength=self.n + 1)
-        u = solve(gamma, zeta * (J - m) + gamma * carried[:-1], True)
-        return PolicyGradient(m, v, q_1[:, None] * A, q_2[:, None] * W + 2.0 * u[:, None] * A)
+    J = solve(gamma, expect(table.reward), False)
+    delta = table.reward + gamma * np.append(J, 0.0)[table.successor] - J[table.row]
+    V = solve(gamma**2, expect(delta**2), False)
+    A = per_action(delta)
+    W = per_action(delta**2 + gamma**2 * np.append(V, 0.0)[table.successor])
+    m = float(zeta @ J)
+    v = float(zeta @ V + zeta @ (J - m) ** 2)
+    q_2 = solve(gamma**2, zeta, True)
+    q_1 = q_2 if gamma == 1.0 else solve(gamma, zeta, True)
+    carried = np.bincount(table.successor, weights=weights * delta * q_2[table.row], minlength=table.n + 1)
+    u = solve(gamma, zeta * (J - m) + gamma * carried[:-1], True)
+    return PolicyGradient(m, v, q_1[:, None] * A, q_2[:, None] * W + 2.0 * u[:, None] * A)
 
 
 class MDP:
     """A decision process with n states, known exactly.
 
-    P is (actions, n, n) or a sequence of sparse matrices, one per action; a row that sums to less than 1
-    terminates with the rest. r is (n,), (n, actions), (actions, n, n) or (n, n), ``terminal_rewards`` (n,),
-    as :meth:`MarkovChain.from_mdp` takes them.
+    Parameters
+    ----------
+    P
+        (actions, n, n) or a sequence of sparse matrices, one per action; a row that sums to less than 1
+        terminates with the rest.
+    r
+        (n,), (n, actions), (actions, n, n) or (n, n).
+    discount
+        γ.
+    terminal_rewards
+        (n,), what the step that ends the episode earns, as in :meth:`MarkovChain.from_mdp`.
 
+    Examples
+    --------
     Two actions in the only state: wait, which ends with probability ½, and leave, which pays 3:
 
     >>> mdp = MDP([[[0.5]], [[0.0]]], [[1.0, 3.0]])
@@ -173,9 +141,20 @@ class MDP:
         return len(self.branches)
 
     def chain(self, policy: npt.ArrayLike) -> MarkovChain:
-        """The chain of a policy: (n, actions), the probability of each action, or (n,) ints."""
+        """The chain of a policy.
+
+        Parameters
+        ----------
+        policy
+            (n, actions), the probability of each action, or (n,) ints, the action taken.
+
+        Returns
+        -------
+        MarkovChain
+            With n states.
+        """
         probabilities = as_policy(policy, self.n, self.actions)
-        return MarkovChain.from_branches(mix(self.branches, probabilities), self.discount)
+        return MarkovChain.from_branches(self._table.under(probabilities), self.discount)
 
     def gradient(self, policy: npt.ArrayLike, start: npt.ArrayLike = 0) -> PolicyGradient:
         """Mean and variance of the return, and their derivatives by every probability of the policy.
@@ -187,15 +166,15 @@ class MDP:
         array([[-0.444444,  0.444444]])
         """
         chain = self.chain(policy)
-        weights = self._flat.weights(as_policy(policy, self.n, self.actions))
+        weights = self._table.weights(as_policy(policy, self.n, self.actions))
 
         def solve(factor: float, b: Floats, transpose: bool) -> Floats:
             return chain.resolvent(factor).solve(b, transpose=transpose)[0]
 
-        return self._flat.gradient(weights, chain.start_distribution(start), self.discount, solve)
+        return policy_gradient(self._table, weights, chain.start_distribution(start), self.discount, solve)
 
     @cached_property
-    def _flat(self) -> ActionBranches:
+    def _table(self) -> ActionBranches:
         return ActionBranches.of(self.branches)
 
     def with_reward_so_far(self, start: npt.ArrayLike = 0, most: int = 100_000) -> tuple[MDP, Ints, Floats]:
@@ -221,16 +200,16 @@ class MDP:
                 f"discount must be 1 for policies that see the reward so far, got {self.discount:g}; what it "
                 "means for the rest would depend on the step too"
             )
-        flat, cap = self._flat, as_count(most, "most", 1)
-        order = np.argsort(flat.row, kind="stable")  # the branches of each state, side by side
-        first = np.searchsorted(flat.row[order], np.arange(self.n + 1))
+        table, cap = self._table, as_count(most, "most", 1)
+        order = np.argsort(table.row, kind="stable")  # the branches of each state, side by side
+        first = np.searchsorted(table.row[order], np.arange(self.n + 1))
         uniform = self.chain(np.full((self.n, self.actions), 1.0 / self.actions))
         pairs = [(int(x), 0.0) for x in np.flatnonzero(uniform.start_distribution(start))]
         known = {pair: i for i, pair in enumerate(pairs)}
         rows, branches, successors = [], [], []
         for i, (x, earned) in enumerate(pairs):  # which grows on the way
             for b in order[first[x] : first[x + 1]].tolist():
-                pair = int(flat.successor[b]), round(earned + float(flat.reward[b]), 9) + 0.0
+                pair = int(table.successor[b]), round(earned + float(table.reward[b]), 9) + 0.0
                 if pair[0] < self.n and pair not in known:
                     known[pair] = len(pairs)
                     pairs.append(pair)
@@ -246,8 +225,8 @@ class MDP:
         successor[successor < 0] = len(pairs)
         parts = []
         for a in range(self.actions):
-            own = flat.action[branch] == a
-            columns = row[own], successor[own], flat.probability[branch[own]], flat.reward[branch[own]]
+            own = table.action[branch] == a
+            columns = row[own], successor[own], table.probability[branch[own]], table.reward[branch[own]]
             parts.append(sorted_branches(len(pairs), *columns))
         states, sums = zip(*pairs, strict=True)
         return MDP.from_branches(parts), np.array(states), np.array(sums)
@@ -263,19 +242,45 @@ class MDP:
         restarts: int = 2,
         iterations: int = 300,
     ) -> Improvement:
-        """A policy that is better by a criterion of :mod:`policyrisk.criteria`, found by the exact gradient.
+        """A policy that is better by a criterion, found by the exact gradient.
 
-        ``start`` is a state's index or a distribution of shape (n,). Policies are the softmax of a table, or
-        of ``features`` (n, k) of the states, dense or sparse: states with the same features act alike. L-BFGS
-        starts from ``policy`` where one is given (with features, from the nearest softmax policy), from the
-        uniform one, from those with the largest mean and the smallest variance, and ``restarts`` times from
-        random ones of the seed; the best that was found is kept, and without features is no worse than the
-        given one. Criteria of mean and variance have many local optima: this is the best of those that were
-        reached, no proof that there is none better.
+        L-BFGS starts from ``policy`` where one is given (with features, from the nearest softmax policy),
+        from the uniform one, from those with the largest mean and the smallest variance, and from random
+        ones; the best that was found is kept, and without features is no worse than the given one. Criteria
+        of mean and variance have many local optima: this is the best of those that were reached, no proof
+        that there is none better.
 
-        With a constraint, the answer meets it (to 1e-9 of the uniform policy's), or
-        :class:`~policyrisk.errors.InfeasibleConstraintError` is raised.
+        Parameters
+        ----------
+        criterion
+            One of :mod:`policyrisk.criteria`. With a constraint, the answer meets it (to 1e-9 of the uniform
+            policy's).
+        start
+            A state's index, or a distribution of shape (n,).
+        policy
+            Where to start as well: (n, actions), or (n,) ints.
+        seed
+            That of the random starts.
+        features
+            (n, k), dense or sparse: policies are then the softmax of these, and states with the same features
+            act alike. A table where None.
+        restarts
+            How many random starts.
+        iterations
+            The most iterations from each.
 
+        Returns
+        -------
+        Improvement
+            ``policy`` (n, actions), ``mean``, ``variance``, ``value`` and ``history``.
+
+        Raises
+        ------
+        InfeasibleConstraintError
+            No policy that meets the constraint was found.
+
+        Examples
+        --------
         >>> from policyrisk.criteria import MeanMinusStd
         >>> better = MDP([[[0.5]], [[0.0]]], [[1.0, 3.0]]).improve(MeanMinusStd(1.0))
         >>> better.policy.round(6), round(better.value, 6)

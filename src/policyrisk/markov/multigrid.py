@@ -31,14 +31,13 @@ Pairwise aggregation and K-cycles are due to Notay (2010, 2012).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk.errors import SolverError
-from policyrisk.markov._multigrid_kernels import collapse, gauss_seidel, match_pairs
+from policyrisk.markov._linear_kernels import collapse, gauss_seidel, match_pairs
 from policyrisk.markov.branches import Sparse
 
 SINGULAR = (
@@ -168,13 +167,13 @@ def visit_weights(A: Sparse) -> Floats:
         w *= n / columns.sum()
         for backward in (False, True, False, True):
             gauss_seidel(A_t.indptr, A_t.indices, A_t.data, inverse_diagonal, one, w, backward)
-        correction = gcr(build(_scaled(w, A)).transposed(), one, w, one - A_t @ w, 0.0)
+        correction = gcr(build(row_scaled(w, A)).transposed(), one, w, one - A_t @ w, 0.0)
         # It may overshoot where w is still far off; w has to stay positive.
         w = np.maximum(w + correction.d, 0.1 * w)
     return w
 
 
-def _scaled(w: Floats, A: Sparse) -> Sparse:
+def row_scaled(w: Floats, A: Sparse) -> Sparse:
     """diag(w) A. It shares A's index arrays, which must be sorted: SciPy would sort them in place."""
     return sp.csr_array((A.data * np.repeat(w, np.diff(A.indptr)), A.indices, A.indptr), shape=A.shape)
 
@@ -241,28 +240,6 @@ def build(B: Sparse) -> Hierarchy:
     except np.linalg.LinAlgError as error:
         raise SolverError(SINGULAR) from error
     return Hierarchy(tuple(levels), inverse)
-
-
-class Multigrid:
-    """A d ≈ r and Aᵀ d ≈ r by GCR, preconditioned with the cycle."""
-
-    def __init__(self, A: Sparse) -> None:
-        self._w = visit_weights(A)
-        self._down = build(_scaled(self._w, A))
-
-    @cached_property
-    def _down_t(self) -> Hierarchy:
-        return self._down.transposed()
-
-    @property
-    def entries(self) -> int:
-        """Stored matrix entries over all levels, the transposed ones included once they exist."""
-        return self._down.entries * (2 if "_down_t" in vars(self) else 1)
-
-    def correct(self, r: Floats, reach: float, *, transpose: bool) -> Correction:
-        """At most DIRECTIONS iterations of GCR on A d = r (Aᵀ d = r) from d = 0."""
-        w, one = self._w, np.ones_like(r)
-        return gcr(self._down_t, one, w, r, reach) if transpose else gcr(self._down, w, one, r, reach)
 
 
 def gcr(hierarchy: Hierarchy, u: Floats, w: Floats, r: Floats, reach: float) -> Correction:

@@ -21,10 +21,10 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk.errors import SolverError
-from policyrisk.markov import _kernels
+from policyrisk.markov import _branch_kernels as kernels
 from policyrisk.markov.branches import Branches
 from policyrisk.markov.linear import Resolvent
-from policyrisk.markov.steps import SLACK, Steps
+from policyrisk.markov.steps import SLACK, StepFunction
 
 if TYPE_CHECKING:
     from policyrisk.markov.chain import MarkovChain
@@ -124,7 +124,7 @@ def _points(branches: Branches, costs: Ints) -> Iterator[tuple[int, Floats]]:
         if at < block:
             history[-depth:] = history[at : at + depth].copy()
             at = len(history) - depth
-        _kernels.lattice_points(W.indptr, W.indices, W.data, history, at, block)
+        kernels.lattice_points(W.indptr, W.indices, W.data, history, at, block)
         at -= block
         if resolvent is not None:
             history[at, :n] = resolvent.solve(history[at, :n])[0]
@@ -137,7 +137,7 @@ def _points(branches: Branches, costs: Ints) -> Iterator[tuple[int, Floats]]:
     )
 
 
-def by_recursion(chain: MarkovChain, lattice: RewardLattice, zeta: Floats) -> tuple[Steps, float]:
+def by_recursion(chain: MarkovChain, lattice: RewardLattice, zeta: Floats) -> tuple[StepFunction, float]:
     """The return's distribution from the start ζ0 (n,), and the probability that was left out."""
     costs, sign = np.abs(lattice.multiples), lattice.sign
     starts = np.flatnonzero(zeta)
@@ -155,7 +155,7 @@ def by_recursion(chain: MarkovChain, lattice: RewardLattice, zeta: Floats) -> tu
     # What is left out is beyond the last k: at the low end for costs, at the high end for gains.
     cumulative = np.cumsum(mass) + (max(left, 0.0) if sign < 0 else 0.0)
     cumulative[-1] = 1.0
-    return Steps(values, np.minimum(cumulative, 1.0)), max(left, 0.0)
+    return StepFunction(values, np.minimum(cumulative, 1.0)), max(left, 0.0)
 
 
 def tails_by_recursion(chain: MarkovChain, lattice: RewardLattice, q: float) -> tuple[Floats, Floats]:
@@ -169,7 +169,7 @@ def tails_by_recursion(chain: MarkovChain, lattice: RewardLattice, q: float) -> 
     level = q - SLACK if sign > 0 else 1.0 - q + SLACK
     total, area, first = np.zeros(chain.n), np.zeros(chain.n), np.full(chain.n, -1, dtype=np.int64)
     for k, p in _points(chain.branches, np.abs(lattice.multiples)):
-        _kernels.lattice_sums(p, k, level, total, area, first)
+        kernels.lattice_sums(p, k, level, total, area, first)
         if (first >= 0).all():
             break
     excess = area if sign > 0 else -chain.mean() / lattice.h - first + area

@@ -15,10 +15,10 @@ SLACK = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class StepFunction:
     """F(z) = cumulative[i] for values[i] ≤ z < values[i + 1].
 
-    >>> die = Steps(np.arange(1.0, 7.0), np.arange(1, 7) / 6)
+    >>> die = StepFunction(np.arange(1.0, 7.0), np.arange(1, 7) / 6)
     >>> float(die.cdf(2.0)), float(die.quantile(0.5)), float(die.cvar(0.5))
     (0.3333333333333333, 3.0, 2.0)
     """

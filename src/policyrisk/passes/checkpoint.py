@@ -5,7 +5,7 @@ file says in plain values what the work is about, its *problem*; going on with a
 goes on does what is left in the same order, so that the result is, bit for bit, that of a run that was not
 disturbed.
 
-:class:`DurableFold` takes passes over data in this way. Each batch of the data is a part; a pass adds its
+:class:`DurableReduce` runs passes over data in this way. Each batch of the data is a part; a pass adds its
 parts one by one, and the checkpoint holds the sums of finished passes and that of the one under way.
 """
 
@@ -16,18 +16,40 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+import numpy as np
 
 from policyrisk._core import records
-from policyrisk._core.arrays import as_path
+from policyrisk._core.arrays import as_flag, as_path
+from policyrisk.data import Source, Trajectories, batches
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.passes.fold import Sum
-from policyrisk.trajectories import Source, batches
+from policyrisk.passes.reduce import Sum
 
-PASSES = "passes"  # the work of a DurableFold
+PASSES = "passes"  # the work of a DurableReduce
 _EVERY = 2.0  # seconds between two checkpoints
 _PATIENCE = 10.0  # of a checkpoint's own time: large ones are written less often
 _SHOWN = 60  # letters of a value that changed
+
+
+class Unasked(os.PathLike[str]):
+    """The path of a checkpoint that nobody asked for: where it cannot be written, the work goes on without.
+
+    ``tell`` is called once then, with a text that says so.
+    """
+
+    def __init__(self, path: Path, tell: Callable[[str], object]) -> None:
+        self.path, self.tell = path, tell
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+class SavedWork(TypedDict):
+    """What a checkpoint's file holds."""
+
+    problem: dict[str, Any]
+    state: Any
 
 
 class Checkpoint:
@@ -40,12 +62,14 @@ class Checkpoint:
     def __init__(self, work: str, path: str | os.PathLike[str] | None, problem: Mapping[str, Any]) -> None:
         self.work, self.path = work, None if path is None else as_path(path, "checkpoint")
         self.problem = dict(problem)
+        self._tell = path.tell if isinstance(path, Unasked) else None
+        self._given_up = False
         self._due = time.monotonic() + _EVERY
 
-    def load(self) -> Any:
-        """What was saved; an error where it is of another problem."""
+    def load(self, declared: Any) -> Any:
+        """What was saved, of the declared type; an error where it is of another problem."""
         assert self.path is not None
-        stored, state = stored_checkpoint(self.path, self.work)
+        stored, state = stored_checkpoint(self.path, self.work, declared)
         now = self.problem
         differ = [name for name in {**stored, **now} if stored.get(name) != now.get(name)]
         if differ:
@@ -60,13 +84,17 @@ class Checkpoint:
 
     def save(self, state: Any) -> None:
         """Replace the file."""
-        if self.path is None:
+        if self.path is None or self._given_up:
             return
         began = time.monotonic()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             records.save(self.path, f"Checkpoint of {self.work}", {"problem": self.problem, "state": state})
         except (OSError, InvalidInputError) as error:
+            if self._tell is not None:
+                self._given_up = True
+                self._tell(f"it goes on without a checkpoint, since none can be written: {error}")
+                return
             raise InvalidInputError(
                 f"checkpoint must be a file that can be written, got {self.path} ({error}); make room or "
                 "choose another folder, where an earlier checkpoint can be copied to go on with resume"
@@ -86,22 +114,37 @@ class Checkpoint:
             yield
         except KeyboardInterrupt:
             self.save(state())
-            kept = (
-                "; nothing is kept without checkpoint="
-                if self.path is None
-                else f", saved in {self.path}; go on with --resume or resume=True"
-            )
+            kept = f", saved in {self.path}; go on with --resume or resume=True"
+            if self.path is None:
+                kept = "; nothing is kept without checkpoint="
+            elif self._given_up:
+                kept = "; that is not kept, since the checkpoint cannot be written"
             raise KeyboardInterrupt(f"stopped after {done()}{kept}") from None
 
 
-def stored_checkpoint(path: str | os.PathLike[str], work: str) -> tuple[dict[str, Any], Any]:
-    """The problem and the state in a checkpoint."""
-    values = records.load(path, f"Checkpoint of {work}", dict)
-    return values["problem"], values["state"]
+def as_resume(resume: object, checkpoint: object) -> bool:
+    """Whether to go on with a checkpoint, which must then be given."""
+    if as_flag(resume, "resume") and checkpoint is None:
+        raise InvalidInputError(
+            "checkpoint must be given with resume=True, got None; pass the path of the run to go on with"
+        )
+    return bool(resume)
+
+
+def stored_checkpoint(
+    path: str | os.PathLike[str], work: str, declared: Any = Any
+) -> tuple[dict[str, Any], Any]:
+    """The problem and the state, of the declared type, in a checkpoint."""
+
+    def parts(values: SavedWork) -> tuple[dict[str, Any], Any]:
+        records.check_value(values["state"], declared, "state")
+        return values["problem"], values["state"]
+
+    return records.load(path, f"Checkpoint of {work}", SavedWork, parts)
 
 
 def stored_problem(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The problem in a checkpoint of a DurableFold."""
+    """The problem in a checkpoint of a DurableReduce."""
     return stored_checkpoint(path, PASSES)[0]
 
 
@@ -110,8 +153,8 @@ def _short(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}…{text[-_SHOWN // 2 :]}"
 
 
-class DurableFold:
-    """Takes passes over data in this process; a :class:`policyrisk.passes.fold.Fold`.
+class DurableReduce:
+    """Runs passes over data in this process; a :class:`policyrisk.passes.reduce.Reduce`.
 
     Without a path nothing is kept, and the sums are the same, bit for bit.
 
@@ -119,8 +162,8 @@ class DurableFold:
     >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=50, seed=1)
     >>> lstd = pr.LSTD(pr.Tabular(10))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     fold = DurableFold(data, f"{folder}/checkpoint.npz", {"data": "walk"}, resume=False)
-    ...     risk = lstd.fit_by(fold)
+    ...     reduce = DurableReduce(data, f"{folder}/checkpoint.npz", {"data": "walk"}, resume=False)
+    ...     risk = lstd.fit_by(reduce)
     >>> bool(risk.mean([0]) == lstd.fit(data).mean([0]))
     True
     """
@@ -135,31 +178,54 @@ class DurableFold:
     ) -> None:
         self.data, self.checkpoint = data, Checkpoint(PASSES, path, problem)
         self._pass = 0
+        self._episode: Trajectories | None = None  # the first, once it was asked for
         # The sums of finished passes, that of the pass under way, and how many parts are in it. Replaced by
         # one assignment: an interrupt comes before it or after it.
         self._state: tuple[list[Any], Any, int] = ([], None, 0)
         if resume and path is not None and Path(path).exists():
-            self._state = self.checkpoint.load()
+            self._state = self.checkpoint.load(tuple[list[Any], Any, int])
 
     def __call__(self, work: Callable[[Source, int], Sum]) -> Sum:
         """The sum of ``work(source, part)`` over all parts."""
         self._pass += 1
         finished, total, done = self._state
+        parts = 0
         if self._pass <= len(finished):
-            stored: Sum = finished[self._pass - 1]
-            return stored
+            return self._like(finished[self._pass - 1], self._of_one(work))
         with self.checkpoint.saved_on_interrupt(
             lambda: self._state, lambda: f"{self._state[2]} parts of pass {self._pass}"
         ):
             for part, batch in enumerate(batches(self.data)):
                 if part >= done:
                     found = work([batch], part)
+                    if part == done > 0:
+                        total = self._like(total, found)
                     total = found if part == 0 else total + found
                     self._state = finished, total, part + 1
                     self.checkpoint.save_if_due(lambda: self._state)
+                parts = part + 1
+        if done >= parts > 0:  # all that is left of this pass is what the file says
+            total = self._like(total, self._of_one(work))
         if self._state[2] == 0:
             raise InvalidInputError("data must hold at least one episode, got none; record some")
         kept = None if self.checkpoint.path is None else total
         self._state = [*finished, kept], None, 0
         result: Sum = total
         return result
+
+    def _of_one(self, work: Callable[[Source, int], Sum]) -> Sum:
+        """What the work gives for an episode, to tell what kind of sum it is."""
+        if self._episode is None:
+            self._episode = next(iter(batches(self.data)))[:1]
+        return work([self._episode], 0)
+
+    def _like(self, stored: Any, given: Sum) -> Sum:
+        """What a file says, where it is such a sum as was found now: a file may say anything."""
+        shapes = [each.shape if isinstance(each, np.ndarray) else () for each in (stored, given)]
+        if type(stored) is not type(given) or shapes[0] != shapes[1]:
+            raise InvalidInputError(
+                f"checkpoint must hold the sums of these passes, got {type(stored).__name__} for "
+                f"{type(given).__name__} in {self.checkpoint.path}; begin another without resume"
+            )
+        checked: Sum = stored
+        return checked

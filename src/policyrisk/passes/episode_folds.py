@@ -14,7 +14,9 @@ import numpy as np
 
 from policyrisk._core.arrays import Ints
 from policyrisk._core.random import mix
-from policyrisk.trajectories import Source, Trajectories, batches
+from policyrisk.data import Source, Trajectories, batches
+
+FOLDS = 4  # of a choice of features
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,13 @@ class FoldEpisodes:
     def collected(self) -> Source:
         """One record where the source is one, else this stream."""
         return next(iter(self)) if isinstance(self.source, Trajectories) else self
+
+
+def each_fold(source: Source, folds: int, key: int) -> Iterator[tuple[int, Source, FoldEpisodes]]:
+    """Each fold's number, the episodes outside it, which are fitted, and those inside, which are held out."""
+    for fold in range(folds):
+        outside, inside = (FoldEpisodes(source, key, folds, fold, held_out) for held_out in (False, True))
+        yield fold, outside.collected(), inside
 
 
 def fold_of_episodes(first: int, count: int, folds: int, key: int) -> Ints:

@@ -18,12 +18,13 @@ import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, freeze
 from policyrisk._core.records import Additive, record
+from policyrisk.data import Source, Trajectories, batches
+from policyrisk.data.source import largest_of
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.trajectories import Source, Trajectories, batches
+from policyrisk.features.tables import VALUES
 
 STARTS = 10_000  # first states that are kept
 VISITED = 20_000  # visited states that are kept
-VALUES = 10_000  # distinct values of a coordinate that are kept
 FEWEST = 10  # episodes that a sample of them holds, whatever their length
 Values: TypeAlias = "Floats | None"  # a coordinate's distinct values in increasing order, None if too many
 
@@ -40,7 +41,16 @@ def _few(values: Floats) -> Values:
     return values if values.size <= VALUES else None
 
 
-@record
+@record(
+    low="dim: finite",
+    high="dim: finite",
+    starts="s dim: finite",
+    visited="n dim: finite",
+    reached="dim: finite",
+    whole="dim",
+    values="*",
+    returns="2 *",
+)
 @dataclass(frozen=True, eq=False)
 class Survey:
     """Counts, extent and samples of a source's states.
@@ -178,8 +188,10 @@ class SurveySums(Additive):
     starts: SampledRows = field(default_factory=lambda: SampledRows(STARTS))  # with their returns and ends
     visited: SampledRows = field(default_factory=lambda: SampledRows(VISITED))
     sampled: SampledEpisodes = field(default_factory=SampledEpisodes)
+    largest: float = 0.0  # reward or return, in size
     _rules: ClassVar = {
         "longest": max,
+        "largest": max,
         "low": np.minimum,
         "high": np.maximum,
         "reached": np.maximum,
@@ -209,7 +221,8 @@ class SurveySums(Additive):
     def _of_batch(cls, batch: Trajectories, rng: np.random.Generator, discount: float) -> SurveySums:
         states = np.asarray(batch.states[batch.visited_rows], dtype=np.float64)
         starts = np.asarray(batch.starts(), dtype=np.float64)
-        outcomes = np.column_stack([batch.returns(discount), batch.terminated])
+        returns = batch.returns(discount)
+        outcomes = np.column_stack([returns, batch.terminated])
         ends = np.asarray(batch.states[batch.final_rows[~batch.terminated]], dtype=np.float64)
         low, high = states.min(axis=0), states.max(axis=0)
         whole = (states == np.floor(states)).all(axis=0) & (ends == np.floor(ends)).all(axis=0)
@@ -218,6 +231,7 @@ class SurveySums(Additive):
             terminated=int(batch.terminated.sum()),
             transitions=batch.transitions,
             longest=int(batch.lengths.max()),
+            largest=largest_of(batch, returns),
             low=low,
             high=high,
             reached=np.maximum(high, ends.max(axis=0)) if len(ends) else high,
@@ -265,8 +279,8 @@ def _distinct(numbers: Floats) -> Floats:
 class SurveyPass:
     """A pass for the survey, and for a sample of whole episodes where bounds for one are given.
 
-    ``fold(SurveyPass(seed)).survey()`` is the survey of the data that a fold (:mod:`policyrisk.passes.fold`)
-    goes over, and ``Survey.of(data, seed)``, bit for bit, where they are one part.
+    ``reduce(SurveyPass(seed)).survey()`` is the survey of the data that a ``Reduce`` runs passes over,
+    and ``Survey.of(data, seed)``, bit for bit, where they are one part.
     """
 
     seed: int

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from policyrisk._core.arrays import check_kind
 from policyrisk._core.imports import check_installed
+from policyrisk._core.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,8 +34,10 @@ def new_axes(width: float, height: float) -> Axes:
 def literal(name: str) -> str:
     r"""A name as Matplotlib shows it unchanged: no mathematics between dollars, no label that is left out.
 
+    Control characters, for which no font has a letter, are shown as Python writes them.
+
     >>> literal("cost_$"), literal("_a")
     ('cost_\\$', ' _a')
     """
-    escaped = name.replace("$", r"\$")
+    escaped = printable(name).replace("$", r"\$")
     return f" {escaped}" if escaped.startswith("_") else escaped

@@ -11,9 +11,9 @@ from policyrisk._core.arrays import Floats, check_kind, check_named
 from policyrisk._core.imports import check_installed
 from policyrisk._core.text import number, plural
 from policyrisk.criteria import Criterion
-from policyrisk.distribution import DistributionSummary
 from policyrisk.errors import InvalidInputError
 from policyrisk.plotting.axes import axes_or_new, literal
+from policyrisk.returns import DistributionSummary
 from policyrisk.risk.summary import Moments, PolicySummary
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from policyrisk.control.actor_critic import ActorCriticResult
     from policyrisk.control.frontier import Frontier
-    from policyrisk.distribution.scoring import DistributionScore
+    from policyrisk.returns.distribution_scores import DistributionScore
 
 _POINTS = 150  # along each side of the plane, for a criterion's lines
 
@@ -35,11 +35,25 @@ def plot_mean_std(
 ) -> Axes:
     """Policies in the plane of std (to the right) and mean (upwards), with their intervals in both.
 
-    ``summaries`` holds a :class:`PolicySummary` by the policy's name, as ``risk.summary(starts)`` gives it.
-    A policy whose variance is negative has no std and is named in the title instead. Through each policy
-    goes a line of all that a ``criterion`` of mean and variance holds equal to it, and what misses its bound
-    is grey; quantiles and the like have no lines here.
+    A policy whose variance is negative has no std and is named in the title instead.
 
+    Parameters
+    ----------
+    summaries
+        A :class:`PolicySummary` by the policy's name, as ``risk.summary(starts)`` gives it.
+    criterion
+        Draws through each policy a line of all that a criterion of mean and variance holds equal to it, and
+        what misses its bound in grey; quantiles and the like have no lines here.
+    axes
+        Where to draw; new ones where None.
+
+    Returns
+    -------
+    Axes
+        Matplotlib's.
+
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> risks = {p: pr.LSTD(pr.Tabular(5)).fit_exact(pr.domains.walk(n=5, p=p), start=0) for p in (0.6, 0.8)}
     >>> axes = pr.plotting.plot_mean_std({f"p = {p}": risk.summary([0]) for p, risk in risks.items()})
@@ -90,6 +104,20 @@ def plot_mean_std(
 def plot_frontier(frontier: Frontier, *, axes: Axes | None = None) -> Axes:
     """The frontier of :func:`policyrisk.frontier`: std to the right, mean upwards, c beside every policy.
 
+    Parameters
+    ----------
+    frontier
+        The record.
+    axes
+        Where to draw; new ones where None.
+
+    Returns
+    -------
+    Axes
+        Matplotlib's.
+
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> mdp = pr.MDP([[[0.8]], [[0.0]]], [[1.0, 3.0]])
     >>> axes = pr.plotting.plot_frontier(pr.frontier(mdp, c=[0, 1], policy=[[0.5, 0.5]]))
@@ -120,6 +148,18 @@ def plot_learning(result: ActorCriticResult) -> Figure:
 
     Bands are ± 2 standard errors of an iteration's own episodes.
 
+    Parameters
+    ----------
+    result
+        What ``fit`` returned.
+
+    Returns
+    -------
+    Figure
+        Matplotlib's.
+
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> from policyrisk.control import ActorCriticResult
     >>> rows = [[3.0, 0.1, 2.0, 0.1, 1.0, 0.2], [4.0, 0.1, 2.0, 0.1, 2.0, 0.2]]
@@ -157,6 +197,20 @@ def plot_pit(score: DistributionScore, *, axes: Axes | None = None) -> Axes:
     A hump says that the distributions are too wide, a U that they are too narrow, and a slope that returns
     are too high or too low.
 
+    Parameters
+    ----------
+    score
+        What :meth:`DistributionFunction.score` returned.
+    axes
+        Where to draw; new ones where None.
+
+    Returns
+    -------
+    Axes
+        Matplotlib's.
+
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> chain = pr.domains.walk(5)
     >>> dist = pr.ReturnDistribution(pr.Tabular(5)).fit(chain.sample(0, episodes=500, seed=1))

@@ -17,15 +17,16 @@ from policyrisk._core.arrays import (
     as_floats,
     as_list,
     as_whole,
+    check_callable,
     check_choice,
     check_kind,
 )
 from policyrisk._core.frames import states_of
-from policyrisk.distribution import DistributionFunction
 from policyrisk.errors import InvalidInputError, NoDistributionError
 from policyrisk.plotting.axes import axes_or_new, literal
+from policyrisk.returns import DistributionFunction
 from policyrisk.risk import Quantity, RiskFunction
-from policyrisk.risk.check import FeatureCheck
+from policyrisk.selection.specification import SpecificationTest
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -47,6 +48,7 @@ LABELS = {
 OUTSIDE = "blank: outside the data"
 _COUNTED = ("episodes", "covered")  # which have no error
 BLANK = "0.88"  # the grey of cells that the data say nothing about
+Extent: TypeAlias = tuple[float, float, float, float]  # left, right, bottom, top
 Outside: TypeAlias = Callable[[Floats], Bools]  # which states (n, dim) lie outside the data, (n,)
 
 
@@ -61,11 +63,34 @@ def plot_line(
     outside: Outside | None = None,
     axes: Axes | None = None,
 ) -> Axes:
-    """A quantity along a line of states x (n, dim), with its confidence band where there are error bars.
+    """A quantity along a line of states, with its confidence band where there are error bars.
 
-    ``of`` and ``outside`` are as in :func:`plot_map`. ``axis`` is the coordinate that is drawn to the right;
-    ``truth`` (n,) is drawn beside the estimate.
+    Parameters
+    ----------
+    risk
+        The estimate.
+    x
+        States (n, dim).
+    of
+        A quantity, as in :func:`plot_map`.
+    level
+        That of the band.
+    truth
+        (n,), drawn as well.
+    axis
+        The coordinate that is drawn to the right.
+    outside
+        As in :func:`plot_map`.
+    axes
+        Where to draw; new ones where None.
 
+    Returns
+    -------
+    Axes
+        Matplotlib's; ``axes.figure.savefig`` writes the picture.
+
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> risk = pr.LSTD(pr.Tabular(5)).fit(pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1))
     >>> pr.plotting.plot_line(risk, range(5), of="std").get_ylabel()
@@ -103,11 +128,29 @@ def plot_fan(
     axis: int = 0,
     axes: Axes | None = None,
 ) -> Axes:
-    """The quantiles of the return along a line of states x (n, dim), as a fan: the darker, the more central.
+    """The quantiles of the return along a line of states, as a fan: the darker, the more central.
 
-    ``q`` rises; the first and the last quantile bound the lightest band, and so on inwards, and the middle
-    one of an odd number is a line. ``axis`` is the coordinate that is drawn to the right.
+    Parameters
+    ----------
+    dist
+        The estimate.
+    x
+        States (n, dim).
+    q
+        Rising: the first and the last quantile bound the lightest band, and so on inwards, and the middle one
+        of an odd number is a line.
+    axis
+        The coordinate that is drawn to the right.
+    axes
+        Where to draw; new ones where None.
 
+    Returns
+    -------
+    Axes
+        Matplotlib's.
+
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> dist = pr.ReturnDistribution(pr.Tabular(5)).fit(pr.domains.walk(5).sample(0, episodes=500, seed=1))
     >>> pr.plotting.plot_fan(dist, range(5)).get_ylabel()
@@ -162,25 +205,49 @@ def plot_map(
 ) -> Axes:
     """A quantity over two coordinates of the state, with a colour bar; grey where the data say nothing.
 
-    The box from ``low`` to ``high`` (dim,) is cut into ``shape`` cells along the coordinates ``dims`` (the
-    first to the right, the second upwards), and a cell shows the value at its centre. The other coordinates
-    stay at their values in ``at`` (dim,), the middle of the box unless given. For states that are whole
-    numbers let the cells be centred on them: low = −½, high = n − ½, n cells.
+    A cell shows the value at its centre. Where V < 0 the std is blank too. Colours run from the 1st to the
+    99th percentile of the values, which the colour bar's ends show.
 
-    ``of`` is a quantity, "episodes" for how many stand behind each estimate, or of a target policy "covered"
-    (:meth:`RiskFunction.covered`); ``error=True`` draws the quantity's standard error instead. With a
-    ``level``, 0.95 for example, cells are hatched that are riskier than the median cell with this confidence
-    for all cells together, as far as randomness goes (:meth:`RiskFunction.riskier`; draws that it needs are
-    always the same).
+    Parameters
+    ----------
+    risk
+        The estimate.
+    of
+        A quantity, "episodes" for how many stand behind each estimate, or of a target policy "covered"
+        (:meth:`RiskFunction.covered`).
+    low, high
+        (dim,), the box. For states that are whole numbers let the cells be centred on them: low = −½,
+        high = n − ½, n cells.
+    error
+        Whether to draw the quantity's standard error instead.
+    level
+        Hatches cells that are riskier than the median cell with this confidence for all cells together, as
+        far as randomness goes (:meth:`RiskFunction.riskier`; draws that it needs are always the same).
+    dims
+        The coordinates that are cut, the first to the right, the second upwards.
+    at
+        (dim,), the values of the other coordinates; the middle of the box where None.
+    shape
+        How many cells along each of the two.
+    names
+        (dim,), the coordinates' names.
+    obstacles
+        Polygons (k, 2) in the two coordinates, drawn on top.
+    background
+        An image, its first row on top, which is stretched over the box and seen where the map is blank.
+    outside
+        Says which states lie outside the data, as :meth:`Evaluation.outside`: their cells are blank, whatever
+        the features extrapolate there, and are none of those that are compared.
+    axes
+        Where to draw; new ones where None.
 
-    ``outside``, as an evaluation's :meth:`Evaluation.outside`, tells which states lie outside the data: their
-    cells are blank, whatever the features extrapolate there, and are none of those that are compared.
+    Returns
+    -------
+    Axes
+        Matplotlib's; ``axes.figure.savefig`` writes the picture.
 
-    ``names`` (dim) are the coordinates' names, ``obstacles`` polygons of shape (k, 2) in the two coordinates,
-    drawn on top, and ``background`` an image, its first row on top, which is stretched over the box and seen
-    where the map is blank. Where V < 0 the std is blank too.
-    Colours run from the 1st to the 99th percentile of the values, which the colour bar's ends show.
-
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> data = pr.domains.walk(n=6, p=0.7).sample(0, episodes=500, seed=1)
     >>> states = data.states // [[2]] + [[0.0, 0.5]]
@@ -190,8 +257,6 @@ def plot_map(
     >>> axes.get_xlabel(), axes.images[0].get_array().shape
     ('x', (2, 3))
     """
-    from matplotlib.patches import Patch
-
     error = as_flag(error, "error")
     box_low = as_floats(low, "low", (None,))
     box_high = as_floats(high, "high", (box_low.size,))
@@ -209,23 +274,51 @@ def plot_map(
     shape = across_up[0], across_up[1]
     states = _cells(box_low, box_high, dims, at, shape)
     blank = _blank(outside, states)
-    values: Floats = np.full(len(states), np.nan)
-    if not blank.all():
-        some = states[~blank]
-        if error and of != "covered" and of != "episodes":
-            values[~blank] = risk.standard_error(some, of=of)
-        else:
-            drawn = getattr(risk, of)(some)
-            values[~blank] = np.where(drawn > 0, drawn, np.nan) if of == "episodes" else drawn
-    values = values.reshape(shape[1], shape[0])
+    values = _values(risk, of, error, states, blank).reshape(shape[1], shape[0])
     axes = axes_or_new(axes, 6, 4.8)
     extent = (box_low[across], box_high[across], box_low[up], box_high[up])
     axes.set_facecolor(BLANK)
     if background is not None:
         axes.imshow(_image(background), extent=extent, aspect="auto", zorder=0)
+    colours = "cividis" if error or of in _COUNTED else "viridis"
+    label = f"standard error of the {LABELS[of]}" if error else LABELS[of]
+    _draw_cells(axes, values, extent, colours, label, whole=of == "covered")
+    for k, vertices in enumerate(as_list(obstacles, "obstacles", "polygons of shape (k, 2)")):
+        x, y = as_floats(vertices, f"obstacles[{k}]", (None, 2)).T
+        axes.fill(x, y, facecolor="0.35", edgecolor="0.35", linewidth=0.5, zorder=2)
+    riskier: Bools | None = None
+    if level is not None:
+        riskier = np.zeros(len(states), dtype=np.bool_)
+        if not blank.all():
+            riskier[~blank] = risk.riskier(states[~blank], level, seed=0)
+        riskier = riskier.reshape(values.shape)
+    _explain(axes, riskier, level, extent, blanks=bool(blank.any()))
+    axes.set(xlim=extent[:2], ylim=extent[2:])
+    labels = [f"coordinate {i}" for i in range(box_low.size)] if names is None else names
+    axes.set_xlabel(literal(labels[across]))
+    axes.set_ylabel(literal(labels[up]))
+    return axes
+
+
+def _values(risk: RiskFunction, of: Shown, error: bool, states: Floats, blank: Bools) -> Floats:
+    """The quantity at states that are not blank, or its standard error, of shape (n,)."""
+    values: Floats = np.full(len(states), np.nan)
+    if blank.all():
+        return values
+    some = states[~blank]
+    if error and of != "covered" and of != "episodes":
+        values[~blank] = risk.standard_error(some, of=of)
+    else:
+        drawn = getattr(risk, of)(some)
+        values[~blank] = np.where(drawn > 0, drawn, np.nan) if of == "episodes" else drawn
+    return values
+
+
+def _draw_cells(axes: Axes, values: Floats, extent: Extent, colours: str, label: str, *, whole: bool) -> None:
+    """The cells and their colour bar, from 0 to 1 where the ``whole`` range of a probability is meant."""
     # A few outliers, where hardly any data are, would leave one colour for all the rest.
     known = values[np.isfinite(values)]
-    least, most = np.quantile(known, [0.01, 0.99]) if known.size and of != "covered" else (0.0, 1.0)
+    least, most = (0.0, 1.0) if whole or not known.size else np.quantile(known, [0.01, 0.99])
     below, above = bool((known < least).any()), bool((known > most).any())
     beyond = ("both" if above else "min") if below else ("max" if above else "neither")
     image = axes.imshow(
@@ -236,35 +329,29 @@ def plot_map(
         extent=extent,
         aspect="auto",
         interpolation="nearest",
-        cmap="cividis" if error or of in _COUNTED else "viridis",
+        cmap=colours,
         zorder=1,
     )
-    for k, vertices in enumerate(as_list(obstacles, "obstacles", "polygons of shape (k, 2)")):
-        x, y = as_floats(vertices, f"obstacles[{k}]", (None, 2)).T
-        axes.fill(x, y, facecolor="0.35", edgecolor="0.35", linewidth=0.5, zorder=2)
+    axes.figure.colorbar(image, ax=axes, label=label, extend=beyond)
+
+
+def _explain(axes: Axes, riskier: Bools | None, level: float | None, extent: Extent, *, blanks: bool) -> None:
+    """Hatches of riskier cells, and below the map what they and blank cells mean."""
+    from matplotlib.patches import Patch
+
     legend: list[Artist] = []
-    if level is not None:
-        riskier = np.zeros(len(states), dtype=np.bool_)
-        if not blank.all():
-            riskier[~blank] = risk.riskier(states[~blank], level, seed=0)
+    if riskier is not None and level is not None:
         label = f"riskier than the median cell ({100 * level:g}% for all together)"
-        legend.append(_hatch(axes, riskier.reshape(values.shape), extent, label))
-    if blank.any():
+        legend.append(_hatch(axes, riskier, extent, label))
+    if blanks:
         legend.append(Patch(facecolor=BLANK, edgecolor="0.6", linewidth=0.5, label=OUTSIDE))
     if legend:
         place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12)}
         axes.legend(handles=legend, frameon=False, fontsize="small", **place)
-    axes.set(xlim=extent[:2], ylim=extent[2:])
-    labels = [f"coordinate {i}" for i in range(box_low.size)] if names is None else names
-    axes.set_xlabel(literal(labels[across]))
-    axes.set_ylabel(literal(labels[up]))
-    label = f"standard error of the {LABELS[of]}" if error else LABELS[of]
-    axes.figure.colorbar(image, ax=axes, label=label, extend=beyond)
-    return axes
 
 
 def plot_check(
-    check: FeatureCheck,
+    check: SpecificationTest,
     of: Literal["mean", "variance"] = "mean",
     *,
     names: Sequence[str] | None = None,
@@ -272,19 +359,36 @@ def plot_check(
 ) -> Axes:
     """Where the features misfit: how much higher returns are than the estimated mean, in units of their std.
 
-    With ``of="variance"`` it is the logarithm to the base 2 of the variance that was seen over the estimated
-    one. A map over the two coordinates (the step is one) along which the misfit changes the most, averaged
-    over the steps that share a cell; a line where only one coordinate was cut. ``names`` (dim) are those of
-    the state's coordinates.
+    It is a map over the two coordinates (the step is one) along which the misfit changes the most, averaged
+    over the steps that share a cell; a line where only one coordinate was cut.
 
+    Parameters
+    ----------
+    check
+        What :func:`policyrisk.specification_test` returns.
+    of
+        "mean", or "variance" for the logarithm to the base 2 of the variance that was seen over the estimated
+        one.
+    names
+        (dim,), those of the state's coordinates.
+    axes
+        Where to draw; new ones where None.
+
+    Returns
+    -------
+    Axes
+        Matplotlib's.
+
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> data = pr.domains.walk(n=8, p=0.7).sample(0, episodes=1000, seed=1)
     >>> risk = pr.LSTD(pr.TileCoding([0], [8], bins=2)).fit(data)
-    >>> pr.plotting.plot_check(risk.check(data, seed=0), names=["place"]).get_xlabel()
+    >>> pr.plotting.plot_check(pr.specification_test(risk, data, seed=0), names=["place"]).get_xlabel()
     'place'
     """
     check_choice(of, "of", ("mean", "variance"))
-    check_kind(check, "check", FeatureCheck, "pass risk.check(data)")
+    check_kind(check, "check", SpecificationTest, "pass pr.specification_test(risk, data)")
     if check.regions is None:
         raise InvalidInputError(
             "check must have regions to be drawn, got one of other test features; leave features= out"
@@ -332,10 +436,19 @@ def plot_check(
 
 def _blank(outside: Outside | None, states: Floats) -> Bools:
     """Which states are not drawn."""
-    return np.zeros(len(states), dtype=np.bool_) if outside is None else outside(states)
+    if outside is None:
+        return np.zeros(len(states), dtype=np.bool_)
+    check_callable(outside, "outside", "a function from states (n, dim) to booleans (n,)")
+    blank = as_array(outside(states), "outside(states)", f"{len(states)} booleans, one per state")
+    if blank.shape != (len(states),) or blank.dtype != np.bool_:
+        raise InvalidInputError(
+            f"outside must give {len(states)} booleans, one per state, got {blank.dtype} of shape "
+            f"{blank.shape}; pass for example evaluation.outside"
+        )
+    return blank
 
 
-def _hatch(axes: Axes, marked: Bools, extent: tuple[float, ...], label: str) -> PolyCollection:
+def _hatch(axes: Axes, marked: Bools, extent: Extent, label: str) -> PolyCollection:
     """Hatch the marked cells of a map (rows, columns), the first row below."""
     from matplotlib.collections import PolyCollection
 

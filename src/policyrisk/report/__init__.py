@@ -12,10 +12,10 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from policyrisk._core.arrays import check_kind
+from policyrisk._core.files import write_atomically
 from policyrisk._core.imports import check_installed
 from policyrisk._core.output import plain
 from policyrisk._core.progress import ProgressBar
-from policyrisk._core.records import write_atomically
 from policyrisk.errors import InvalidInputError, PolicyRiskWarning
 from policyrisk.report.grid import MapGrid
 from policyrisk.report.numbers import DIGITS, Maps, Sampled, histogram, line
@@ -31,8 +31,17 @@ __all__ = ["write_report"]
 def write_report(evaluation: Evaluation, path: str | os.PathLike[str], command: str = "") -> None:
     """Write the report of an evaluation as one self-contained HTML file.
 
-    ``command`` is what somebody would type to get it again, where there is such a line.
+    Parameters
+    ----------
+    evaluation
+        What :func:`policyrisk.evaluate` returns.
+    path
+        The file.
+    command
+        What somebody would type to get it again, where there is such a line.
 
+    Examples
+    --------
     >>> import pathlib, tempfile
     >>> import policyrisk as pr
     >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1)

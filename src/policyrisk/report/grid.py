@@ -121,7 +121,7 @@ class MapGrid:
 def _affordable(evaluation: Evaluation) -> int:
     """How many cells can be evaluated in a few seconds: an error bar costs non-zeros · features, or draws."""
     risk = evaluation.risk
-    draws = 0 if risk.error_bars is None else risk.error_bars.draws
+    draws = 0 if risk.error_bars is None else risk.error_bars.width
     few = evaluation.survey.visited[:100]
     work = 0.0
     for features in {id(f): f for f in (risk.features, risk.second_features)}.values():

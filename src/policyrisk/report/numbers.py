@@ -24,8 +24,6 @@ from policyrisk.features.target import PolicyFeatures
 from policyrisk.passes.survey import Survey
 from policyrisk.report.grid import MapGrid
 from policyrisk.risk import ErrorBars, Quantity, RiskFunction
-from policyrisk.risk.bands import with_replicates
-from policyrisk.risk.parts import estimates_in_parts
 from policyrisk.risk.state_estimates import StateEstimates
 
 if TYPE_CHECKING:
@@ -59,14 +57,14 @@ def packed(values: Floats) -> str:
 
 
 def measure(risk: RiskFunction, states: Floats) -> Floats:
-    """J, V, their errors and the episodes behind them, of shape (5, n); nan where unknown.
+    """J, V, their errors and the episodes behind them, of shape (5, n) and in units; nan where unknown.
 
     Of a target policy a sixth row has what is covered.
     """
     bars, width = risk.error_bars, 0
     if bars is not None:
-        width = bars.draws if risk.misfit is None or bars.replicates is None else len(bars.replicates)
-    found = [[at.J, at.V, *_errors(at, bars), at.episodes] for at in estimates_in_parts(risk, states, width)]
+        width = bars.width if risk.misfit is None else bars.draws
+    found = [[at.J, at.V, *_errors(at, bars), at.episodes] for at in risk.parts(states, width)]
     covered = [risk.covered(states)] if isinstance(risk.features, PolicyFeatures) else []
     return np.stack([*np.hstack(found), *covered])
 
@@ -99,6 +97,7 @@ class Maps:
     grid: MapGrid
     # A pair of axes each: (5 or 6, slices, cells of the second, cells of the first).
     pairs: tuple[Floats, ...]
+    unit: float  # of the rewards, in whose powers they are
 
     @classmethod
     def of(cls, evaluation: Evaluation, grid: MapGrid, bar: ProgressBar) -> Maps:
@@ -109,7 +108,7 @@ class Maps:
             across, up = (grid.axes[k].cells.size for k in pair)
             measured.append(values.reshape(len(values), -1, up, across))
             bar.advance()
-        return cls(grid, tuple(measured))
+        return cls(grid, tuple(measured), evaluation.risk.unit)
 
     def ranges(self) -> dict[str, list[float]]:
         """What the colours of each map run over: the 1st to the 99th percentile of all cells."""
@@ -119,6 +118,8 @@ class Maps:
             std = np.sqrt(V)
             shown = {"mean": J, "std": std, "sharpe": J / std, "mean_error": J_error}
             shown |= {"std_error": V_error / (2 * std), "episodes": np.log10(episodes)}
+            for name in ("mean", "std", "mean_error", "std_error"):
+                shown[name] = shown[name] * self.unit
         return {name: _span(values) for name, values in shown.items()} | {"covered": [0.0, 1.0]}
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,7 +128,7 @@ class Maps:
             {"axes": pair, "slices": self.grid.slices(pair), "data": packed(values)}
             for pair, values in zip(self.grid.pairs, self.pairs, strict=True)
         ]
-        return {"sliders": self.grid.sliders, "ranges": self.ranges(), "pairs": pairs}
+        return {"sliders": self.grid.sliders, "ranges": self.ranges(), "unit": self.unit, "pairs": pairs}
 
 
 def line(evaluation: Evaluation, grid: MapGrid) -> dict[str, Any]:
@@ -165,12 +166,12 @@ class Sampled:
         states = visited[:: -(-len(visited) // SAMPLE)]
         interval, riskier = np.full((len(states), 2), np.nan), np.zeros(len(states), dtype=np.bool_)
         if risk.error_bars is not None:
-            drawn = replace(risk, error_bars=with_replicates(risk.error_bars, seed=0))
+            drawn = replace(risk, error_bars=risk.error_bars.replicated(seed=0))
             interval = drawn.band(states, of="std", level=evaluation.level)
             riskier = drawn.riskier(states, level=evaluation.level)
-        parts = estimates_in_parts(risk, states)
+        parts = risk.parts(states)
         mean, std, episodes = np.hstack([[at.J, at.value("std"), at.episodes] for at in parts])
-        return cls(states, mean, std, interval, riskier, episodes)
+        return cls(states, mean * risk.unit, std * risk.unit, interval, riskier, episodes)
 
     def riskiest(self, evaluation: Evaluation, grid: MapGrid) -> list[int]:
         """Rows with a large std, the largest first, that lie apart from each other.

@@ -1,8 +1,8 @@
 """The page around the numbers: headline, findings and table as HTML, the rest drawn by its script.
 
-Every text that a user chose passes through ``html.escape`` or through JSON in which ``<`` is written
-``\\u003c``. A content security policy allows the page's own scripts by their hash, and no request at all.
-Plotly's is in the page compressed; the page's own script puts it in, as it was.
+Every text that a user chose passes through ``escape`` or through JSON in which ``<`` is written ``\\u003c``;
+both show control characters. A content security policy allows the page's own scripts by their hash, and no
+request at all. Plotly's is in the page compressed; the page's own script puts it in, as it was.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from html import escape
 from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import policyrisk
-from policyrisk._core.text import number, percent, plural
+from policyrisk._core.text import escape, number, percent, plural, printable
 from policyrisk.report.grid import COORDINATES, MapGrid
 from policyrisk.report.numbers import Sampled, compressed
 from policyrisk.report.tables import (
@@ -82,10 +81,19 @@ def build(
         histogram=_histogram_text(evaluation) if data["histogram"] else "",
         ranked=ranked_text(evaluation, grid, sampled),
         table=riskiest(evaluation, grid, sampled),
-        data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
+        data=json.dumps(_shown(data), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
         plotly=compressed(plotly.encode()),
         script=script,
     )
+
+
+def _shown(data: Any) -> Any:
+    """The same with control characters shown in every text."""
+    if isinstance(data, dict):
+        return {key: _shown(part) for key, part in data.items()}
+    if isinstance(data, list):
+        return [_shown(part) for part in data]
+    return printable(data) if isinstance(data, str) else data
 
 
 def _security_policy(*scripts: str) -> str:

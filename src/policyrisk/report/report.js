@@ -100,8 +100,9 @@
 
   const cellOf = (values, at, stride) => {
     const [mean, variance, meanError, varianceError, episodes, covered] = [0, 1, 2, 3, 4, 5].map((k) => values[at + k * stride]);
-    const std = variance >= 0 ? Math.sqrt(variance) : NaN;
-    return { mean, variance, std, sharpe: mean / std, mean_error: meanError, std_error: varianceError / (2 * std), episodes, covered };
+    const std = variance >= 0 ? Math.sqrt(variance) : NaN, unit = maps.unit;
+    return { mean: mean * unit, variance: variance * unit * unit, std: std * unit, sharpe: mean / std, mean_error: meanError * unit,
+      std_error: varianceError / (2 * std) * unit, episodes, covered };
   };
 
   const coverage = (covered) => (data.target ? "<br>covered " + digits(covered, 3) : "");

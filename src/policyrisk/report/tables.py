@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from policyrisk._core.arrays import Floats
-from policyrisk._core.text import NONE, percent
+from policyrisk._core.text import NONE, escape, percent
 from policyrisk.report.grid import MapGrid
 from policyrisk.report.numbers import Sampled
 from policyrisk.risk import FEW_EPISODES

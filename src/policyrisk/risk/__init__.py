@@ -1,8 +1,8 @@
 """The one kind of answer: estimates at states, with intervals, summaries and what stands behind them."""
 
 from policyrisk.risk.error_bars import ErrorBars
-from policyrisk.risk.function import FEW_EPISODES, RiskFunction
 from policyrisk.risk.provenance import Provenance
+from policyrisk.risk.risk_function import FEW_EPISODES, RiskFunction
 from policyrisk.risk.start_sums import SampleReturns
 from policyrisk.risk.state_estimates import Quantity, VarianceMethod
 

@@ -13,21 +13,21 @@ its Q alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Matrix, as_array
-from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.errors import InvalidInputError
 from policyrisk.features.actions import ActionRows, candidates_of
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, renormalised, spread_about
 from policyrisk.risk.state_estimates import StateEstimates
 from policyrisk.risk.support import Support
 
 if TYPE_CHECKING:
-    from policyrisk.risk.function import RiskFunction
+    from policyrisk.risk.risk_function import RiskFunction
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +64,12 @@ def policy_estimates(risk: RiskFunction, states: npt.NDArray[Any]) -> StateEstim
     phi_J, support = maps[0], supports[0]
     at = Choice.at(risk, states)
     mean, second = at.mean.combined(at.pi), at.second.combined(at.pi)
-    J, M = np.asarray(mean @ risk.w_mean), np.asarray(second @ risk.w_second)
+    w_mean, w_second = risk.unit_weights
+    J, M = np.asarray(mean @ w_mean), np.asarray(second @ w_second)
     spread: Matrix | None = None
     V = M - J**2
     if risk.variance_method == "direct":
-        Q = at.mean.values(risk.w_mean)
+        Q = at.mean.values(w_mean)
         draws = phi_J.target.draws
         about = spread_about(at.pi, Q) * (draws / (draws - 1) if draws else 1.0)
         V, spread = M + (about * Q).sum(axis=1), at.mean.combined(2.0 * about)
@@ -111,20 +112,10 @@ def pair_estimates(
     return np.where(known, Q, np.nan), np.where(known, V, np.nan)
 
 
-def with_policy(risk: RiskFunction, policy: Any) -> RiskFunction:
-    """An estimate that was loaded, with its target policy, a function, given again."""
-    maps, _ = _maps(risk)
-    saved = maps[0].target.policy
-    if not isinstance(saved, PolicyFunction):
+def check_policy_is_a_function(risk: RiskFunction) -> None:
+    """Raise where the target policy of an estimate is in its file."""
+    if not isinstance(_maps(risk)[0][0].target.policy, PolicyFunction):
         raise InvalidInputError("policy must be left out for an estimate whose policy is a table, got one")
-    given = PolicyFunction.of(policy)
-    if given.name != saved.name:
-        raise MismatchError(
-            f"policy must be the one that was estimated, {saved.name}, got {given.name}; pass that one"
-        )
-    target = replace(maps[0].target, policy=given)
-    phi = [replace(each, target=target) for each in maps]
-    return replace(risk, features=phi[0], second_features=phi[-1])
 
 
 def _maps(risk: RiskFunction) -> tuple[tuple[PolicyFeatures, ...], tuple[Support, ...]]:

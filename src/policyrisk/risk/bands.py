@@ -25,21 +25,20 @@ deviations, and its c makes the band of d and the p-values
 
 of no difference at x, for all states together.
 
-Where an estimate has no replicates, ``DRAWS`` normal ones are drawn from Σ.
+Where an estimate has no replicates, normal ones are drawn from Σ (:meth:`ErrorBars.replicated`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from scipy.linalg.lapack import dpstrf
 from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
-from policyrisk._core.arrays import Bools, Floats, Seed
-from policyrisk._core.random import generator
+from policyrisk._core.arrays import Bools, Floats
+from policyrisk._core.units import magnitude
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
 from policyrisk.risk.state_estimates import Quantity, StateEstimates
@@ -47,7 +46,6 @@ from policyrisk.risk.state_estimates import Quantity, StateEstimates
 # A value of J and V, each (n,): f (n,), and its derivatives by both.
 Judge: TypeAlias = Callable[[Floats, Floats], tuple[Floats, Floats, Floats]]
 
-DRAWS = 2000  # of the weights, where no replicates are there
 _NEARLY_ONE = 1.0 - 1e-12  # the highest pointwise level
 _CELLS = 1 << 22  # deviations in hand at once
 
@@ -62,18 +60,24 @@ class JudgedStates:
     deviations: Floats  # (n, B)
 
     @classmethod
-    def of(cls, parts: Iterable[StateEstimates], judge: Judge, bars: ErrorBars) -> JudgedStates:
-        """The value at the states of some parts, with the replicates of ``bars``."""
+    def of(
+        cls, parts: Iterable[StateEstimates], judge: Judge, bars: ErrorBars, unit: float = 1.0
+    ) -> JudgedStates:
+        """The value at the states of some parts, which are in units, with the replicates of ``bars``."""
         found = []
         for part in parts:
-            value, by_J, by_V = judge(part.J, part.V)
+            value, by_J, by_V = judge(part.J * unit, part.V * unit * unit)
+            by_J, by_V = by_J * unit, by_V * unit * unit
+            size = magnitude(by_J, by_V)  # whose square may be no number
+            by_J, by_V = by_J / size, by_V / size
             a_J = by_J + by_V * part.gradient("variance")[0]
             D = _deviations(part, (a_J, by_V), bars)
             squared = np.square(D).mean(axis=1)
             if part.model is not None:
                 factor, m_J, m_V = part.model
                 squared = factor * squared + by_J**2 * m_J + by_V**2 * m_V
-            found.append((value, np.sqrt(squared), np.maximum(part.episodes - 1.0, 1.0), D))
+            dof = np.maximum(part.episodes - 1.0, 1.0)
+            found.append((value, np.sqrt(squared) * size, dof, D * size))
         return cls(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
     def less(
@@ -84,12 +88,13 @@ class JudgedStates:
         ``paired`` where both are of the same episodes, with the same multipliers in every replicate.
         """
         level = as_level(level)
-        d, B = self.value - other.value, min(self.deviations.shape[1], other.deviations.shape[1])
+        size = magnitude(self.error, other.error)  # whose square may be no number
+        d, B = (self.value - other.value) / size, min(self.deviations.shape[1], other.deviations.shape[1])
         # Replicates of one number may have the same multipliers: they are put beside other ones.
-        D = self.deviations[:, :B] - np.roll(other.deviations, 0 if paired else 1, axis=1)[:, :B]
+        D = (self.deviations[:, :B] - np.roll(other.deviations, 0 if paired else 1, axis=1)[:, :B]) / size
         largest = np.abs(_studentised(D)).max(axis=0, initial=0.0)
         c = max(float(np.quantile(largest, level, method="higher")), float(ndtri(0.5 + level / 2)))
-        squares = self.error**2, other.error**2
+        squares = (self.error / size) ** 2, (other.error / size) ** 2
         error = np.sqrt(squares[0] + squares[1])
         with np.errstate(divide="ignore", invalid="ignore"):  # Welch's degrees of freedom
             dof = error**4 / (squares[0] ** 2 / self.dof + squares[1] ** 2 / other.dof)
@@ -101,22 +106,7 @@ class JudgedStates:
         z = -ndtri(alone / 2.0)
         larger = B - np.searchsorted(np.sort(largest), z, side="left")
         together = np.where(np.isnan(alone), np.nan, np.maximum(alone, (1.0 + larger) / (1.0 + B)))
-        return d, np.column_stack([d - half, d + half]), together
-
-
-def with_replicates(bars: ErrorBars, seed: Seed) -> ErrorBars:
-    """The error bars themselves, or with normal replicates of covariance Σ where there are none."""
-    if bars.replicates is not None or bars.mean is None or bars.cross is None or bars.second is None:
-        return bars
-    covariance = np.block([[bars.mean, bars.cross], [bars.cross.T, bars.second]]).astype(np.float64)
-    scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    scaled = covariance / np.outer(*(np.where(scale > 0, scale, 1.0),) * 2)
-    # Σ may have any rank: Cholesky's factor with pivots, P ᵀΣ P = L Lᵀ, stops where nothing is left.
-    factor, pivots, rank, _ = dpstrf(scaled, lower=1)
-    L = np.tril(factor)[:, :rank]
-    replicates = np.empty((DRAWS, len(scaled)))
-    replicates[:, pivots - 1] = generator(seed).standard_normal((DRAWS, rank)) @ L.T
-    return replace(bars, replicates=replicates * scale)
+        return d * size, np.column_stack([d - half, d + half]) * size, together
 
 
 def pointwise_level(parts: Iterable[StateEstimates], of: Quantity, level: float, bars: ErrorBars) -> float:
@@ -124,8 +114,7 @@ def pointwise_level(parts: Iterable[StateEstimates], of: Quantity, level: float,
 
     At least ``level``, and less than Bonferroni's 1 − (1 − level)/n, since errors of states go together.
     """
-    assert bars.replicates is not None
-    largest = np.zeros(len(bars.replicates))
+    largest = np.zeros(bars.draws)
     for part in parts:
         D = np.abs(_studentised(_deviations(part, part.gradient(of), bars)))
         np.maximum(largest, D.max(axis=0, initial=0.0), out=largest)

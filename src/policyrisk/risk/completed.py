@@ -15,7 +15,7 @@ their average, over K. The tails move with the weights: m and v have the gradien
     v   (2 Σ d_k γ^T φ_J(x_T) / (K − 1) [− 2 Σ γ^{2T} J̃(x_T) φ_J(x_T) / K for M̃],  Σ γ^{2T} φ_M(x_T) / K)
 
 Both parts come from the same episodes, so that their covariance counts as well: Cov(own part, weights) =
-Σ_k i_k ψ_k / (K − 1), ψ_k being by how much episode k moves the weights (:mod:`policyrisk.lstd.sandwich`).
+Σ_k i_k ψ_k / (K − 1), ψ_k being by how much episode k moves the weights (:mod:`policyrisk.lstd.influences`).
 
 The estimator's own average over the starts is judged beside it. All of this is in sums over episodes of
 
@@ -33,25 +33,22 @@ left out, and is counted in ``unknown``; where these are more than LOST_MOST of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.records import record
+from policyrisk.data import Source, Trajectories, gathered
 from policyrisk.risk.error_bars import ErrorBars
-from policyrisk.risk.state_estimates import StateEstimates
+from policyrisk.risk.state_estimates import EstimatesAt, StateEstimates
 from policyrisk.risk.support import LOST_MOST
-from policyrisk.trajectories import Source, Trajectories, gathered
 
 if TYPE_CHECKING:
-    from policyrisk.risk.function import RiskFunction
-
-# The estimates at states (n, dim), in order, some at a time.
-EstimatesAt: TypeAlias = Callable[[npt.NDArray[Any]], Iterator[StateEstimates]]
+    from policyrisk.risk.risk_function import RiskFunction
 
 EPISODES, TRANSITIONS = 1 << 12, 1 << 16  # that are looked at together, where they come in small batches
 SIZE = 5  # of z
@@ -59,7 +56,15 @@ SIZE = 5  # of z
 _PARTS = np.eye(SIZE)[1:]
 
 
-@record
+@record(
+    powers="25 25",
+    tail="l_J",
+    tail_spread="l_J",
+    tail_mean="l_J",
+    tail_second="l_M",
+    with_weights="5 l_J+l_M",
+    draws="5 B",
+)
 @dataclass(frozen=True, eq=False)
 class CompletedReturns:
     """Sums over episodes' completed returns at an estimate; they add."""
@@ -101,85 +106,89 @@ class CompletedReturns:
     @classmethod
     def of(cls, data: Trajectories, at: EstimatesAt, discount: float, l_J: int, l_M: int) -> CompletedReturns:
         """The sums of some episodes."""
-        none = cls.empty(l_J, l_M)
-        last, rewards = known_ends(data, at, discount)
-        unknown = last < 0
-        if unknown.any():
-            data, last, rewards = data[~unknown], last[~unknown], rewards[~unknown]
-        K = len(data)
-        if K == 0:
-            return replace(none, unknown=int(unknown.sum()))
-        g, c = rewards, np.zeros(K)
-        tail, tail_spread, tail_mean = (np.zeros(l_J) for _ in range(3))
-        tail_second = np.zeros(l_M)
-        near = float(g.mean())  # not yet the mean of g, but no digits are lost about it
+        none, (last, rewards) = cls.empty(l_J, l_M), known_ends(data, at, discount)
+        unknown = int(np.count_nonzero(last < 0))
+        if unknown:
+            data, last, rewards = data[last >= 0], last[last >= 0], rewards[last >= 0]
+        if not len(data):
+            return replace(none, unknown=unknown)
         cut = np.flatnonzero(~data.terminated)
-        first = 0
-        for part in at(data.states[data.offsets[:-1][cut] + cut + last[cut]]) if cut.size else ():
-            some = cut[first : first + len(part.J)]
-            by = np.float64(discount) ** last[some]
-            g[some] += by * part.J
-            c[some] = by**2 * part.V
-            tail += part.phi_mean.T @ by
-            tail_spread += part.phi_mean.T @ (by * (g[some] - near))
-            tail_second += part.phi_second.T @ by**2
-            if part.variance_method == "second-moment":
-                tail_mean -= part.phi_mean.T @ (2 * by**2 * part.J)
-            first += len(part.J)
-        mean = float(g.mean())
+        ends = at(data.states[data.offsets[:-1][cut] + cut + last[cut]]) if cut.size else ()
         J, V = np.concatenate([(part.J, part.V) for part in at(data.starts())], axis=1)
-        visited = ~np.isnan(J)
-        start_mean = float(J[visited].mean()) if visited.any() else 0.0
-        z = episode_terms(g - mean, c, np.where(visited, J - start_mean, 0.0), np.where(visited, V, 0.0))
-        pairs = (z[:, :, None] * z[:, None, :]).reshape(K, SIZE**2)
-        return cls(
-            count=K,
-            cut_off=cut.size,
-            shortened=int(np.count_nonzero(last[cut] < data.lengths[cut])),
-            unknown=int(unknown.sum()),
-            mean=mean,
-            start_mean=start_mean,
-            powers=pairs.T @ pairs,
-            tail=tail,
-            tail_spread=tail_spread + (near - mean) * tail,
-            tail_mean=tail_mean,
-            tail_second=tail_second,
-        )
+        found = none._of_ends(rewards, cut, np.float64(discount) ** last[cut], ends, J, V)
+        shortened = int(np.count_nonzero(last[cut] < data.lengths[cut]))
+        return replace(found, shortened=shortened, unknown=unknown)
 
     @classmethod
     def of_starts(cls, starts: npt.NDArray[Any], at: EstimatesAt, l_J: int, l_M: int) -> CompletedReturns:
         """The sums of episodes that are estimated from their starts on: g = J̃(x_0) and c = Ṽ(x_0)."""
-        total = cls.empty(l_J, l_M)
+        none = total = cls.empty(l_J, l_M)
         for part in at(starts):
             known = ~np.isnan(part.J)
-            K = int(known.sum())
-            if K == 0:
-                total += replace(cls.empty(l_J, l_M), unknown=len(known))
-                continue
-            J, V, w = part.J[known], part.V[known], known.astype(np.float64)
-            mean = float(J.mean())
-            d = np.where(known, part.J - mean, 0.0)
-            by_mean = -2.0 * part.phi_mean.T @ np.where(known, part.J, 0.0)
-            if part.spread is not None:
-                by_mean = part.spread.T @ w
-            elif part.variance_method == "direct":
-                by_mean = np.zeros(l_J)
-            z = episode_terms(J - mean, V, J - mean, V)
-            pairs = (z[:, :, None] * z[:, None, :]).reshape(K, SIZE**2)
-            total += cls(
-                count=K,
-                cut_off=K,
-                shortened=0,
-                unknown=len(known) - K,
-                mean=mean,
-                start_mean=mean,
-                powers=pairs.T @ pairs,
-                tail=np.asarray(part.phi_mean.T @ w),
-                tail_spread=np.asarray(part.phi_mean.T @ d),
-                tail_mean=np.asarray(by_mean),
-                tail_second=np.asarray(part.phi_second.T @ w),
-            )
+            total += replace(none, unknown=int(np.count_nonzero(~known)))
+            if known.any():
+                of = part if known.all() else part.some(known)
+                K = len(of.J)
+                total += none._of_ends(np.zeros(K), np.arange(K), np.ones(K), [of], of.J, of.V)
         return total
+
+    def _of_ends(
+        self,
+        rewards: Floats,  # (K,): R up to the cut, or to the end
+        cut: Ints,  # (m,): which episodes the estimate completes
+        weight: Floats,  # (m,): γ^T of these
+        ends: Iterable[StateEstimates],  # at their m ends
+        J: Floats,  # (K,): J̃(x_0)
+        V: Floats,  # (K,): Ṽ(x_0)
+    ) -> CompletedReturns:
+        """The sums of K episodes in place of none."""
+        g, c = rewards.copy(), np.zeros(len(rewards))
+        near = float(g.mean())  # not yet the mean of g, but no digits are lost about it
+
+        def completed(part: StateEstimates, at: slice) -> Floats:
+            g[cut[at]] += weight[at] * part.J
+            c[cut[at]] = weight[at] ** 2 * part.V
+            return g[cut[at]] - near
+
+        moved = self.with_tails(ends, weight, weight**2, completed)
+        mean = float(g.mean())
+        visited = ~np.isnan(J)
+        start_mean = float(J[visited].mean()) if visited.any() else 0.0
+        z = episode_terms(g - mean, c, np.where(visited, J - start_mean, 0.0), np.where(visited, V, 0.0))
+        return replace(
+            moved,
+            count=len(g),
+            cut_off=cut.size,
+            mean=mean,
+            start_mean=start_mean,
+            powers=fourth_powers(z),
+            tail_spread=moved.tail_spread + (near - mean) * moved.tail,
+        )
+
+    def with_tails(
+        self,
+        ends: Iterable[StateEstimates],
+        once: Floats,
+        twice: Floats,
+        deviations: Callable[[StateEstimates, slice], Floats],
+    ) -> CompletedReturns:
+        """With Σ over m cut-off episodes of how their tails move, by γ^T (m,) and γ^{2T} (m,).
+
+        ``deviations`` are the d of some of the episodes, whose estimates at the ends it is handed.
+        """
+        tail, spread, by_mean = (np.zeros_like(self.tail) for _ in range(3))
+        second, first = np.zeros_like(self.tail_second), 0
+        for part in ends:
+            at = slice(first, first + len(part.J))
+            tail += part.phi_mean.T @ once[at]
+            spread += part.phi_mean.T @ (once[at] * deviations(part, at))
+            second += part.phi_second.T @ twice[at]
+            if part.spread is not None:
+                by_mean += part.spread.T @ twice[at]
+            elif part.variance_method == "second-moment":
+                by_mean -= part.phi_mean.T @ (2 * twice[at] * np.nan_to_num(part.J))
+            first = at.stop
+        return replace(self, tail=tail, tail_spread=spread, tail_mean=by_mean, tail_second=second)
 
     def __add__(self, other: CompletedReturns) -> CompletedReturns:
         K = self.count + other.count
@@ -265,16 +274,15 @@ class CompletedReturns:
         moved: Floats | None = None  # Σ z_k (what episode k moves by the weights) / (K − 1), (5, n)
         if self.with_weights is not None:
             moved = self.with_weights @ np.hstack([g_J, g_M]).T
-        elif self.draws is not None and bars.replicates is not None:
-            moved = self.draws @ replicated_by(bars, g_J, g_M).T / len(bars.replicates)
+        elif self.draws is not None and bars.draws:
+            moved = self.draws @ bars.drawn(g_J, g_M).T / bars.draws
         if moved is not None:
             total += B @ moved + (B @ moved).T
         return total
 
     def deviations(self, bars: ErrorBars) -> Floats:
         """By how much (m, v) is off in each replicate of the weights, (2, B)."""
-        g_J, g_M = self.gradients
-        moved = replicated_by(bars, g_J, g_M)
+        moved = bars.drawn(*self.gradients)
         return moved if self.draws is None else moved + self.influences[:2] @ self.draws
 
     def shape(self, by: Floats, standard_error: float) -> tuple[float, float]:
@@ -292,7 +300,7 @@ class CompletedReturns:
             float(left @ self.powers @ pair) / K for left in (np.kron(first, first), np.kron(first, i), pair)
         )
         # Where the weights' part cancels some of the own part it does so in every moment.
-        error = max(standard_error, math.sqrt(max(second, 0.0) / K))
+        error = np.float64(max(standard_error, math.sqrt(max(second, 0.0) / K)))
         if not error**4 > 0:  # too small to be raised to a power
             return 0.0, K - 1.0
         skewness = third / (K**2 * error**3)
@@ -301,23 +309,22 @@ class CompletedReturns:
         return skewness, min(max(dof, 1.0), K - 1.0)
 
 
-def replicated_by(bars: ErrorBars, g_J: Floats, g_M: Floats) -> Floats:
-    """What the replicates add to p quantities with gradients g_J (p, l_J) and g_M (p, l_M), (p, B)."""
-    assert bars.replicates is not None
-    moved: Floats = np.hstack([g_J[:, bars.mean_kept], g_M[:, bars.second_kept]]) @ bars.replicates.T
-    return moved
-
-
 def episode_terms(d: Floats, c: Floats, h: Floats, V: Floats) -> Floats:
     """z, of shape (n, 5), from d, c, h and Ṽ(x_0), each of shape (n,)."""
     return np.column_stack([np.ones_like(d), d, d**2 + c, h, h**2 + V])
 
 
+def fourth_powers(z: Floats) -> Floats:
+    """Σ (z ⊗ z) (z ⊗ z)ᵀ over the rows of z (n, 5), (25, 25)."""
+    pairs = (z[:, :, None] * z[:, None, :]).reshape(len(z), SIZE**2)
+    return pairs.T @ pairs
+
+
 def centre_shift(d: float, h: float) -> Floats:
     """The map (5, 5) that takes z to what it is where d and h are larger by so much."""
     L = np.eye(SIZE)
-    L[1, 0], L[2, 0], L[2, 1] = d, d**2, 2 * d
-    L[3, 0], L[4, 0], L[4, 3] = h, h**2, 2 * h
+    L[1, 0], L[2, 0], L[2, 1] = d, d * d, 2 * d
+    L[3, 0], L[4, 0], L[4, 3] = h, h * h, 2 * h
     return L
 
 

@@ -17,7 +17,7 @@ gradients are known by themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +30,7 @@ from policyrisk._core.arrays import (
     Floats,
     Ints,
     Matrix,
+    Seed,
     check_shape,
     from_triangle,
     is_symmetric,
@@ -38,12 +39,22 @@ from policyrisk._core.arrays import (
 )
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError
+from policyrisk.risk.draws import multipliers, normal_draws
 
+DRAWS = 2000  # of the weights, where no replicates are there
 _PAIRS = 1 << 20  # pairs of entries of sparse features in hand at once
 _SAME = 1e-9  # the distance, beside their length, up to which two gradients are the same
 
 
-@record
+@record(
+    mean_kept="k_J: below l_J",
+    second_kept="k_M: below l_M",
+    mean="k_J k_J",
+    cross="k_J k_M",
+    second="k_M k_M",
+    replicates="B k_J+k_M",
+    held="h k_J+k_M",
+)
 @dataclass(frozen=True, eq=False)
 class ErrorBars:
     """Σ over the visited features, in blocks, each float64 or, where it is large, float32.
@@ -111,12 +122,11 @@ class ErrorBars:
     def covariance(self, g_J: Floats, g_M: Floats) -> Floats:
         """g Σ gᵀ (p, p), the covariance of p quantities with gradients g_J (p, l_J) and g_M (p, l_M)."""
         free = ~self.holds(np.ones(len(g_J)), g_J, g_M)[:, None]
-        J, M = g_J[:, self.mean_kept] * free, g_M[:, self.second_kept] * free
         if self.mean is None or self.cross is None or self.second is None:
-            assert self.replicates is not None
-            moved = np.hstack([J, M]) @ self.replicates.T
-            spread: Floats = np.asarray(moved @ moved.T / moved.shape[1], dtype=np.float64)
+            moved = self.drawn(g_J * free, g_M * free)
+            spread: Floats = np.asarray(moved @ moved.T / self.draws, dtype=np.float64)
             return spread
+        J, M = g_J[:, self.mean_kept] * free, g_M[:, self.second_kept] * free
         cross = J @ self.cross @ M.T
         covariance: Floats = J @ self.mean @ J.T + cross + cross.T + M @ self.second @ M.T
         return covariance
@@ -139,8 +149,33 @@ class ErrorBars:
 
     @property
     def draws(self) -> int:
-        """How many numbers a state takes where Σ is that of replicates; 0 where it is kept itself."""
-        return 0 if self.mean is not None or self.replicates is None else len(self.replicates)
+        """B, 0 where there are no replicates."""
+        return 0 if self.replicates is None else len(self.replicates)
+
+    @property
+    def width(self) -> int:
+        """How many numbers a state takes for a standard error: B where Σ is that of replicates, else 0."""
+        return self.draws if self.mean is None else 0
+
+    def drawn(self, g_J: Floats, g_M: Floats) -> Floats:
+        """What draws add to p quantities with gradients g_J (p, l_J) and g_M (p, l_M), (p, B)."""
+        assert self.replicates is not None
+        moved: Floats = np.hstack([g_J[:, self.mean_kept], g_M[:, self.second_kept]]) @ self.replicates.T
+        return moved
+
+    def multipliers(self, episodes: npt.ArrayLike) -> Floats:
+        """ξ that the replicates were drawn with, of the episodes with these numbers (n,), (n, B)."""
+        assert self.key is not None
+        return multipliers(self.key, episodes, self.draws)
+
+    def replicated(self, seed: Seed) -> ErrorBars:
+        """These, with ``DRAWS`` normal replicates of covariance Σ where there are none."""
+        if self.replicates is not None:
+            return self
+        assert self.mean is not None
+        assert self.cross is not None
+        covariance = np.block([[self.mean, self.cross], [self.cross.T, self.second]]).astype(np.float64)
+        return replace(self, replicates=normal_draws(covariance, DRAWS, seed))
 
     def deviations(self, phi_J: Matrix, phi_M: Matrix, spread: Matrix | None = None) -> tuple[Floats, Floats]:
         """What each replicate adds to φ_Jᵀ w_J and to φ_Mᵀ w_second, each of shape (n, B).
@@ -152,14 +187,14 @@ class ErrorBars:
                 'method="bootstrap" needs bootstrap replicates, and these error bars have none; '
                 "fit with the bootstrap= option, for example bootstrap=1000"
             )
-        dw_J, dw_M = self._drawn
+        dw_J, dw_M = self.weights_drawn
         dM = np.asarray(phi_M[:, self.second_kept] @ dw_M, dtype=np.float64)
         if spread is not None:
             dM += spread[:, self.mean_kept] @ dw_J
         return np.asarray(phi_J[:, self.mean_kept] @ dw_J, dtype=np.float64), dM
 
     @cached_property
-    def _drawn(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def weights_drawn(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """The replicates of w_J and of w_second, (k_J, B) and (k_M, B), as sparse products want them."""
         assert self.replicates is not None
         k_J, columns = len(self.mean_kept), self.replicates.T

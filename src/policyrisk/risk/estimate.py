@@ -23,6 +23,7 @@ coverage of nominal 95% intervals of the mean and of the std of K plain returns:
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +61,21 @@ def student_interval(value: Floats, standard_error: Floats, episodes: Floats, le
     """value ± t · standard_error with ``episodes`` behind each, all of shape (n,): of shape (n, 2)."""
     half = student_quantile(level, episodes) * standard_error
     return np.column_stack([value - half, value + half])
+
+
+def shape(change: Floats, error: Floats, behind: Floats, fewest: int = 0) -> tuple[Floats, Floats]:
+    """α and ν, each (n,), of estimates that each of some groups of episodes moves by ``change`` (n, groups).
+
+    ``behind`` (n,) is how many groups stand behind each. Fewer groups than ``fewest`` say nothing of the
+    skewness, as each holds many episodes.
+    """
+    groups = change.shape[1]
+    third, fourth = (change**3).sum(axis=1), (change**4).sum(axis=1)
+    known = (error > 0) & (groups >= fewest)
+    skewness = np.where(known, third / error**3, 0.0)
+    spread = fourth - error**4 / groups
+    dof = np.where(spread > 0, 2 * error**4 / spread, np.inf)
+    return skewness, np.clip(dof, 1.0, np.maximum(behind - 1.0, 1.0))
 
 
 def skewed_interval(
@@ -161,6 +177,11 @@ class Estimate(float):
         low, high = skewed_interval(value, standard_error, skewness, dof, level, positive=positive).tolist()
         return cls(value, standard_error, low, high, dof)
 
+    def moved(self, factor: float, by: float) -> Estimate:
+        """factor · value + by, with its error; the factor is above 0."""
+        low, high = self.low * factor + by, self.high * factor + by
+        return Estimate(self.value * factor + by, self.standard_error * factor, low, high, self.dof)
+
     @property
     def value(self) -> float:
         """The number alone."""
@@ -199,3 +220,18 @@ class Estimate(float):
         """The four numbers by name."""
         names = ("value", "standard_error", "low", "high")
         return {name: getattr(self, name) for name in names}
+
+
+def plain_estimates(value: Any) -> Any:
+    """Estimates as their four numbers, also inside of dictionaries, lists and tuples; keys as text.
+
+    >>> plain_estimates({0.05: (1, Estimate(2.0, 0.5, 1.0, 3.0))})
+    {'0.05': [1, {'value': 2.0, 'standard_error': 0.5, 'low': 1.0, 'high': 3.0}]}
+    """
+    if isinstance(value, Estimate):
+        return value.to_dict()
+    if isinstance(value, list | tuple):
+        return [plain_estimates(each) for each in value]
+    if isinstance(value, dict):
+        return {k if isinstance(k, str) else f"{k:g}": plain_estimates(v) for k, v in value.items()}
+    return value

@@ -38,7 +38,7 @@ from policyrisk.risk.provenance import Provenance
 from policyrisk.risk.support import MixedSupport, Support
 
 if TYPE_CHECKING:
-    from policyrisk.risk.function import RiskFunction
+    from policyrisk.risk.risk_function import RiskFunction
 
 MIXTURE = "mixture"
 
@@ -104,6 +104,12 @@ def mixed_fields(
             "'second-moment' without, got others; fit them alike"
         )
     m = len(members)
+    if len({member.unit for member in members}) > 1:
+        units = sorted({member.unit for member in members})
+        raise MismatchError(
+            f"members must be of the same episodes, got some whose rewards are about {units[0]:g} and others "
+            f"about {units[-1]:g}; fit all to the same data"
+        )
     a = as_shares(mean_shares, m, "mean_shares")
     b = a if variance_shares is None else as_shares(variance_shares, m, "variance_shares")
     of_mean, of_second = np.flatnonzero(a).tolist(), np.flatnonzero(b).tolist()
@@ -125,6 +131,7 @@ def mixed_fields(
         "provenance": mixed_provenance([member.provenance for member in members]),
         "error_bars": mixed_bars(bars, of_mean, of_second, sizes, (a, b)),
         "returns": members[0].returns,
+        "unit": members[0].unit,
     }
 
 

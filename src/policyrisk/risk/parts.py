@@ -21,7 +21,7 @@ from policyrisk.risk.state_estimates import Model, StateEstimates
 from policyrisk.risk.support import MixedSupport
 
 if TYPE_CHECKING:
-    from policyrisk.risk.function import RiskFunction
+    from policyrisk.risk.risk_function import RiskFunction
 
 _CELLS = 2**21  # numbers that are formed at a time
 _FEWEST, _MOST = 128, 2**16  # states at a time
@@ -29,7 +29,10 @@ _SPARSE = 4  # numbers that an entry of a sparse row takes: its value, its colum
 
 
 def estimates_in_parts(risk: RiskFunction, states: Floats, width: int = 0) -> Iterator[StateEstimates]:
-    """The estimates at states (n, dim) in order, at least one part; a state takes ``width`` more numbers."""
+    """The estimates at states (n, dim) in order, at least one part; a state takes ``width`` more numbers.
+
+    They are in units of the data, ``risk.unit``.
+    """
     rows = least = _states_at_a_time(max(risk.features.size, risk.second_features.size, width))
     first = 0
     while first == 0 or first < len(states):
@@ -50,26 +53,27 @@ def estimates_in_parts(risk: RiskFunction, states: Floats, width: int = 0) -> It
 
 def estimates(risk: RiskFunction, phi_J: Matrix, phi_M: Matrix) -> StateEstimates:
     """J̃ and Ṽ at the states with features (n, l_J) and (n, l_M), and what is known of their errors."""
+    w_mean, w_second = risk.unit_weights
     known_J, episodes = risk.support.known(phi_J)
     known_M = known_J
     if risk.variance_method == "direct" and isinstance(risk.second_support, MixedSupport):
-        known_M, behind = risk.second_support.known(phi_M, risk.w_second)
+        known_M, behind = risk.second_support.known(phi_M, w_second)
         episodes = np.minimum(episodes, behind)
     elif risk.second_support is not risk.support:
         known_M, behind = risk.second_support.known(phi_M)
         episodes = np.minimum(episodes, behind)
     elif phi_M is not phi_J:
         known_M = phi_M
-    J, second = np.asarray(known_J @ risk.w_mean), np.asarray(known_M @ risk.w_second)
+    J, second = np.asarray(known_J @ w_mean), np.asarray(known_M @ w_second)
     V = second if risk.variance_method == "direct" else second - J**2
     J, V = (np.where(episodes == 0, np.nan, values) for values in (J, V))
 
     def model() -> Model | None:
         if risk.misfit is None:
             return None
-        J_i, shares = mixture.members_say(risk.support, phi_J, risk.w_mean)
+        J_i, shares = mixture.members_say(risk.support, phi_J, w_mean)
         m_J = mixture.spread(J_i, shares, J)
-        V_i, shares = mixture.members_say(risk.second_support, phi_M, risk.w_second)
+        V_i, shares = mixture.members_say(risk.second_support, phi_M, w_second)
         if risk.variance_method == "second-moment":
             V_i -= J_i**2
         m_V = mixture.spread(V_i, shares, V)

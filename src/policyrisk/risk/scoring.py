@@ -7,14 +7,8 @@ V = Ṽ(x_t) by the squared error E:
     calibration         E / V                 1 on average where mean and variance are right
     Dawid–Sebastiani    log V + E / V         proper: the true J and V make it smallest on average
 
-Of an episode that was cut off n steps later, in x_T, only R = Σ_{i<n} γⁱ r_{t+i} is known. To leave such
-episodes out would be a selection, since they are long. Their returns are *completed* by an estimate:
-
-    B = R + γⁿ J̃(x_T),        E = (B − J)² + γ²ⁿ max(Ṽ(x_T), 0)
-
-which is right on average, since V(x_t) is the mean of (R + γⁿJ(x_T) − J(x_t))² + γ²ⁿV(x_T), wherever an
-episode is cut off, as long as nobody looks ahead. With a discount below 1 no episode needs to end: n steps
-before the cut the estimate has a weight of γⁿ.
+The returns to go of episodes that were cut off are completed (:mod:`policyrisk.risk.completion`), here by the
+estimate itself: B = R + γⁿ J̃(x_T), and E = (B − J)² + γ²ⁿ max(Ṽ(x_T), 0).
 
 The means are over steps. Steps of an episode depend on each other and episodes do not, so that standard
 errors are of a ratio of sums over episodes: with S_k the sum of the scores of episode k and n_k its steps,
@@ -33,22 +27,24 @@ Not every step has every score:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, check_shape
 from policyrisk._core.records import Additive
 from policyrisk._core.text import Readable, TextTable, percent, plural
+from policyrisk.data import Source
+from policyrisk.data.source import InUnits
 from policyrisk.errors import InvalidInputError
-from policyrisk.risk.estimate import Estimate
-from policyrisk.trajectories import Source, batches, pieces
+from policyrisk.risk.completion import EpisodeSteps, episode_steps
+from policyrisk.risk.estimate import Estimate, plain_estimates
+
+if TYPE_CHECKING:
+    from policyrisk.risk.risk_function import RiskFunction
 
 CERTAIN = 1e-9  # of the squares of B and J: a variance or a squared error up to this is none
-_PIECE = 2**17  # transitions at a time
 
 
 @dataclass(frozen=True)
@@ -174,11 +170,7 @@ class Score(Readable):
     @classmethod
     def of(cls, sums: ScoreSums, cut_off: int, discount: float = 1.0) -> Score:
         """The score of summed steps; with discount 1 some episode must have ended."""
-        if sums.steps == 0 or (discount == 1.0 and cut_off == sums.episodes):
-            raise InvalidInputError(
-                f"held_out must hold at least one terminated episode, got {plural(cut_off, 'episode')}, all "
-                "cut off, whose returns to go are not known; hold out episodes that end"
-            )
+        check_held_out(sums.steps, sums.episodes, cut_off, discount)
         positive = sums.dawid_sebastiani.estimate()
         return cls(
             mse=sums.squared_error.estimate(),
@@ -191,6 +183,18 @@ class Score(Readable):
             unvisited=sums.unvisited / sums.steps,
             not_positive=sums.not_positive / sums.steps,
             certain=sums.certain / sums.steps,
+        )
+
+    def times(self, factor: float) -> Score:
+        """The score of rewards that are ``factor`` times as large."""
+        if factor == 1.0:
+            return self
+        more = 2.0 * math.log(factor)  # of a logarithm of the variance
+        return replace(
+            self,
+            mse=self.mse.moved(factor * factor, 0.0),
+            dawid_sebastiani=self.dawid_sebastiani.moved(1.0, more),
+            dawid_sebastiani_positive=self.dawid_sebastiani_positive.moved(1.0, more),
         )
 
     def _blocks(self) -> list[str | TextTable]:
@@ -219,66 +223,40 @@ class Score(Readable):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {k: v.to_dict() if isinstance(v, Estimate) else v for k, v in values.items()}
+        return {name: plain_estimates(value) for name, value in vars(self).items()}
 
 
-class HeldOutSteps(NamedTuple):
-    """n steps of episodes, m of which were cut off, and what came of them."""
-
-    states: npt.NDArray[Any]  # (n, dim)
-    rewards: Floats  # (n,): R, the discounted rewards to go up to the end or the cut
-    episode: Ints  # (n,): the number, from 0, of the episode that each step belongs to
-    episodes: int
-    cuts: npt.NDArray[Any]  # (m, dim): x_T of the episodes that were cut off
-    cut: Ints  # (n,): which of these ends the step's episode; any of them, or 0, where it terminated
-    weight: Floats  # (n,): γⁿ, n steps before the cut; 0 where the episode terminated
-
-    @property
-    def cut_off(self) -> int:
-        """m."""
-        return len(self.cuts)
-
-    def completed(self, J: Floats, V: Floats) -> tuple[Floats, Floats]:
-        """B and γ²ⁿ V(x_T), each of shape (n,), by estimates (m,) at the cuts; nan where they are.
-
-        >>> from policyrisk import Trajectories
-        >>> data = Trajectories([[0], [1], [2]], [1.0, 3.0], [2], [False])
-        >>> (steps,) = held_out_steps(data, discount=0.5)
-        >>> steps.completed(np.array([8.0]), np.array([4.0]))
-        (array([4.5, 7. ]), array([0.25, 1.  ]))
-        """
-        if not self.cut_off:
-            return self.rewards, np.zeros(len(self.rewards))
-        tail, beyond = J[self.cut], np.maximum(V, 0.0)[self.cut]
-        ended = self.weight == 0.0
-        return (
-            self.rewards + np.where(ended, 0.0, self.weight * tail),
-            np.where(ended, 0.0, self.weight**2 * beyond),
+def check_held_out(steps: int, episodes: int, cut_off: int, discount: float) -> None:
+    """Raise where no return to go is known; with discount 1 some episode must have ended."""
+    if steps == 0 or (discount == 1.0 and cut_off == episodes):
+        raise InvalidInputError(
+            f"held_out must hold at least one terminated episode, got {plural(cut_off, 'episode')}, all "
+            "cut off, whose returns to go are not known; hold out episodes that end"
         )
 
 
-def scores_of(steps: HeldOutSteps, J: Floats, V: Floats) -> ScoreSums:
+def completed_returns(steps: EpisodeSteps, J: Floats, V: Floats) -> tuple[Floats, Floats]:
+    """B and γ²ⁿ max(V(x_T), 0), each of shape (n,), by estimates (m,) at the cuts."""
+    nothing = np.zeros(len(steps.rewards))
+    return steps.completed(steps.rewards, J), steps.completed(nothing, np.maximum(V, 0.0), 2)
+
+
+def scores_of(steps: EpisodeSteps, J: Floats, V: Floats) -> ScoreSums:
     """The scores of one estimate, J and V being of shape (n + m,): at the steps, then at the cuts."""
     n = len(steps.states)
-    B, beyond = steps.completed(J[n:], V[n:])
+    B, beyond = completed_returns(steps, J[n:], V[n:])
     known = ~(np.isnan(B) | np.isnan(beyond))
     B, beyond = np.where(known, B, 0.0), np.where(known, beyond, 0.0)
     return ScoreSums.of(step_scores(np.where(known, J[:n], np.nan), V[:n], B, beyond), steps.episode)
 
 
-def held_out_steps(source: Source, discount: float) -> Iterator[HeldOutSteps]:
-    """The steps of a source's episodes, some episodes at a time."""
-    for batch in batches(source):
-        for part in pieces(batch, _PIECE):
-            ended = np.repeat(part.terminated, part.lengths)
-            to_cut = np.repeat(part.offsets[1:], part.lengths) - np.arange(part.transitions)
-            yield HeldOutSteps(
-                states=part.states[part.visited_rows],
-                rewards=part.returns_to_go(discount),
-                episode=np.repeat(np.arange(len(part)), part.lengths),
-                episodes=len(part),
-                cuts=part.states[part.final_rows[~part.terminated]],
-                cut=np.repeat(np.maximum(np.cumsum(~part.terminated) - 1, 0), part.lengths),
-                weight=np.where(ended, 0.0, discount**to_cut),
-            )
+def score(risk: RiskFunction, held_out: Source) -> Score:
+    """As :meth:`policyrisk.RiskFunction.score`."""
+    source, sums, cut_off = risk.provenance, ScoreSums(), 0
+    for steps in episode_steps(InUnits(held_out, risk.unit), source.discount):
+        cut_off += steps.cut_off
+        if len(steps.states):
+            at = risk.parts(np.concatenate([steps.states, steps.cuts]))
+            J, V = np.concatenate([(part.J, part.V) for part in at], axis=1)
+            sums += scores_of(steps, J, V)
+    return Score.of(sums, cut_off, source.discount).times(risk.unit)

@@ -57,7 +57,8 @@ class SampleReturns:
     def __add__(self, other: object) -> SampleReturns:
         if not isinstance(other, SampleReturns):
             return NotImplemented
-        return self._of_sums(add_samples(self._sums(), other._sums()))
+        with np.errstate(over="ignore", invalid="ignore"):  # of rewards whose unit is not known yet
+            return self._of_sums(add_samples(self._sums(), other._sums()))
 
     def __radd__(self, other: object) -> SampleReturns:
         return self if other == 0 else NotImplemented
@@ -72,7 +73,7 @@ class SampleReturns:
         return sample_moments(self._sums())[1]
 
 
-@record
+@record(phi_mean="l_J: finite", phi_second="l_M: finite", phi_spread="l_J: finite")
 @dataclass(frozen=True, eq=False)
 class StartSums:
     """Sums over starts at an estimate; they add. All but the first two are of the visited starts."""
@@ -138,7 +139,7 @@ class StartSums:
         m = self.mean + share * delta
         sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(StartSums)}
         sums["mean"] = m
-        sums["squares"] += delta**2 * a * share
+        sums["squares"] += delta * delta * a * share
         for part in (self, other):
             sums["phi_spread"] += (part.mean - m) * part.phi_mean
         return StartSums(**sums)

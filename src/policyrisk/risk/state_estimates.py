@@ -23,21 +23,28 @@ most of Ṽ. Intervals of the std are their roots.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Matrix
+from policyrisk._core.arrays import Bools, Floats, Ints, Matrix
+from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError
+from policyrisk.features import Features
+from policyrisk.features.protocol import matrix_of
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import hall, student_interval, student_quantile
 
 VarianceMethod: TypeAlias = Literal["second-moment", "direct"]
 Quantity: TypeAlias = Literal["mean", "second_moment", "variance", "std", "sharpe"]
 IntervalMethod: TypeAlias = Literal["full", "student", "bootstrap"]
+# The estimates at states (n, dim), in order, some at a time.
+EstimatesAt: TypeAlias = "Callable[[npt.NDArray[Any]], Iterator[StateEstimates]]"
+_CELLS = 2**21  # numbers that are formed at a time
 Model: TypeAlias = tuple[float, Floats, Floats]  # ρ, m_J (n,) and m_V (n,)
 
 
@@ -58,6 +65,14 @@ class StateEstimates:
     _moved: list[tuple[ErrorBars, tuple[Floats, Floats]]] = field(
         default_factory=list, init=False, repr=False
     )
+
+    def some(self, which: Bools) -> StateEstimates:
+        """Those at some of the states, ``which`` (n,)."""
+        kept: dict[str, Any] = {}
+        for name in ("phi_mean", "phi_second", "J", "V", "episodes", "spread", "covered"):
+            values = getattr(self, name)
+            kept[name] = None if values is None else values[which]
+        return replace(self, **kept)
 
     @cached_property
     def model(self) -> Model | None:
@@ -83,7 +98,7 @@ class StateEstimates:
         ):  # Ṽ has no error there: what is left is J̃'s, as if the two were fitted apart
             a_J = np.where(held, replace(self, variance_method="direct").gradient(of)[0], a_J)
             a_M = np.where(held, 0.0, a_M)
-        moved = self.deviations(bars) if bars.draws else None
+        moved = self.deviations(bars) if bars.width else None
         s_JJ, s_JM, s_MM = bars.quadratic(self.phi_mean, self.phi_second, moved, self.spread)
         squared = a_J**2 * s_JJ + 2 * a_J * a_M * s_JM + a_M**2 * s_MM
         # Σ is positive semi-definite up to rounding, which may leave a square of −1e-20.
@@ -174,6 +189,17 @@ class StateEstimates:
         return np.sort(np.where(exists, quantity(of, J, V), np.nan), axis=1)[:, [k, B - 1 - k]]
 
 
+def changes_by_coordinate(
+    values: Callable[[Floats], Floats], states: Floats, other: Ints, coordinates: Iterable[int]
+) -> Iterator[tuple[int, Floats]]:
+    """By how much values (n, k) at states (n, dim) change where one coordinate is another state's, each."""
+    before = values(states)
+    for d in coordinates:
+        moved = states.copy()
+        moved[:, d] = states[other, d]
+        yield d, values(moved) - before
+
+
 def quantity(of: Quantity, J: Floats, V: Floats) -> Floats:
     """The quantity of means J and variances V, of their shape.
 
@@ -189,3 +215,34 @@ def quantity(of: Quantity, J: Floats, V: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         root = np.sqrt(V)
         return root if of == "std" else J / root
+
+
+@record(features="k", weights="k", supports="k")
+@dataclass(frozen=True, eq=False)
+class HigherMoments:
+    """μ̃_3 and, where it was asked for, μ̃_4: μ̃_k(x) = φ_k(x)ᵀ w_k (:mod:`policyrisk.lstd.central_moments`).
+
+    They have no error bars: how much an episode moves w_4 depends on how it moves all weights before it.
+    """
+
+    features: tuple[Features, ...] = ()  # φ_3, φ_4
+    weights: tuple[Floats, ...] = ()  # w_3, w_4, (l_k,) each
+    supports: tuple[Any, ...] = ()  # Support
+
+    @property
+    def order(self) -> int:
+        """The highest of them."""
+        return 2 + len(self.weights)
+
+    def at(self, states: npt.NDArray[np.float64]) -> Floats:
+        """μ̃_3, … at states (n, dim), of shape (order − 2, n); nan where the data say nothing."""
+        out = np.empty((len(self.weights), len(states)))
+        rows = max(_CELLS // max(phi.size for phi in self.features), 1)
+        for first in range(0, len(states), rows):
+            part = slice(first, first + rows)
+            for k, (map_k, w, support) in enumerate(
+                zip(self.features, self.weights, self.supports, strict=True)
+            ):
+                phi = matrix_of(map_k, states[part])
+                out[k, part] = np.where(support.visited(phi), np.asarray(phi @ w), np.nan)
+        return out

@@ -32,21 +32,22 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from policyrisk._core.arrays import Floats
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
+from policyrisk._core.units import magnitude
 from policyrisk.errors import InvalidInputError, NegativeVarianceWarning, UncoveredError
-from policyrisk.risk.completed import CompletedReturns, replicated_by
+from policyrisk.risk.completed import CompletedReturns
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.start_sums import SampleReturns, StartSums
 from policyrisk.risk.support import COVERED_LEAST
 
 if TYPE_CHECKING:
-    from policyrisk.risk.function import RiskFunction
+    from policyrisk.risk.risk_function import RiskFunction
 
 SURE = 0.9973  # the level at which the estimator differs from the completed returns: three standard errors
 ROUNDING = 1e-6  # of the size of a number: a difference below is none
@@ -62,23 +63,37 @@ class Moments:
 
     mean_value: float  # m
     variance_value: float  # v
-    covariance: Floats  # (2, 2): S, nan where there are no error bars
+    covariance: Floats  # (2, 2): S, of m and v in units; nan where there are no error bars
     episodes: float  # how many stand behind the errors
     level: float  # of the intervals
     _: KW_ONLY
     completed: CompletedReturns | None = None
+    unit: float = 1.0  # of the rewards in the covariance and in the completed returns
+
+    @classmethod
+    def of(cls, moments: tuple[float, float], *others: Any, unit: float, **more: Any) -> Moments:
+        """Those of m and v in units."""
+        return cls(moments[0] * unit, moments[1] * unit * unit, *others, unit=unit, **more)
+
+    def times(self, factor: float) -> Any:
+        """The same for rewards that are ``factor`` times as large, a power of two."""
+        m, v = self.mean_value * factor, self.variance_value * factor * factor
+        return replace(self, mean_value=m, variance_value=v, unit=self.unit * factor)
 
     def delta(self, value: float, by_mean: float, by_variance: float) -> Estimate:
         """f(m, v) = value with ∂f/∂m = by_mean and ∂f/∂v = by_variance, as an estimate."""
         return self._delta(value, np.array([by_mean, by_variance]))
 
     def _delta(self, value: float, gradient: Floats, *, positive: bool = False) -> Estimate:
+        gradient = gradient * [self.unit, self.unit * self.unit]
+        size = magnitude(gradient)  # whose square may be no number
+        gradient = gradient / size
         # S is positive semi-definite up to rounding, which may leave a square of −1e-20.
         squared = max(float(gradient @ self.covariance @ gradient), 0.0) if self.known else math.nan
-        error = math.sqrt(squared)
+        error = math.sqrt(squared) * size
         if self.completed is None or not self.known:
             return Estimate.of(value, error, self.episodes, self.level)
-        skewness, dof = self.completed.shape(gradient, error)
+        skewness, dof = self.completed.shape(gradient, math.sqrt(squared))
         return Estimate.skewed(value, error, skewness, dof, self.level, positive=positive)
 
     @property
@@ -110,7 +125,16 @@ class Moments:
     def sharpe(self) -> Estimate:
         """m / √v, nan unless v > 0."""
         m, root = self.mean_value, self.std.value
-        return self.delta(m / root, 1.0 / root, -0.5 * m / root**3) if root**3 > 0 else Estimate(math.nan)
+        if not root > 0:
+            return Estimate(math.nan)
+        return self.delta(m / root, 1.0 / root, -0.5 * (m / root) / self.variance_value)
+
+    def _plain_covariance(self) -> list[list[float]]:
+        """S of m and v themselves, infinite beyond the range of float64."""
+        size = np.array([self.unit, self.unit * self.unit])
+        with np.errstate(over="ignore"):
+            found: list[list[float]] = (self.covariance * size * size[:, None]).tolist()
+        return found
 
     def quantities(self) -> dict[str, Estimate]:
         """The four by name, in the order of a table."""
@@ -121,7 +145,7 @@ class Moments:
 class Draws:
     """How far a mean and a variance are off in bootstrap replicates, and of which episodes these are."""
 
-    moved: Floats  # (2, B)
+    moved: Floats  # (2, B), in units
     episodes: tuple[object, ...]  # equal for two targets that were fitted to one log with one seed
 
 
@@ -155,8 +179,9 @@ class PolicySummary(Moments, Readable):
             return None
         completed = self.completed if self.covered is None else None
         if completed is not None and completed.count == r.count:  # then the two are one
-            return Moments(r.mean, r.variance, self.covariance, r.count, self.level, completed=self.completed)
-        return Moments(r.mean, r.variance, r.covariance(), r.count, self.level)
+            known: Any = self.covariance, r.count, self.level
+            return Moments.of((r.mean, r.variance), *known, completed=self.completed, unit=self.unit)
+        return Moments.of((r.mean, r.variance), r.covariance(), r.count, self.level, unit=self.unit)
 
     def gap(self, of: Literal["mean", "variance"], level: float | None = None) -> Estimate:
         """The model's mean or variance less the completed one, with the error of this difference.
@@ -174,6 +199,7 @@ class PolicySummary(Moments, Readable):
         by = np.eye(4)[k + 2] - np.eye(4)[k]
         error = math.sqrt(max(float(by @ self.joint @ by), 0.0))
         skewness, dof = self.completed.shape(by, error)
+        error *= self.unit * (self.unit if of == "variance" else 1.0)
         return Estimate.skewed(models - own, error, skewness, dof, self.level if level is None else level)
 
     @property
@@ -188,7 +214,7 @@ class PolicySummary(Moments, Readable):
             return {}
         m, v = abs(self.mean_value), abs(self.variance_value)
         gaps = {"mean": self.gap("mean", SURE), "variance": self.gap("variance", SURE)}
-        size = {"mean": m + math.sqrt(v), "variance": m**2 + v}
+        size = {"mean": m + math.sqrt(v), "variance": m * m + v}
         return {
             of: gap
             for of, gap in gaps.items()
@@ -292,7 +318,7 @@ class PolicySummary(Moments, Readable):
         counts = ["count", "cut_off", "shortened", "unknown"]
         return {
             **_plain(self),
-            "covariance": self.covariance.tolist(),
+            "covariance": self._plain_covariance(),
             "model": self.model and _plain(self.model),
             "completed": self.completed and {name: getattr(self.completed, name) for name in counts},
             "sample": sample,
@@ -315,12 +341,13 @@ def summarise(
     if bars is not None and gradients is not None:
         covariance = bars.covariance(*gradients)
     episodes = sums.episodes / sums.weight if sums.weight > 0 else math.nan
-    moments = model = Moments(*sums.moments, covariance, episodes, level)
+    moments = model = Moments.of(sums.moments, covariance, episodes, level, unit=risk.unit)
     joint, covered = None, _covered(sums)
     if completed is not None and completed.usable:
         joint = completed.covariance(bars, gradients if covered is None else None)
-        m, v, count = completed.mean, completed.variance, completed.count
-        moments = Moments(m, v, joint[:2, :2], count, level, completed=completed)
+        own = completed.mean, completed.variance
+        known: Any = joint[:2, :2], completed.count, level
+        moments = Moments.of(own, *known, completed=completed, unit=risk.unit)
     if moments.variance_value < 0:
         warnings.warn(
             f"the variance over the start distribution is negative, {number(moments.variance_value)}, so "
@@ -348,11 +375,11 @@ def _draws(
     risk: RiskFunction, gradients: tuple[Floats, Floats], completed: CompletedReturns | None
 ) -> Draws | None:
     bars, source = risk.error_bars, risk.provenance
-    if bars is None or bars.replicates is None or bars.key is None:
+    if bars is None or bars.key is None:
         return None
-    moved = replicated_by(bars, *gradients) if completed is None else completed.deviations(bars)
+    moved = bars.drawn(*gradients) if completed is None else completed.deviations(bars)
     log = source.episodes, source.terminated, source.transitions + source.dropped, risk.returns
-    return Draws(moved, (bars.key, len(bars.replicates), *log))
+    return Draws(moved, (bars.key, bars.draws, *log))
 
 
 def _covered(sums: StartSums) -> float | None:

@@ -34,7 +34,7 @@ COVERED_LEAST = 0.5  # how surely a target must stay with what was logged, on av
 LOST_MOST = 0.05  # transitions given up on the way from a state, on average, up to which its estimate counts
 
 
-@record
+@record(visits="l: finite", feature_episodes="l: finite", gram="l l: finite", lost="l: finite")
 @dataclass(frozen=True, eq=False)
 class Support:
     """Counts per feature, and the Gram matrix where the features are dense."""
@@ -46,6 +46,11 @@ class Support:
     limit: float  # of the leverage: 1 for sampled equations, inf for exact ones
     lost: Floats | None = None  # (l,): A⁻¹ Σ z_T over what was given up, None where nothing was
     lost_most: float = LOST_MOST
+
+    @property
+    def size(self) -> int:
+        """The number of features."""
+        return self.visits.size
 
     def visited(self, phi: Matrix) -> Bools:
         """Whether the data say anything about states with features ``phi`` (n, l), of shape (n,)."""
@@ -121,7 +126,7 @@ def supports_of(equations: MomentEquations, lost: Sequence[Floats] = ()) -> tupl
     return first, support(e.second_features, e.second_visits, e.second_feature_episodes, e.gram, lost_M)
 
 
-@record
+@record(members="m", shares="m: positive")
 @dataclass(frozen=True, eq=False)
 class MixedSupport:
     """The supports of a mixture's members, whose features are side by side, and their shares."""
@@ -130,6 +135,11 @@ class MixedSupport:
     shares: Floats  # (m,), positive, of sum 1
 
     gram = None  # no leverage of its own
+
+    @property
+    def size(self) -> int:
+        """The number of features, of all members together."""
+        return sum(self.sizes)
 
     @property
     def episodes(self) -> int:

@@ -14,10 +14,11 @@ from policyrisk._core.arrays import Bools, Floats, Seed, check_named
 from policyrisk._core.output import plain
 from policyrisk._core.random import generator
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
+from policyrisk._core.units import magnitude
 from policyrisk.criteria import Assessment, Criterion, CVaR, Quantile, Sharpe, tail_of
-from policyrisk.distribution import DistributionFunction, RecordedReturns
-from policyrisk.distribution.function import StartMixture
 from policyrisk.errors import InvalidInputError
+from policyrisk.returns import DistributionFunction, RecordedReturns
+from policyrisk.returns.start_distribution import StartDistribution, StartMixture
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.summary import Moments, PolicySummary
@@ -164,23 +165,38 @@ def compare(
     at: npt.ArrayLike | None = None,
     seed: Seed = None,
 ) -> Comparison:
-    """Rank policies over a start distribution by a criterion (the Sharpe ratio where None).
+    """Rank policies over a start distribution by a criterion.
 
-    ``policies`` are the risk functions of each, estimated from separate data; or by LSTDQ from one and the
-    same log, compared episode by episode where they were fitted with the same ``bootstrap`` and ``seed``.
+    Feasible policies come first, by their value; the others follow by how far they are from feasible.
 
-    Without ``starts`` each is judged by the completed returns of its own data (:meth:`RiskFunction.summary`),
-    which asks that all data start alike, as those of one task do. With ``starts`` (n, dim), equally likely,
-    all are judged from these, by their estimators, features' bias included. Feasible policies come first, by
-    their value; the others follow by how far they are from feasible.
+    Parameters
+    ----------
+    policies
+        The risk functions of each by name, estimated from separate data; or by LSTDQ from one and the same
+        log, compared episode by episode where they were fitted with the same ``bootstrap`` and ``seed``. For
+        :class:`policyrisk.criteria.Quantile` and :class:`policyrisk.criteria.CVaR` the distributions that
+        :class:`policyrisk.ReturnDistribution` fitted, or without starts :class:`RecordedReturns`.
+    starts
+        (n, dim), equally likely: all policies are judged from these, by their estimators, features' bias
+        included. Without them each is judged by the completed returns of its own data
+        (:meth:`RiskFunction.summary`), which asks that all data start alike, as those of one task do.
+    criterion
+        One of :mod:`policyrisk.criteria`; the Sharpe ratio where None.
+    level
+        That of the intervals.
+    at
+        (n, dim): the best two are compared at each of these states as well, so that bands and p-values hold
+        for all states together (:class:`StateDifferences`).
+    seed
+        That of the draws that estimates without bootstrap replicates need for ``at``.
 
-    With ``at`` (n, dim) the best two are compared at each of these states as well, so that bands and p-values
-    hold for all states together (:class:`StateDifferences`; ``seed`` is that of the draws that estimates
-    without bootstrap replicates need).
+    Returns
+    -------
+    Comparison
+        ``ranking``, ``best`` and the differences; ``print`` shows them as a table.
 
-    :class:`policyrisk.criteria.Quantile` and :class:`policyrisk.criteria.CVaR` compare the distributions that
-    :class:`policyrisk.ReturnDistribution` fitted, from ``starts``, or without them :class:`RecordedReturns`.
-
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> risks = {}
     >>> for p in (0.6, 0.8):
@@ -224,7 +240,7 @@ def _compare_tails(
     if at is not None or (starts is None and not recorded):
         got, way = ("no starts", "pass states") if at is None else ("at=", "leave it out")
         raise InvalidInputError(f"{criterion!r} is compared over starts, got {got}; {way}")
-    mixtures: dict[str, StartMixture | RecordedReturns]
+    mixtures: dict[str, StartDistribution]
     mixtures = {name: dist if recorded else dist.over(starts) for name, dist in policies.items()}
     summaries = {name: mixture.summary([criterion.q], level) for name, mixture in mixtures.items()}
     ranked = [RankedPolicy(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
@@ -237,9 +253,9 @@ def _compare_tails(
         if r.summary.unvisited
     ]
     for name, mixture in mixtures.items():
-        if isinstance(mixture, RecordedReturns):
+        if not isinstance(mixture, StartMixture):
             continue
-        judged = mixture.estimate("quantile", q=criterion.q, level=level)
+        judged = mixture.quantile(criterion.q, level)
         if mixture.coarseness(criterion.q) > (judged.high - judged.low) / 4:
             notes.append(
                 f"{name}: its thresholds are too coarse at the {percent(criterion.q)} quantile, or end "
@@ -263,8 +279,8 @@ def _compare_tails(
 def _tail_significance(
     best: str,
     second: str,
-    a: StartMixture | RecordedReturns,
-    b: StartMixture | RecordedReturns,
+    a: StartDistribution,
+    b: StartDistribution,
     criterion: Quantile | CVaR,
     level: float,
 ) -> Significance:
@@ -307,7 +323,9 @@ def _significance(
     difference = _welch(lead, a, b, level)
     if _paired(first.summary, second.summary):
         moved = [_moved(criterion, each.summary) for each in (first, second)]
-        error = math.sqrt(float(np.square(moved[0] - moved[1]).mean()))
+        apart = moved[0] - moved[1]
+        size = magnitude(apart)
+        error = math.sqrt(float(np.square(apart / size).mean())) * size
         difference = Estimate.skewed(lead, error, 0.0, min(a.dof, b.dof), level)
     against = Estimate(-lead, difference.standard_error, dof=difference.dof)
     p_value = 1.0 if lead == 0.0 else 2.0 * against.probability_positive
@@ -324,15 +342,17 @@ def _moved(criterion: Criterion, summary: PolicySummary) -> Floats:
     """What each replicate adds to the criterion's value, (B,)."""
     assert summary.draws is not None
     _, by_mean, by_variance = _derivatives(criterion, summary.mean_value, summary.variance_value)
-    return np.array([by_mean, by_variance]) @ summary.draws.moved
+    unit = summary.unit
+    return np.array([by_mean * unit, by_variance * unit * unit]) @ summary.draws.moved
 
 
 def _welch(lead: float, a: Estimate, b: Estimate, level: float) -> Estimate:
     """A difference of two independent estimates."""
-    squares = a.standard_error**2, b.standard_error**2
+    size = magnitude(a.standard_error, b.standard_error)  # whose square may be no number
+    squares = (a.standard_error / size) ** 2, (b.standard_error / size) ** 2
     uncertain = squares[0] ** 2 / a.dof + squares[1] ** 2 / b.dof
     dof = sum(squares) ** 2 / uncertain if uncertain > 0 else math.inf
-    return Estimate.skewed(lead, math.sqrt(sum(squares)), 0.0, dof, level)
+    return Estimate.skewed(lead, math.sqrt(sum(squares)) * size, 0.0, dof, level)
 
 
 def _at_states(
@@ -367,12 +387,16 @@ def _at_states(
 def _derivatives(criterion: Criterion, J: float, V: float) -> tuple[float, float, float]:
     """A criterion's value f at mean J and variance V, f_J and f_V, but for a sign that the two share.
 
-    Its standard errors are |f_J|, |f_V| and |f_J + f_V| where the covariance of (J, V) is one of these three.
+    Its standard errors are |f_J|, |f_V| and |f_J + f_V| where the covariance of (J, V) is one of these three,
+    in units in which both count.
     """
+    unit = magnitude(J, math.sqrt(abs(V)))
     covariances = np.diag([1.0, 0.0]), np.diag([0.0, 1.0]), np.ones((2, 2))
-    value, *others = (criterion.assess(Moments(J, V, each, 2.0, 0.5)).value for each in covariances)
+    judged = (criterion.assess(Moments(J, V, each, 2.0, 0.5, unit=unit)).value for each in covariances)
+    value, *others = judged
     by_J, by_V, both = (each.standard_error for each in (value, *others))
-    return value.value, by_J, by_V if both >= max(by_J, by_V) else -by_V
+    by_V = by_V if both >= max(by_J, by_V) else -by_V
+    return value.value, by_J / unit, by_V / unit / unit
 
 
 def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]:

@@ -25,8 +25,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from itertools import combinations
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
@@ -34,33 +33,25 @@ import numpy as np
 from policyrisk._core.arrays import Floats, Seed, as_count, check_named
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
-from policyrisk._core.text import NONE, Readable, TextTable, number, percent, plural
-from policyrisk.distribution import ReturnDistribution
-from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskError
+from policyrisk._core.text import number, percent
+from policyrisk.data import Source, batches, check_reiterable
+from policyrisk.errors import InvalidInputError, PolicyRiskError
 from policyrisk.lstd import LSTDQ
-from policyrisk.passes.episode_folds import FoldEpisodes
+from policyrisk.passes.episode_folds import each_fold
+from policyrisk.returns import ReturnDistribution
 from policyrisk.risk import RiskFunction, SampleReturns
+from policyrisk.risk.completion import EpisodeSteps, episode_steps
 from policyrisk.risk.estimate import Estimate
-from policyrisk.risk.scoring import (
-    CERTAIN,
-    ClusterSums,
-    HeldOutSteps,
-    Score,
-    ScoreSums,
-    held_out_steps,
-    scores_of,
-)
+from policyrisk.risk.scoring import CERTAIN, Score, ScoreSums, completed_returns, scores_of
 from policyrisk.selection.distribution_choice import (
     DistributionChoice,
     DistributionTally,
-    Ranking,
     all_distributions,
 )
-from policyrisk.trajectories import Source, batches, check_reiterable
+from policyrisk.selection.ranking import RankedEstimator, Ranking, Tally, common_discount, medians, no_end
 
 FLOOR = 0.01  # f, of the mean squared error of J
 _ASTRONOMIC = 1e6  # from here on a calibration says no more than that some Ṽ is nearly 0
-_HEADER = ["", "score", "std error", "to best", "std error", "V <= 0", "unvisited", "MSE of J", "calibration"]
 
 
 class Estimator(Protocol):
@@ -72,78 +63,34 @@ class Estimator(Protocol):
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """An estimator's place in a cross-validation."""
+class Candidate(RankedEstimator):
+    """An estimator's place in a cross-validation; ``score`` is a :class:`policyrisk.risk.scoring.Score`."""
 
-    name: str
-    score: Score | None  # over all held-out steps, None where it failed
     floored: Estimate | None  # the Dawid–Sebastiani score with the floor, which ranks
-    difference: Estimate | None  # of that to the best one's: positive is worse
-    reason: str = ""  # why it failed
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything in plain values."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: part.to_dict() if hasattr(part, "to_dict") else part for name, part in parts.items()}
-
-    def row(self) -> list[str]:
-        """Its line of the table."""
-        s = self.score
-        if s is None:
-            return [self.name, "failed", *[NONE] * (len(_HEADER) - 2)]
-        cells = [self.name]
-        for estimate, digits in ((self.floored, 5), (self.difference, 4)):
-            shown = Estimate(math.nan) if estimate is None else estimate
-            cells += [number(shown, digits), number(shown.standard_error, 2)]
-        huge = math.isfinite(s.calibration) and abs(s.calibration) >= _ASTRONOMIC
-        calibration = "> 1e6" if huge else number(s.calibration, 4)
-        return [*cells, percent(s.not_positive), percent(s.unvisited), number(s.mse), calibration]
 
 
 @dataclass(frozen=True, eq=False)
-class CrossValidation(Ranking, Readable):
+class CrossValidation(Ranking):
     """Estimators in the order of their held-out score, the best first and those that failed last."""
 
-    ranking: tuple[Candidate, ...]
+    _ranks = "Dawid–Sebastiani score"
+    _columns = "score", "V <= 0", "unvisited", "MSE of J", "calibration"
 
-    @property
-    def verdict(self) -> str:
-        """The best against the second in a sentence."""
-        second = next((c for c in self.ranking if c.difference is not None), None)
-        if second is None or second.difference is None:
-            return f"{plural(sum(c.score is not None for c in self.ranking), 'estimator')} could be scored"
-        lower, error = number(second.difference, 3), number(second.difference.standard_error, 2)
-        return f"{self.best} is preferred to {second.name}: its score is lower by {lower} ± {error}"
+    def _row(self, candidate: Candidate) -> list[str]:
+        s: Score = candidate.score
+        huge = math.isfinite(s.calibration) and abs(s.calibration) >= _ASTRONOMIC
+        calibration = "> 1e6" if huge else number(s.calibration, 4)
+        shares = percent(s.not_positive), percent(s.unvisited)
+        return [*candidate.row(candidate.floored, 5), *shares, number(s.mse), calibration]
 
-    def _blocks(self) -> list[str | TextTable]:
-        scored = [c.score for c in self.ranking if c.score is not None]
-        blocks: list[str | TextTable] = [
-            f"Dawid–Sebastiani score of {plural(self.episodes, 'held-out episode')}, "
-            f"{plural(self.steps, 'step')}, {self.folds} folds; the smaller the better",
-            TextTable(_HEADER, [candidate.row() for candidate in self.ranking]),
-            self.verdict,
-        ]
-        unvisited = any(s.unvisited for s in scored)
-        astronomic = any(s.calibration >= _ASTRONOMIC for s in scored)
-        notes = [
+    def _notes(self, scores: list[Score]) -> list[tuple[Any, str]]:
+        unvisited = any(s.unvisited for s in scores)
+        astronomic = any(s.calibration >= _ASTRONOMIC for s in scores)
+        return [
             (True, f"where V is below {FLOOR:.0%} of the smallest MSE of J it is scored as if it were that"),
             (unvisited, "in states that a fit did not visit, the overall mean and variance are scored"),
-            (self.cut_off, f"{plural(self.cut_off, 'episode')} cut off: completed by the median estimator"),
-            (len(scored) > 1, "standard errors are over held-out episodes, the fits being given"),
             (astronomic, "a calibration above 1e6 comes from steps where V > 0 is nearly 0"),
         ]
-        blocks += [f"note: {note}" for applies, note in notes if applies]
-        reasons: dict[str, list[str]] = {}
-        for c in self.ranking:
-            if c.score is None:
-                reasons.setdefault(c.reason, []).append(c.name)
-        blocks += [f"failed: {', '.join(names)}: {reason}" for reason, names in reasons.items()]
-        return blocks
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything in plain values."""
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**plain, "ranking": [c.to_dict() for c in self.ranking], "verdict": self.verdict}
 
 
 @overload
@@ -159,11 +106,29 @@ def cross_validate(
 ) -> CrossValidation | DistributionChoice:
     """Rank estimators by the score of episodes that they did not see.
 
-    ``data`` are Trajectories, or a re-iterable stream of them, which is read anew for every fit and never
-    held in memory. An estimator that fails on a fold is ranked last, with the reason. All must have the same
-    discount, since the discount says what is predicted. Where all are :class:`policyrisk.ReturnDistribution`,
-    they are ranked by CRPS; see :mod:`policyrisk.selection.distribution_choice`.
+    An estimator that fails on a fold is ranked last, with the reason.
 
+    Parameters
+    ----------
+    estimators
+        By name, all with the same discount, since the discount says what is predicted. Where all are
+        :class:`policyrisk.ReturnDistribution`, they are ranked by CRPS
+        (:mod:`policyrisk.selection.distribution_choice`).
+    data
+        Trajectories, or a re-iterable stream of them, which is read anew for every fit and never held in
+        memory.
+    folds
+        Into how many parts the episodes are split.
+    seed
+        That of the split.
+
+    Returns
+    -------
+    CrossValidation or DistributionChoice
+        ``ranking``, ``best`` and the differences; ``print`` shows them as a table.
+
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> data = pr.domains.walk(n=30, p=0.7).sample(start=0, episodes=500, seed=1)
     >>> line, parabola = (pr.Polynomial(degree=d, low=[0], high=[29]) for d in (1, 2))
@@ -185,11 +150,10 @@ def cross_validate(
     check_reiterable(data)
     key = int(keys(seed)[0])
     _check_data(data, folds, discount)
-    whole = all_distributions(estimators)
-    tally: Any = DistributionTally(tuple(estimators)) if whole else _Tally(tuple(estimators))
+    names = tuple(estimators)
+    tally = DistributionTally(names) if all_distributions(estimators) else _MomentTally(names)
     with ProgressBar("cross-validation", folds * len(estimators)) as bar:
-        for fold in range(folds):
-            training = FoldEpisodes(data, key, folds, fold, held_out=False).collected()
+        for fold, training, held_out in each_fold(data, folds, key):
             fitted: dict[str, Any] = {}
             for name, estimator in estimators.items():
                 if name not in tally.failed:
@@ -198,9 +162,9 @@ def cross_validate(
                     except (PolicyRiskError, np.linalg.LinAlgError) as error:
                         tally.fail(name, fold, error)
                 bar.advance()
-            tally.score(fitted, FoldEpisodes(data, key, folds, fold, held_out=True), fold)
-    result: CrossValidation | DistributionChoice = tally.result(folds)
-    return result
+            tally.add(fitted, held_out, fold)
+    result: Any = tally.result(folds)
+    return result  # type: ignore[no-any-return]
 
 
 def _fit(estimator: Any, training: Source) -> Any:
@@ -237,47 +201,36 @@ def floored_scores(
     return scores
 
 
-class _Tally:
-    """Scores of all estimators and differences of every pair, summed over folds."""
+class _MomentTally(Tally):
+    """Scores of J and V."""
+
+    _ranking = CrossValidation
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.failed: dict[str, str] = {}
+        super().__init__(names)
         self.sums = dict.fromkeys(names, ScoreSums())
-        self.floored = dict.fromkeys(names, ClusterSums())
-        self.pairs = dict.fromkeys(combinations(names, 2), ClusterSums())
-        self.discounts: dict[str, float] = {}
-        self.episodes = self.steps = self.cut_off = 0
 
-    def fail(self, name: str, fold: int, error: Exception) -> None:
-        self.failed[name] = f"fold {fold}: {type(error).__name__}: {error}"
-
-    def score(self, fitted: dict[str, RiskFunction], held_out: Source, fold: int) -> None:
+    def _begin(self, fitted: Mapping[str, RiskFunction], held_out: Source, fold: int) -> None:
         self.discounts |= {name: risk.provenance.discount for name, risk in fitted.items()}
-        discount = _common_discount(self.discounts)
-        like = self._fold_returns(fitted, held_out, discount, fold)
-        for steps in held_out_steps(held_out, discount):
-            self.cut_off += steps.cut_off
-            self.episodes += steps.episodes
-            self.steps += len(steps.states)
-            scores: dict[str, Floats] = {}
-            predicted, B, beyond = self._predicted(fitted, steps, fold)
-            for name, (J, V) in predicted.items():
-                self.sums[name] += scores_of(steps, J, V)
-                n = len(steps.states)
-                scores[name] = floored_scores(J[:n], V[:n], B, like, beyond)
-                self.floored[name] += ClusterSums.of(scores[name], steps.episode)
-            for a, b in self.pairs:
-                if a in scores and b in scores:
-                    self.pairs[a, b] += ClusterSums.of(scores[a] - scores[b], steps.episode)
+        self.like = self._fold_returns(fitted, held_out, fold)
 
-    def _fold_returns(
-        self, fitted: dict[str, RiskFunction], held_out: Source, discount: float, fold: int
-    ) -> FoldReturns:
+    def _scores(
+        self, fitted: Mapping[str, RiskFunction], steps: EpisodeSteps, fold: int
+    ) -> dict[str, Floats]:
+        predicted, B, beyond = self._predicted(fitted, steps, fold)
+        for name, (J, V) in predicted.items():
+            self.sums[name] += scores_of(steps, J, V)
+        n = len(B)
+        return {
+            name: floored_scores(J[:n], V[:n], B, self.like, beyond) for name, (J, V) in predicted.items()
+        }
+
+    def _fold_returns(self, fitted: Mapping[str, RiskFunction], held_out: Source, fold: int) -> FoldReturns:
         B_all = SampleReturns.of([])
         errors = dict.fromkeys(fitted, 0.0)  # Σ (B − J)² where J is known
         unknown = dict.fromkeys(fitted, B_all)  # the B of the other steps
         squares = 0.0  # what follows the cuts adds to the squares of B − J, whatever J
-        for steps in held_out_steps(held_out, discount):
+        for steps in episode_steps(held_out, self.discount):
             predicted, B, beyond = self._predicted(fitted, steps, fold)
             counted = ~np.isnan(B)
             B_all += SampleReturns.of(B[counted])
@@ -298,7 +251,7 @@ class _Tally:
         return FoldReturns(floor, B_all.mean, (B_all.squares + squares) / B_all.count)
 
     def _predicted(
-        self, fitted: dict[str, RiskFunction], steps: HeldOutSteps, fold: int
+        self, fitted: Mapping[str, RiskFunction], steps: EpisodeSteps, fold: int
     ) -> tuple[dict[str, tuple[Floats, Floats]], Floats, Floats]:
         """J and V of each estimator at the steps, then at the cuts, and the returns (n,) for all of them.
 
@@ -310,36 +263,17 @@ class _Tally:
             if name not in self.failed and len(steps.states):
                 try:
                     predicted[name] = risk.mean_and_variance(np.concatenate([steps.states, steps.cuts]))
-                except PolicyRiskError as error:
+                except (PolicyRiskError, np.linalg.LinAlgError) as error:
                     self.fail(name, fold, error)
-        tails = np.full((2, steps.cut_off), np.nan)  # the medians of J and V at the cuts
-        if predicted and steps.cut_off:
-            said = np.array([[J[-steps.cut_off :], V[-steps.cut_off :]] for J, V in predicted.values()])
-            some = ~np.isnan(said).all(axis=(0, 1))
-            tails[:, some] = np.nanmedian(said[:, :, some], axis=0)
-        B, beyond = steps.completed(*tails)
+        ends = np.array([[J[len(steps.states) :], V[len(steps.states) :]] for J, V in predicted.values()])
+        B, beyond = completed_returns(steps, *medians(ends.reshape(len(predicted), 2, steps.cut_off)))
         return predicted, B, np.where(np.isnan(B), np.nan, beyond)
 
-    def difference(self, a: str, b: str) -> ClusterSums:
-        """Score of a less score of b."""
-        return self.pairs[a, b] if (a, b) in self.pairs else -self.pairs[b, a]
-
-    def result(self, folds: int) -> CrossValidation:
-        if self.cut_off == self.episodes and _common_discount(self.discounts) == 1.0:
-            raise _no_end(self.cut_off)
-        scored = [name for name in self.sums if name not in self.failed]
-        order = sorted(scored, key=lambda name: self.floored[name].mean())
-        ranking = [
-            Candidate(
-                name=name,
-                score=Score.of(self.sums[name], self.cut_off, _common_discount(self.discounts)),
-                floored=self.floored[name].estimate(),
-                difference=None if name == order[0] else self.difference(name, order[0]).estimate(),
-            )
-            for name in order
-        ]
-        ranking += [Candidate(name, None, None, None, reason) for name, reason in self.failed.items()]
-        return CrossValidation(tuple(ranking), folds, self.episodes, self.steps, self.cut_off)
+    def _candidate(
+        self, name: str, rank: Estimate | None, difference: Estimate | None, reason: str = ""
+    ) -> Candidate:
+        score = None if rank is None else Score.of(self.sums[name], self.cut_off, self.discount)
+        return Candidate(name, score, difference, reason, rank)
 
 
 def _check(estimators: Mapping[str, Estimator]) -> float | None:
@@ -357,16 +291,7 @@ def _check(estimators: Mapping[str, Estimator]) -> float | None:
             )
     discounts = {name: getattr(estimator, "discount", None) for name, estimator in estimators.items()}
     said = {name: discount for name, discount in discounts.items() if discount is not None}
-    return _common_discount(said) if said else None
-
-
-def _common_discount(discounts: Mapping[str, float]) -> float:
-    """The discount that all agree on; 1 where there are none."""
-    if len(set(discounts.values())) > 1:
-        raise MismatchError(
-            f"estimators must agree on the discount, got {discounts}; what they predict cannot be compared"
-        )
-    return next(iter(discounts.values()), 1.0)
+    return common_discount(said) if said else None
 
 
 def _check_data(data: Source, folds: int, discount: float | None) -> None:
@@ -378,14 +303,7 @@ def _check_data(data: Source, folds: int, discount: float | None) -> None:
         if count >= folds and ended:
             return
     if count >= folds:
-        raise _no_end(count)
+        raise no_end(count)
     raise InvalidInputError(
         f"data must hold at least folds={folds} episodes, got {count}; gather more or use fewer folds"
-    )
-
-
-def _no_end(episodes: int) -> InvalidInputError:
-    return InvalidInputError(
-        f"data must hold terminated episodes to score where the discount is 1, got {episodes}, all cut off; "
-        "gather episodes that end, or use a discount below 1, with which none has to"
     )

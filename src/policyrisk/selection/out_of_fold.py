@@ -20,51 +20,16 @@ import numpy as np
 
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.progress import ProgressBar
+from policyrisk.data import Trajectories
 from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning
 from policyrisk.lstd import LSTD
-from policyrisk.lstd.folds import fits_without_each
+from policyrisk.lstd.refits import fits_without_each
+from policyrisk.passes.episode_folds import FOLDS
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.regions import Regions
-from policyrisk.trajectories import Trajectories
+from policyrisk.risk.completion import EpisodeSteps
+from policyrisk.selection.regions import Regions
 
-FOLDS = 4
 _DEPTH = 5  # cuts: up to 32 regions
-
-
-@dataclass(frozen=True, eq=False)
-class FoldSteps:
-    """The steps of the episodes, and what came after each."""
-
-    data: Trajectories
-    states: Floats  # (n, dim)
-    episode: Ints  # (n,)
-    fold: Ints  # (n,)
-    returns: Floats  # (n,): R, up to the end or the cut
-    weight: Floats  # (n,): γⁿ to the cut, 0 where the episode ended
-    region: Ints  # (n,)
-
-    @classmethod
-    def of(cls, data: Trajectories, discount: float, folds: Ints) -> FoldSteps:
-        """The steps of some episodes, whose folds are (episodes,)."""
-        states = np.asarray(data.states[data.visited_rows], dtype=np.float64)
-        episode = np.repeat(np.arange(len(data)), data.lengths)
-        to_end = np.repeat(data.offsets[1:], data.lengths) - np.arange(data.transitions)
-        weight = np.where(data.terminated[episode], 0.0, discount ** to_end.astype(np.float64))
-        points = np.column_stack([states, np.zeros(len(states))])
-        regions = Regions.of(points, episode, range(data.dim), _DEPTH)
-        return cls(
-            data=data,
-            states=states,
-            episode=episode,
-            fold=folds[episode],
-            returns=data.returns_to_go(discount),
-            weight=weight,
-            region=regions.index(points),
-        )
-
-    def at_ends(self, values: Floats) -> Floats:
-        """Values (episodes,) at the ends of the steps' episodes, (n,), 0 where unknown."""
-        return np.nan_to_num(values)[self.episode]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +38,8 @@ class OutOfFold:
 
     mean: Floats  # (n,): J at the steps, nan where unvisited
     variance: Floats  # (n,)
-    end_mean: Floats  # (episodes,): J where the episode was cut off, nan elsewhere
-    end_variance: Floats
+    end_mean: Floats  # (m,): J at the cuts
+    end_variance: Floats  # (m,)
     fit: RiskFunction  # to all episodes
 
     def same(self, other: OutOfFold) -> bool:
@@ -87,10 +52,14 @@ class OutOfFold:
 
 
 def out_of_fold(
-    candidates: Mapping[str, LSTD], steps: FoldSteps, folds: Ints
+    candidates: Mapping[str, LSTD], data: Trajectories, steps: EpisodeSteps, folds: Ints
 ) -> tuple[dict[str, OutOfFold], dict[str, str]]:
-    """What each candidate says, and why others failed; an error where all did."""
-    parts = [steps.data[np.flatnonzero(folds == k)] for k in range(FOLDS)]
+    """What each candidate says of the steps of the data, and why others failed; an error where all did.
+
+    ``folds`` are those of the episodes, (episodes,).
+    """
+    cut_folds = folds[~data.terminated]
+    parts = [data[np.flatnonzero(folds == k)] for k in range(FOLDS)]
     said: dict[str, OutOfFold] = {}
     failed: dict[str, str] = {}
     with ProgressBar("candidates", len(candidates)) as bar, warnings.catch_warnings():
@@ -98,7 +67,8 @@ def out_of_fold(
         for name, lstd in sorted(candidates.items(), key=lambda each: each[1].features.size):
             try:
                 # δ² holds the error of J̃ where the features miss J: the data tell.
-                new = _one_out_of_fold(fits_without_each(lstd, parts, choose=True), steps, folds)
+                fits = fits_without_each(lstd, parts, choose=True)
+                new = _one_out_of_fold(fits, steps, folds[steps.episode], cut_folds)
                 alike = next((other for other, each in said.items() if each.same(new)), None)
                 if alike is None:
                     said[name] = new
@@ -115,50 +85,47 @@ def out_of_fold(
     return said, failed
 
 
-def _one_out_of_fold(fits: Sequence[RiskFunction], steps: FoldSteps, folds: Ints) -> OutOfFold:
-    data = steps.data
-    mean, variance = np.empty(data.transitions), np.empty(data.transitions)
-    ends: Any = np.full((2, len(data)), np.nan)
-    cut = ~data.terminated
-    final = np.asarray(data.states[data.final_rows], dtype=np.float64)
-    for k, fit in enumerate(fits[:-1]):
-        at = steps.fold == k
-        if at.any():
-            mean[at], variance[at] = fit.mean_and_variance(steps.states[at])
-        at = cut & (folds == k)
-        if at.any():
-            ends[:, at] = fit.mean_and_variance(final[at])
-    return OutOfFold(mean, variance, ends[0], ends[1], fits[-1])
+def _one_out_of_fold(
+    fits: Sequence[RiskFunction], steps: EpisodeSteps, step_folds: Ints, cut_folds: Ints
+) -> OutOfFold:
+    said = []
+    for states, fold in ((steps.states, step_folds), (steps.cuts, cut_folds)):
+        found: Any = np.empty((2, len(states)))
+        for k, fit in enumerate(fits[:-1]):
+            if (at := fold == k).any():
+                found[:, at] = fit.mean_and_variance(states[at])
+        said.append(found)
+    (mean, variance), (end_mean, end_variance) = said
+    return OutOfFold(mean, variance, end_mean, end_variance, fits[-1])
 
 
-def reference_of(said: Mapping[str, OutOfFold], steps: FoldSteps) -> tuple[str, str] | None:
+def reference_of(said: Mapping[str, OutOfFold], steps: EpisodeSteps) -> tuple[str, str] | None:
     """The candidates whose own equations of J and of V hold best; None where no episode was cut off."""
     if not (steps.weight > 0).any():
         return None
-    R, known = steps.returns, dict(said)
+    points = np.column_stack([steps.states, np.zeros(len(steps.states))]).astype(np.float64)
+    regions = Regions.of(points, steps.episode, range(steps.states.shape[1]), _DEPTH).index(points)
 
-    def residual_of_mean(each: OutOfFold) -> Floats:
-        J = np.where(np.isnan(each.mean), R.mean(), each.mean)
-        return R + steps.weight * steps.at_ends(each.end_mean) - J
+    def best(y: Floats, power: int, values: Mapping[str, tuple[Floats, Floats]]) -> tuple[str, Floats]:
+        """The one whose y, completed, is nearest to what it says, and the difference (n,)."""
+        errors = {
+            name: steps.completed(y, np.nan_to_num(ends), power) - np.where(np.isnan(at), y.mean(), at)
+            for name, (at, ends) in values.items()
+        }
+        name = _least_moments(errors, regions, steps.episode)
+        return name, errors[name]
 
-    errors = {name: residual_of_mean(each) for name, each in known.items()}
-    of_mean = _least_moments(errors, steps)
-    q = errors[of_mean] ** 2
-    second = {
-        name: q
-        + steps.weight**2 * steps.at_ends(each.end_variance)
-        - np.where(np.isnan(each.variance), q.mean(), each.variance)
-        for name, each in known.items()
-    }
-    return of_mean, _least_moments(second, steps)
+    of_mean, error = best(steps.rewards, 1, {k: (each.mean, each.end_mean) for k, each in said.items()})
+    seconds = {k: (each.variance, each.end_variance) for k, each in said.items()}
+    return of_mean, best(error**2, 2, seconds)[0]
 
 
-def _least_moments(errors: Mapping[str, Floats], steps: FoldSteps) -> str:
+def _least_moments(errors: Mapping[str, Floats], region: Ints, episode: Ints) -> str:
     """The one whose means over regions are least in squares, in units of their randomness."""
-    moments = {name: _region_moments(error, steps.region, steps.episode) for name, error in errors.items()}
+    moments = {name: _region_moments(error, region, episode) for name, error in errors.items()}
     noise = np.median([each[1] for each in moments.values()], axis=0)
     noise = np.maximum(noise, 1e-12 * noise.max() or 1.0)
-    count = np.bincount(steps.region)
+    count = np.bincount(region)
     losses = {name: float(count @ (d**2 / noise)) for name, (d, _) in moments.items()}
     return min(losses, key=lambda name: losses[name])
 

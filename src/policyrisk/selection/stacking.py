@@ -40,21 +40,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.optimize import nnls
 
 from policyrisk._core.arrays import Floats, Ints
-from policyrisk._core.text import number, percent, plural, table
+from policyrisk._core.text import number, percent, pieces, plural, table
+from policyrisk.data import Trajectories
 from policyrisk.errors import ImproperPolicyError
 from policyrisk.lstd import LSTD
-from policyrisk.passes.episode_folds import fold_of_episodes
+from policyrisk.passes.episode_folds import FOLDS, fold_of_episodes
 from policyrisk.risk import RiskFunction
+from policyrisk.risk.completion import EpisodeSteps
 from policyrisk.risk.mixture import Misfit
-from policyrisk.selection.out_of_fold import FOLDS, FoldSteps, out_of_fold, reference_of
-from policyrisk.trajectories import Trajectories
+from policyrisk.risk.scoring import completed_returns
+from policyrisk.selection.out_of_fold import out_of_fold, reference_of
 
 MEMBERS = 6  # with a share in the means, and as many in the variances
 LEAST = 0.05  # share
@@ -99,6 +101,19 @@ class Stack:
     mean: Floats = field(repr=False)  # (steps,): the mixture's J without each step's episode
     least: float = math.nan  # of the completed returns to go
     most: float = math.nan
+
+    def times(self, factor: float) -> Stack:
+        """The same for rewards that are ``factor`` times as large."""
+        squares = factor * factor
+        return replace(
+            self,
+            candidates=tuple(replace(each, mse=each.mse * squares) for each in self.candidates),
+            mse=self.mse * squares,
+            constant_mse=self.constant_mse * squares,
+            mean=self.mean * factor,
+            least=self.least * factor,
+            most=self.most * factor,
+        )
 
     @property
     def members(self) -> tuple[StackedCandidate, ...]:
@@ -167,19 +182,18 @@ def stack(
             "episodes, all cut off; gather episodes that end, or use a discount below 1"
         )
     folds = fold_of_episodes(0, len(data), FOLDS, key)
-    steps = FoldSteps.of(data, discount, folds)
-    said, failed = out_of_fold(candidates, steps, folds)
+    steps = EpisodeSteps.of(data, discount)
+    said, failed = out_of_fold(candidates, data, steps, folds)
     reference = reference_of(said, steps)
-    completed, rest = steps.returns, np.zeros(len(steps.returns))
+    ends = np.zeros((2, steps.cut_off))
     if reference is not None:
-        completed = steps.returns + steps.weight * steps.at_ends(said[reference[0]].end_mean)
-        rest = steps.weight**2 * np.maximum(steps.at_ends(said[reference[1]].end_variance), 0.0)
+        ends = np.nan_to_num([said[reference[0]].end_mean, said[reference[1]].end_variance])
+    completed, rest = completed_returns(steps, *ends)
     means = {name: each.mean for name, each in said.items()}
     variances = {name: each.variance for name, each in said.items()}
     tail = None if reference is None else said[reference[1]].fit
     if forest is not None:
         means[FOREST], variances[FOREST] = forest(data, tail, None)
-    names = list(means)
     J_i = _filled(means, float(completed.mean()))
     first = np.median(np.column_stack([np.nan_to_num(V) for V in variances.values()]), axis=1)
     a = _shares(J_i, completed, 1.0 / _floored(first), steps.episode)
@@ -188,26 +202,12 @@ def stack(
         variances[FOREST] = forest(data, tail, J)[1]
     q = (completed - J) ** 2 + rest
     V_i = np.maximum(_filled(variances, float(q.mean())), 0.0)  # as a mixture of them says it
-    v = _floored(np.median(V_i, axis=1))
-    for _ in range(_ROUNDS):
-        b = _shares(V_i, q, 1.0 / v**2, steps.episode)
-        v = _floored(V_i @ b)
-    mse, score = (
-        np.square(completed[:, None] - J_i).mean(axis=0),
-        np.square((q[:, None] - V_i) / v[:, None]).mean(axis=0),
-    )
+    b, v = _variance_shares(V_i, q, steps.episode)
+    mse = np.square(completed[:, None] - J_i).mean(axis=0)
+    score = np.square((q[:, None] - V_i) / v[:, None]).mean(axis=0)
     lams = {name: each.fit.provenance.variance_lam for name, each in said.items()}
-    lines = [
-        StackedCandidate(
-            name,
-            float(a[i]),
-            float(b[i]),
-            float(mse[i]),
-            float(score[i]),
-            variance_lam=lams.get(name, 0.0),
-        )
-        for i, name in enumerate(names)
-    ]
+    figures = zip(means, a.tolist(), b.tolist(), mse.tolist(), score.tolist(), strict=True)
+    lines = [StackedCandidate(*each, variance_lam=lams.get(each[0], 0.0)) for each in figures]
     lines.sort(key=lambda each: (-(each.mean_share + each.variance_share), each.score))
     lines += [StackedCandidate(name, reason=reason) for name, reason in failed.items()]
     return Stack(
@@ -236,7 +236,7 @@ def brief(name: str) -> str:
     >>> brief("poly:1,dims=a/poly:1,dims=b/poly:1,dims=c"), brief("poly:1,dims=a/labels,dims=b")
     ('poly:1,dims=a/… (3 maps)', 'poly:1,dims=a/labels,dims=b')
     """
-    first, *others = name.split("/")
+    first, *others = pieces(name, "/")
     return name if len(others) < 2 else f"{first}/… ({1 + len(others)} maps)"
 
 
@@ -253,6 +253,15 @@ def _floored(V: Floats) -> Floats:
     """V with a floor, so that nothing is divided by 0."""
     least = _FLOOR * max(float(np.maximum(V, 0.0).mean()), _NOTHING)
     return np.maximum(V, least)
+
+
+def _variance_shares(V_i: Floats, q: Floats, episode: Ints) -> tuple[Floats, Floats]:
+    """The shares (m,) of V, whose weights 1/v² are those of the mixture itself, and v (n,)."""
+    v = _floored(np.median(V_i, axis=1))
+    for _ in range(_ROUNDS):
+        b = _shares(V_i, q, 1.0 / v**2, episode)
+        v = _floored(V_i @ b)
+    return b, v
 
 
 def _shares(X: Floats, y: Floats, weight: Floats, episode: Ints) -> Floats:

@@ -55,7 +55,7 @@ class CompiledPolicy(Protocol):
 
 
 class Episodes(NamedTuple):
-    """Recorded episodes, laid out as in :class:`policyrisk.trajectories.Trajectories`."""
+    """Recorded episodes, laid out as in :class:`policyrisk.data.Trajectories`."""
 
     states: Floats  # (sum(lengths) + episodes, dim)
     rewards: Floats  # (sum(lengths),)
@@ -146,6 +146,31 @@ def _choose(policy: Any, state: Any, s0: Any, s1: Any) -> Any:
 
 
 # --- running episodes ------------------------------------------------------------------------------
+
+
+def _act(domain: Any, states: Floats, actions: Ints, words: Words, rewards: Floats, ended: Bools) -> None:
+    for i in range(states.shape[0]):
+        state, rewards[i], ended[i], words[i, 0], words[i, 1] = step(
+            domain, read(domain, states, i), actions[i], words[i, 0], words[i, 1]
+        )
+        for d in range(len(state)):
+            states[i, d] = state[d]
+
+
+# Kept on disk, and not.
+_ACT = njit(cache=True)(_act), njit(_act)
+
+
+def act(domain: Any, states: Floats, actions: Ints, words: Words) -> tuple[Floats, Bools]:
+    """One action for each row of ``states`` (n, dim), in place; ``words`` (n, 2) are the streams."""
+    rewards, ended = np.empty(len(states)), np.empty(len(states), np.bool_)
+    _ACT[_foreign(domain)](domain, states, actions, words, rewards, ended)
+    return rewards, ended
+
+
+def _foreign(*tables: Any) -> bool:
+    """Whether one of the tables is of a class that is not this package's, whose code is not kept on disk."""
+    return any(type(table).__module__.partition(".")[0] != _PACKAGE for table in tables)
 
 
 @njit(cache=True)
@@ -316,7 +341,7 @@ def _advance(
     ended: Bools,
 ) -> tuple[Floats, Ints]:
     """:func:`_play` for the live episodes: their returns (m,) and steps (m,)."""
-    play = _PLAY[any(type(table).__module__.partition(".")[0] != _PACKAGE for table in (domain, policy))]
+    play = _PLAY[_foreign(domain, policy)]
     returns, taken = np.empty(live.size), np.empty(live.size, np.int64)
     with parallel_chunksize(_CHUNK):
         play(

@@ -11,14 +11,19 @@ import numpy as np
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_actions, as_count, as_number
 from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.random import keys
+from policyrisk.data import Trajectories
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.simulation import cuda
-from policyrisk.simulation.compiled import CompiledPolicy, Returns, Words, run, run_returns, start_streams
+from policyrisk.simulation import compiled, cuda
+from policyrisk.simulation.compiled import CompiledPolicy, Returns, Words, act, start_streams
 from policyrisk.simulation.probabilities import drawn_actions, told_propensities, with_propensities
 from policyrisk.simulation.recorder import EpisodeRecorder
-from policyrisk.trajectories import Trajectories
 
 AnyPolicy: TypeAlias = "CompiledPolicy | Callable[[Floats], Any]"
+
+
+def _engine(device: Device) -> Any:
+    """What runs compiled episodes on a device: ``run`` and ``run_returns``."""
+    return cuda if on_gpu(device, "numba_cuda") else compiled
 
 
 class CompiledDomain(ABC):
@@ -35,16 +40,36 @@ class CompiledDomain(ABC):
         """Checked states (n, dim), a copy."""
 
     @abstractmethod
+    def sample_starts(self, n: int, seed: Seed = None) -> Floats:
+        """n states (n, dim) in which episodes start."""
+
+    def first_states(self, n: int, seed: Seed = None) -> Floats:
+        """n states (n, dim) in which episodes of the Gymnasium environment start."""
+        return self.sample_starts(n, seed)
+
     def act(self, states: Floats, actions: Ints, words: Words) -> tuple[Floats, Bools]:
         """One action for each row of ``states``, in place, each with its own stream: rewards, ended.
 
         What :meth:`step` does, for callers that keep the streams ``words`` (n, 2) and have checked the rest.
         """
+        return act(self.compiled(), states, actions, words)
 
     def step(self, states: object, actions: object, seed: Seed = None) -> tuple[Floats, Floats, Bools]:
-        """One action from each state: next states (n, dim), rewards (n,), terminated (n,).
+        """One action from each state; row i draws from stream i of the seed.
 
-        Row i draws from stream i of the seed.
+        Parameters
+        ----------
+        states
+            (n, dim).
+        actions
+            (n,).
+        seed
+            Of everything random.
+
+        Returns
+        -------
+        tuple of arrays
+            Next states (n, dim), rewards (n,) and terminated (n,).
         """
         now = self.as_starts(states, "states")
         chosen = self.as_actions(actions, len(now), "actions")
@@ -63,19 +88,35 @@ class CompiledDomain(ABC):
     ) -> Trajectories:
         """An episode from each start, until its end or for ``max_steps`` actions.
 
-        ``starts`` are states (n, dim). ``policy`` is one of ours, run compiled and in parallel, or any
-        function from states (m, dim) to actions (m,), called once a step with all episodes that still go on;
-        it may answer with probabilities (m, actions), from which its actions are drawn. Episode i draws from
-        stream i of the seed, so that the same seed gives the same episodes on any number of threads. The
-        actions are recorded, and so are their probabilities where the policy tells them
-        (:mod:`policyrisk.simulation.probabilities`). ``device="cuda"`` runs policies of ours on a GPU, "auto"
-        where there is one (:mod:`policyrisk.simulation.cuda`).
+        Parameters
+        ----------
+        policy
+            One of ours, run compiled and in parallel, or any function from states (m, dim) to actions (m,),
+            called once a step with all episodes that still go on. It may return probabilities (m, actions),
+            from which its actions are drawn.
+        starts
+            States (n, dim).
+        seed
+            Episode i draws from stream i of it: the same seed gives the same episodes on any number of
+            threads.
+        max_steps
+            Cuts off longer episodes.
+        device
+            "cuda" runs policies of ours on a GPU, "auto" where there is one
+            (:mod:`policyrisk.simulation.cuda`).
+
+        Returns
+        -------
+        Trajectories
+            With the actions, and their probabilities where the policy has them
+            (:mod:`policyrisk.simulation.probabilities`).
         """
         now = self.as_starts(starts, "starts")
         most = as_count(max_steps, "max_steps", 1)
         if isinstance(policy, CompiledPolicy):
-            play = cuda.run if on_gpu(device, "numba_cuda") else run
-            data = Trajectories(*play(self.compiled(), self._as_table(policy), now, keys(seed), most))
+            data = Trajectories(
+                *_engine(device).run(self.compiled(), self._as_table(policy), now, keys(seed), most)
+            )
             return with_propensities(data, policy, policy.actions)
         if not callable(policy):
             raise InvalidInputError(
@@ -108,8 +149,9 @@ class CompiledDomain(ABC):
                 "use rollout(...).returns() for a policy that is a Python function"
             )
         gamma = as_number(discount, "discount", 0.0, 1.0, open_low=True)
-        play = cuda.run_returns if on_gpu(device, "numba_cuda") else run_returns
-        return play(self.compiled(), self._as_table(policy), now, repeats, keys(seed), most, gamma)
+        tables = self.compiled(), self._as_table(policy)
+        returns: Returns = _engine(device).run_returns(*tables, now, repeats, keys(seed), most, gamma)
+        return returns
 
     def _run_callable(
         self, policy: Callable[[Floats], Any], starts: Floats, seed: Seed, most: int

@@ -25,18 +25,12 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk.data.spaces import Project, action_rows, as_rows
 from policyrisk.errors import InvalidInputError
+from policyrisk.simulation.answers import as_reset, as_step, as_steps
 from policyrisk.simulation.compiled import Words
 from policyrisk.simulation.recorder import EpisodeRecorder, ReturnRecorder, Taken, all_or_none
-from policyrisk.simulation.spaces import (
-    Choose,
-    Project,
-    action_rows,
-    as_rows,
-    decide,
-    single_actions,
-    stack,
-)
+from policyrisk.simulation.spaces import Choose, decide, single_actions, stack
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -125,10 +119,10 @@ class SingleLanes:
         at, actions = lanes.tolist(), self._act(lanes)
         rewards, ended, over = [], [], []
         for lane, action in zip(at, actions, strict=True):
-            self._observations[lane], reward, terminated, truncated, _ = self._envs[lane].step(action)
-            rewards.append(float(reward))
-            ended.append(bool(terminated))
-            over.append(bool(terminated or truncated))
+            self._observations[lane], reward, terminated, truncated = as_step(self._envs[lane].step(action))
+            rewards.append(reward)
+            ended.append(terminated)
+            over.append(terminated or truncated)
         self._batched = None, None
         return lanes, np.array(rewards), np.array(ended), np.array(over)
 
@@ -203,7 +197,7 @@ class VectorLanes:
         for lane, k in zip(lanes.tolist(), episodes.tolist(), strict=True):
             self._words[lane] = self._stream_of(k)
         if self._observations is None:
-            self._observations, _ = self._env.reset(**self._first)
+            self._observations = as_reset(self._env.reset(**self._first))
         elif self._mode == "DISABLED":
             self._over[lanes] = True
             self._reset_over(dict(zip(lanes.tolist(), episodes.tolist(), strict=True)))
@@ -213,7 +207,8 @@ class VectorLanes:
     def _reset_over(self, numbers: dict[int, int]) -> None:
         """Reset the parts that are over, with the seeds of the episodes that begin in some of them."""
         seeds = [self._seed_of(numbers[lane]) if lane in numbers else None for lane in range(self.size)]
-        self._observations, _ = self._env.reset(seed=seeds, options={"reset_mask": self._over.copy()})
+        answer = self._env.reset(seed=seeds, options={"reset_mask": self._over.copy()})
+        self._observations = as_reset(answer)
         self._over[:] = False
 
     def step(self, lanes: Ints) -> tuple[Ints, Floats, Bools, Bools]:
@@ -222,11 +217,11 @@ class VectorLanes:
             self._reset_over({})
         moved = lanes[~self._over[lanes]] if self._mode == "NEXT_STEP" else lanes
         self._actions, self._told = self._act(self._observations, self._words)
-        self._observations, rewards, ended, cut, info = self._env.step(self._actions)
-        ended = np.asarray(ended, dtype=np.bool_)
-        self._over = ended | np.asarray(cut, dtype=np.bool_)
+        answer = self._env.step(self._actions)
+        self._observations, rewards, ended, cut, info = as_steps(answer, self.size)
+        self._over = ended | cut
         self._finals = info.get("final_obs", ()) if self._mode == "SAME_STEP" else None
-        return moved, np.asarray(rewards, dtype=np.float64)[moved], ended[moved], self._over[moved]
+        return moved, rewards[moved], ended[moved], self._over[moved]
 
     def taken(self, lanes: Ints) -> Taken:
         """The same."""
@@ -237,7 +232,13 @@ class VectorLanes:
         """The same; under SAME_STEP, until the next begins, the states that episodes ended in."""
         rows = as_rows(self._observations, self._project, self.size)
         if self._finals is not None and self._over.any():
-            rows[self._over] = self._final_rows()
+            finals = self._final_rows()
+            if finals.shape[1] != rows.shape[1]:
+                raise InvalidInputError(
+                    'env must give last observations in info["final_obs"] with as many coordinates as the '
+                    f"others, {rows.shape[1]}, got {finals.shape[1]}; correct one of the two"
+                )
+            rows[self._over] = finals
         return rows[lanes]
 
     def _final_rows(self) -> npt.NDArray[Any]:

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from policyrisk._core.arrays import Floats, Ints, as_distributions
+from policyrisk._core.arrays import Floats, Ints, as_distributions, is_masked
 from policyrisk._core.random import uniform
+from policyrisk.data import Trajectories
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.compiled import Words
 from policyrisk.simulation.recorder import all_or_none
-from policyrisk.trajectories import Trajectories
 
 _ROWS = 1 << 16  # states whose probabilities are asked for at a time
 
@@ -51,6 +51,8 @@ def drawn_actions(answer: Any, actions: int, words: Words) -> tuple[Ints, Floats
 def as_answer(answer: Any) -> npt.NDArray[Any]:
     """What a policy answers, as an array of whatever type and shape."""
     try:
+        if is_masked(answer):
+            raise ValueError("masked entries")
         return np.asarray(answer)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInputError(

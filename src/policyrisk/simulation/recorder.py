@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.frames import Coordinates
+from policyrisk.data import Trajectories
 from policyrisk.errors import InvalidInputError
-from policyrisk.trajectories import Trajectories
 
 # The episodes' numbers (n,), and what goes with them: arrays of n rows, or None.
-Columns: TypeAlias = "tuple[Any, ...]"
+RecordedColumns: TypeAlias = "tuple[Any, ...]"
 Taken: TypeAlias = "tuple[npt.NDArray[Any] | None, Floats | None]"  # actions and propensities
 _PIECES = 1 << 12  # arrays that are kept before they are put together
 
@@ -24,8 +24,8 @@ class EpisodeRecorder:
 
     def __init__(self, episodes: int) -> None:
         self.terminated: Bools = np.zeros(episodes, dtype=np.bool_)
-        self._visits: list[Columns] = []
-        self._gains: list[Columns] = []  # rewards, actions and propensities
+        self._visits: list[RecordedColumns] = []
+        self._gains: list[RecordedColumns] = []  # rewards, actions and propensities
 
     def visit(self, episodes: Ints, states: Callable[[], npt.NDArray[Any]]) -> None:
         """Episodes (n,) are in states() (n, dim): the first ones, or those after a step."""
@@ -55,7 +55,9 @@ class EpisodeRecorder:
         _check_finite(earner, rewards, "rewards must be finite", 1)
         lengths = np.bincount(earner, minlength=self.terminated.size)
         called = None if names is None else Coordinates.of(names, states.shape[1])
-        return Trajectories._view(states, rewards, lengths, self.terminated, actions, propensities, called)
+        return Trajectories._view(
+            states, rewards, lengths, self.terminated, actions, propensities, coordinates=called
+        )
 
 
 class ReturnRecorder:
@@ -78,7 +80,7 @@ class ReturnRecorder:
         self.lengths[episodes] += 1
 
 
-def _join(pieces: list[Columns]) -> Columns:
+def _join(pieces: list[RecordedColumns]) -> RecordedColumns:
     """The rows of all pieces; of a column that one of them lacks, none."""
     columns: Any = zip(*pieces, strict=True)
     return tuple(all_or_none(parts) for parts in columns)
@@ -89,7 +91,7 @@ def all_or_none(parts: Sequence[Any]) -> npt.NDArray[Any] | None:
     return None if any(part is None for part in parts) else np.concatenate(parts)
 
 
-def _sorted(pieces: list[Columns]) -> Any:
+def _sorted(pieces: list[RecordedColumns]) -> Any:
     columns = _join(pieces)
     order = np.argsort(columns[0], kind="stable")
     return tuple(None if column is None else column[order] for column in columns)

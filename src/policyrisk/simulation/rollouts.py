@@ -21,14 +21,15 @@ from policyrisk._core.arrays import Seed, as_count, check_kind
 from policyrisk._core.imports import check_installed
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys, stream
+from policyrisk.data import Trajectories
+from policyrisk.data.spaces import Project, as_project, coordinate_names, names_of_parts
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.coordinates import coordinate_names, names_of_parts
+from policyrisk.simulation.answers import as_reset
 from policyrisk.simulation.lanes import SingleLanes, VectorLanes, run_lanes
 from policyrisk.simulation.recorder import EpisodeRecorder
 from policyrisk.simulation.registration import register
-from policyrisk.simulation.spaces import Choose, Project, as_policy, as_project, decide
+from policyrisk.simulation.spaces import Choose, as_policy, decide
 from policyrisk.simulation.vec_env import GymnasiumForm, as_trained, is_vec_env, without_normalisation
-from policyrisk.trajectories import Trajectories
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -57,44 +58,61 @@ def rollout(
 ) -> Trajectories:
     """Run a policy for ``episodes`` episodes and record them, ordered by their number.
 
-    ``env`` an id or spec for ``gymnasium.make``, or a function that makes an environment (both get
-    ``env_kwargs``), of which ``num_envs`` (by default up to 16) are stepped side by side and closed at the
-    end; or one environment. A vector environment works as well: with autoreset disabled, episodes are seeded
-    as ever; with autoreset, the first is seeded and the others follow on, and environment i of n runs
-    episodes i, i + n, i + 2n, … (so that the result is unbiased, but depends on n). So does a VecEnv of
-    Stable-Baselines3. Inside of VecNormalize, the policy gets the observations that VecNormalize scales, by
-    averages that no longer change, and recorded are the states and the rewards as they were before.
+    An episode that both terminates and is truncated has terminated. The observation that an episode ended in
+    is its last state. The coordinates have the environment's names for them
+    (:mod:`policyrisk.data.spaces`) where there is no project: ``data.coordinates``.
 
-    ``policy`` a function from a batch of n observations to n actions, or an object with
-    ``predict(observations, deterministic=True)`` that returns (actions, None), as Stable-Baselines3's models
-    have. Without ``deterministic`` it draws its actions: those of a Stable-Baselines3 model, where they are
-    Discrete, are drawn here from its probabilities, and others by itself, whatever ``seed`` is. A model that
-    was trained inside of VecNormalize, and still has it, gets observations that are scaled by it in other
-    environments, too.
-    For n observations of shape (dim,) it gets an array (n, dim), for Discrete ones (n,), for Dict and Tuple
-    ones a dict or tuple of arrays with n in front; n is at most ``num_envs`` and falls as the last episodes
-    end. Discrete actions are n whole numbers, Box actions of shape (a,) an array (n, a). A policy with
-    randomness of its own may have a method ``spawn(k)``: episode k is then played by what that returns,
-    alone, and does not depend on ``num_envs``.
+    The actions are recorded, except those of Dict and Tuple spaces: Discrete ones as whole numbers, others as
+    coordinates (transitions, k).
 
-    The actions are recorded, those of Dict and Tuple spaces excepted: Discrete ones as whole numbers, others
-    as coordinates (transitions, k). For Discrete actions the policy may answer with probabilities, an array
-    (n, actions): then the actions are drawn here, each episode from a stream of its own, and recorded with
-    their propensities. So they are where a policy that draws its actions itself has a method
-    ``probabilities(observations)``, (n, actions), that tells what it draws them from.
+    Parameters
+    ----------
+    env
+        An id or spec for ``gymnasium.make``; a function that makes an environment; one environment; or a
+        vector environment. With autoreset disabled, a vector environment's episodes are seeded like others;
+        with autoreset, the first is seeded and the others follow on, and environment i of n runs episodes i,
+        i + n, i + 2n, … (so that the result is unbiased, but depends on n). A VecEnv of Stable-Baselines3
+        works as well: inside of VecNormalize, the policy gets the observations that VecNormalize scales, by
+        averages that no longer change, and states and rewards are recorded as they were before.
+    policy
+        A function from n observations to n actions, or an object with ``predict(observations,
+        deterministic=True)`` that returns (actions, None), as Stable-Baselines3's models have; a model that
+        was trained inside of VecNormalize, and still has it, gets scaled observations everywhere.
+        Observations are an array (n, dim), for Discrete ones (n,), for Dict and Tuple ones a dict or tuple of
+        arrays with n in front; n is at most ``num_envs`` and falls as the last episodes end. Discrete actions
+        are n whole numbers, Box actions of shape (a,) an array (n, a).
 
-    ``project`` a function from a batch of observations to the states that are recorded, of shape (n, dim) or
-    (n,): needed for Tuple observations and for images (what a network sees in them), and free to pick
-    coordinates of others. By default arrays are flattened, the parts of a Dict stand side by side, and
-    Discrete observations stay whole numbers.
+        For Discrete actions the policy may return probabilities (n, actions): the actions are then drawn
+        here, each episode from a stream of its own, and recorded with their propensities. A policy that draws
+        its actions itself may have a method ``probabilities(observations)``, (n, actions), for the same
+        purpose. One with randomness of its own may have a method ``spawn(k)``: episode k is then played by
+        what that returns, alone, and does not depend on ``num_envs``.
+    episodes
+        How many.
+    seed
+        Of the environments and of the actions drawn here.
+    num_envs
+        How many environments are stepped side by side where ``env`` makes them; by default up to 16.
+    project
+        A function from a batch of observations to the recorded states, (n, dim) or (n,): needed for Tuple
+        observations and for images, and free to pick coordinates of others. By default arrays are flattened,
+        the parts of a Dict stand side by side, and Discrete observations stay whole numbers.
+    max_steps
+        Cuts off longer episodes, in addition to the environment's own limit. Without either, an episode
+        without an end runs until it is interrupted.
+    env_kwargs
+        For ``gymnasium.make``, or for the function that makes an environment.
+    deterministic
+        False draws the actions of an object with ``predict``: those of a Stable-Baselines3 model, where they
+        are Discrete, are drawn here from its probabilities, and others by itself, whatever ``seed`` is.
 
-    The coordinates are called what the environment calls them, where it does
-    (:mod:`policyrisk.simulation.coordinates`) and there is no project: ``data.coordinates``.
+    Returns
+    -------
+    Trajectories
+        The episodes, with their actions.
 
-    ``max_steps`` cuts episodes off that are longer, in addition to the environment's own limit; without
-    either, an episode without an end runs until it is interrupted. An episode that both terminates and is
-    truncated has terminated. The observation that an episode ended in is its last state.
-
+    Examples
+    --------
     >>> import numpy as np
     >>> data = rollout("CartPole-v1", lambda x: x[:, 2] + 0.3 * x[:, 3] > 0, episodes=20, seed=1)
     >>> data
@@ -165,7 +183,7 @@ def run_episodes(
     spawn: Callable[[int], Choose] | None = getattr(choose, "spawn", None)
     lanes = SingleLanes(
         envs,
-        lambda env, place: env.reset(seed=episode_seed(key, numbers[place]))[0],
+        lambda env, place: as_reset(env.reset(seed=episode_seed(key, numbers[place]))),
         choose,
         None if spawn is None else lambda place: spawn(numbers[place]),
         project,

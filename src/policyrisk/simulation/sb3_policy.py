@@ -24,7 +24,7 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Floats
 from policyrisk._core.threads import torch_on_one_thread
 from policyrisk.errors import InvalidInputError
-from policyrisk.features.normalisation import Normalisation
+from policyrisk.features.layer import Normalisation
 from policyrisk.features.sb3 import LIVE, Sb3Networks
 
 _SAC_LOG_STD = (-20.0, 2.0)  # what it is clipped to
@@ -40,15 +40,27 @@ def sb3_policy(
     """The policy in a file that Stable-Baselines3's ``model.save`` wrote, for :func:`policyrisk.rollout`.
 
     Those of PPO, A2C, DQN, SAC, TD3 and DDPG with MlpPolicy on vectors, with Discrete or Box actions; a model
-    that its file tells too little of is an error. It runs on one thread, on which small networks are fastest.
+    whose file lacks something that is needed is an error. It runs on one thread, on which small networks are
+    fastest. With Discrete actions it is a ``target`` for :func:`policyrisk.evaluate` and
+    :class:`policyrisk.LSTDQ`, too.
 
-    ``seed`` is that of the draws of continuous actions, where it is not ``deterministic``; Discrete ones are
-    drawn from its probabilities by :func:`policyrisk.rollout`. With Discrete actions it is a ``target`` for
-    :func:`policyrisk.evaluate` and :class:`policyrisk.LSTDQ`, too.
+    Parameters
+    ----------
+    path
+        The zip file.
+    deterministic
+        False draws the actions.
+    seed
+        That of the draws of continuous actions; Discrete ones are drawn by :func:`policyrisk.rollout`.
+    normalisation
+        For a model that was trained inside of VecNormalize, whose scaling is not in its file: that
+        VecNormalize, or an npz file or a dictionary with its ``mean`` and ``var`` (and ``epsilon``,
+        ``clip``), as for :class:`policyrisk.TorchFeatures`.
 
-    A model that was trained inside of VecNormalize saw scaled observations, of which its file tells nothing:
-    ``normalisation`` is that VecNormalize, or an npz file or a dictionary with its ``mean`` and ``var`` (and
-    ``epsilon``, ``clip``), as for :class:`policyrisk.TorchFeatures`.
+    Returns
+    -------
+    Sb3Policy or Sb3Draws
+        A function from observations (n, dim) to n actions.
     """
     networks = Sb3Networks.read(path)
     space = networks.settings.get("action_space")

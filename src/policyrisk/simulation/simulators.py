@@ -22,13 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, Ints, as_array, as_states
+from policyrisk.data import Trajectories
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.markov import MarkovChain
+from policyrisk.simulation.answers import as_reset, as_step
 from policyrisk.simulation.compiled import CompiledPolicy, Returns
 from policyrisk.simulation.lanes import VectorLanes, run_lanes
 from policyrisk.simulation.recorder import ReturnRecorder
 from policyrisk.simulation.spaces import as_policy, ask, check_single
-from policyrisk.trajectories import Trajectories
 
 # A block's episodes are lost with it: even if all are cut off it should last a few seconds at most, and fit
 # into memory where steps are recorded.
@@ -109,12 +110,12 @@ def _stepped(runner: Runner, rows: slice, episodes: int, seed: np.random.SeedSeq
     space = getattr(env, "action_space", None)
     out = Returns(np.zeros(episodes), np.zeros(episodes, np.int64), np.zeros(episodes, np.bool_))
     for k, word in enumerate(seed.generate_state(episodes, np.uint32).tolist()):
-        observation, _ = env.reset(seed=word, options={"state": state.copy()})
+        observation = as_reset(env.reset(seed=word, options={"state": state.copy()}))
         total, weight, length, ended, cut = 0.0, 1.0, 0, False, False
         while length < runner.max_steps and not (ended or cut):
             action = check_single(ask(policy, observation, batch=False), space)
-            observation, reward, ended, cut, _ = env.step(action)
-            total += weight * float(reward)
+            observation, reward, ended, cut = as_step(env.step(action))
+            total += weight * reward
             weight *= runner.discount
             length += 1
         out.returns[k], out.lengths[k], out.terminated[k] = total, length, ended
@@ -198,8 +199,8 @@ def _check_honoured(env: Any, states: npt.NDArray[Any]) -> None:
     few states must make a difference to the first observation, or be that observation.
     """
     for state in states[:_TRIED]:
-        free, _ = env.reset(seed=0, options=None)
-        put, _ = env.reset(seed=0, options={"state": state.copy()})
+        free = as_reset(env.reset(seed=0, options=None))
+        put = as_reset(env.reset(seed=0, options={"state": state.copy()}))
         if not _alike(free, put) or _alike(put, state):
             return
     if len(states):

@@ -16,14 +16,12 @@ coordinates, that is. Images are none, and are refused.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, as_flag
+from policyrisk._core.arrays import Floats, as_flag, is_masked, shown
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.compiled import Words
 from policyrisk.simulation.probabilities import as_answer, drawn_actions, told_propensities
@@ -31,20 +29,7 @@ from policyrisk.simulation.probabilities import as_answer, drawn_actions, told_p
 if TYPE_CHECKING:
     import gymnasium as gym
 
-Project: TypeAlias = "Callable[[Any], npt.ArrayLike] | None"
 Choose: TypeAlias = "Callable[[Any], Any]"
-
-_LARGEST = 128  # numbers in an observation of two axes or more, beyond which it is an image
-
-
-def as_project(project: object) -> Project:
-    """A caller's ``project``."""
-    if project is not None and not callable(project):
-        raise InvalidInputError(
-            f"project must be a function of a batch of observations, got {type(project).__name__}; "
-            "pass for example lambda observations: observations['position']"
-        )
-    return project
 
 
 def stack(observations: Sequence[Any], space: gym.Space[Any]) -> Any:
@@ -52,50 +37,15 @@ def stack(observations: Sequence[Any], space: gym.Space[Any]) -> Any:
     from gymnasium.vector.utils import concatenate, create_empty_array
 
     empty: Any = create_empty_array(space, len(observations))
-    return concatenate(space, observations, empty)
-
-
-def as_rows(observations: Any, project: Project, count: int) -> npt.NDArray[Any]:
-    """The states of a batch of observations, of shape (count, dim): int64 if they are whole, else float64.
-
-    >>> batch = {"goal": np.zeros((2, 2)), "at": np.array([4, 7])}
-    >>> as_rows(batch, None, 2)
-    array([[0., 0., 4.],
-           [0., 0., 7.]])
-    >>> as_rows(batch, lambda batch: batch["at"], 2)
-    array([[4],
-           [7]])
-    """
-    name = "observations" if project is None else "project(observations)"
-    value = observations if project is None else project(observations)
-    if project is None and isinstance(value, dict):
-        return np.concatenate([as_rows(part, None, count) for part in value.values()], axis=1)
-    if isinstance(value, dict | tuple):
-        inside = ", ".join(map(repr, value)) if isinstance(value, dict) else f"{len(value)} parts"
-        raise InvalidInputError(
-            f"{name} must be an array, got a {type(value).__name__} of {inside}; pass project=..., a "
-            "function of a batch of observations that returns their coordinates, of shape (n, dim)"
-        )
     try:
-        array = np.asarray(value)
-    except ValueError as error:
+        if any(map(is_masked, observations)):
+            raise ValueError("some entries are masked")
+        return concatenate(space, observations, empty)
+    except Exception as error:
         raise InvalidInputError(
-            f"{name} must be an array of shape (n, dim), got {error}; pass project=..."
+            f"env's observations must be of its observation_space, {shown(space)}, got "
+            f"{shown(observations[0])} ({str(error)[:200]}); correct one of the two"
         ) from error
-    if array.dtype.kind not in "biuf" or array.ndim == 0 or len(array) != count:
-        raise InvalidInputError(
-            f"{name} must be {count} rows of numbers, one per observation, got {array.dtype} of shape "
-            f"{array.shape}; pass a project that keeps the batch in front, such as lambda batch: batch[:, :2]"
-        )
-    rows = array.reshape(count, -1)
-    if project is None and array.ndim > 2 and rows.shape[1] > _LARGEST:
-        raise InvalidInputError(
-            f"observations must be coordinates of a state, got an image of shape {array.shape[1:]}, which "
-            f"would be {rows.shape[1]} columns; record what a network sees in it, by a project that gives "
-            "phi(batch.reshape(len(batch), -1)) with phi = policyrisk.TorchFeatures(network, shape=...), or "
-            "flatten it all the same, by one without phi"
-        )
-    return rows.astype(np.float64 if array.dtype.kind == "f" else np.int64)
 
 
 def as_policy(policy: object, deterministic: bool = True) -> Choose:
@@ -280,19 +230,6 @@ def check_single(answer: Any, space: gym.Space[Any] | None) -> Any:
             f"{np.shape(answer)}; a policy for a batch of them can be wrapped as lambda x: policy(x[None])[0]"
         )
     return answer
-
-
-def action_rows(actions: Any) -> npt.NDArray[Any] | None:
-    """A batch of actions as it is recorded: whole numbers (n,), or coordinates (n, k); None of no array.
-
-    >>> action_rows(np.array([[[0.5], [1.5]]], dtype=np.float32))
-    array([[0.5, 1.5]])
-    """
-    if not isinstance(actions, np.ndarray):
-        return None
-    if actions.ndim == 1 and actions.dtype.kind != "f":
-        return actions.astype(np.int64)
-    return actions.reshape(len(actions), math.prod(actions.shape[1:])).astype(np.float64)
 
 
 def _has_array_actions(space: gym.Space[Any]) -> bool:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from policyrisk._core.arrays import shown
 from policyrisk.errors import InvalidInputError
+from policyrisk.simulation.answers import as_flags
 from policyrisk.simulation.spaces import Choose
 
 
@@ -73,7 +73,19 @@ class GymnasiumForm:
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Observations, rewards, terminated, truncated, and the last observations of what is over."""
-        observations, rewards, done, infos = self._env.step(actions)
-        cut = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos]) & done
+        answer = self._env.step(actions)
+        if not isinstance(answer, tuple | list) or len(answer) != 4:
+            raise InvalidInputError(
+                "env.step must return (observations, rewards, dones, infos), as Stable-Baselines3's vector "
+                f"environments do, got {shown(answer)}; correct it, or pass it as one of Gymnasium's"
+            )
+        observations, rewards, dones, infos = answer
+        done = as_flags(dones, "dones", self.num_envs)
+        if not isinstance(infos, tuple | list) or not all(isinstance(info, dict) for info in infos):
+            raise InvalidInputError(
+                f"env.step's infos must be a dictionary for each environment, got {shown(infos)}; correct it"
+            )
+        limits = [info.get("TimeLimit.truncated", False) for info in infos]
+        cut = as_flags(limits, 'info["TimeLimit.truncated"]', self.num_envs) & done
         finals = [info.get("terminal_observation") for info in infos]
         return observations, rewards, done & ~cut, cut, {"final_obs": finals}

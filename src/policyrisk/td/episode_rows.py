@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, Ints, readonly
+from policyrisk.data import Trajectories, pieces
+from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import active_of, is_binary, matrix_of
-from policyrisk.td._kernels import ActiveRows, EntryRows, EpisodeSpans, FeatureRows, FullRows
-from policyrisk.trajectories import Trajectories, pieces
+from policyrisk.td._update_kernels import ActiveRows, EntryRows, EpisodeSpans, FeatureRows, FullRows
 
 _TRANSITIONS = 1 << 15  # at a time: the features of their states then stay in the cache
 _ENTRIES = 1 << 22  # entries of dense rows at a time, 32 MB
@@ -60,3 +61,10 @@ def feature_rows(features: Features, states: npt.NDArray[Any]) -> FeatureRows:
         return FullRows(readonly(phi))
     starts, columns = (readonly(part.astype(np.int64)) for part in (phi.indptr, phi.indices))
     return EntryRows(starts, columns, readonly(phi.data))
+
+
+def check_finite(rows: FeatureRows) -> None:
+    """Raise where a feature is not finite: a likelier cause of nan than the step."""
+    values = None if isinstance(rows, ActiveRows) else rows.phi if isinstance(rows, FullRows) else rows.values
+    if values is not None and not np.isfinite(values).all():
+        raise InvalidInputError("features must be finite, got nan or inf; repair them")

@@ -31,19 +31,18 @@ import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, as_count, as_number, check_choice, readonly
 from policyrisk._core.text import plural
+from policyrisk.data import Source, Trajectories, batches, check_reiterable, coordinates_of
 from policyrisk.errors import ALL_CUT_OFF, GivenUpWarning, ImproperPolicyError, InvalidInputError, SolverError
 from policyrisk.features import Features, as_features
 from policyrisk.features.protocol import outside
 from policyrisk.risk import Provenance, RiskFunction
 from policyrisk.risk.start_sums import SampleReturns
 from policyrisk.risk.support import LOST_MOST
-from policyrisk.td import _kernels
-from policyrisk.td._kernels import FeatureRows
-from policyrisk.td.episode_rows import EpisodeRows, episode_rows, feature_rows
+from policyrisk.td import _update_kernels as kernels
+from policyrisk.td._update_kernels import FeatureRows
+from policyrisk.td.episode_rows import EpisodeRows, check_finite, episode_rows, feature_rows
 from policyrisk.td.learned import Iterate, Learned, VisitCounts
-from policyrisk.td.stability import check_finite, largest_stable_step
-from policyrisk.td.step_size import StepSize
-from policyrisk.trajectories import Source, Trajectories, batches, check_reiterable, coordinates_of
+from policyrisk.td.step_size import StepSize, largest_stable_step
 
 Update: TypeAlias = Literal["episode", "step"]
 
@@ -54,10 +53,29 @@ _STEP = StepSize(0.1, decay=1000, power=1.0)
 class TD:
     """TD(λ) and what it has learned.
 
-    ``second_features`` are φ_M, the same as ``features`` where None. ``fit`` starts anew, ``partial_fit``
-    goes on. With a step that satisfies Theorem 10's conditions (``step.satisfies_theorem``) the weights
-    converge to those of the projected equations, which LSTD with the same λ solves.
+    ``fit`` starts anew, ``partial_fit`` goes on. With a step that satisfies Theorem 10's conditions
+    (``step.satisfies_theorem``) the weights converge to those of the projected equations, which LSTD with
+    the same λ solves.
 
+    Parameters
+    ----------
+    features
+        φ_J: a feature map, or a function from states (n, dim) to (n, l).
+    second_features
+        φ_M; the same as ``features`` where None.
+    lam
+        The trace parameter λ.
+    discount
+        γ.
+    step
+        The step sizes ξ_k.
+    update
+        "episode" as in the paper, or "step" after every transition.
+    average
+        Whether the estimate is the average of the weights over the updates.
+
+    Examples
+    --------
     >>> import policyrisk as pr
     >>> chain = pr.MarkovChain([[0.3, 0.5], [0.6, 0.0]], [1.0, 3.0])
     >>> td = TD(pr.Tabular(2), step=StepSize(0.1, decay=100))
@@ -95,10 +113,22 @@ class TD:
         self._learned: Learned | None = None
 
     def fit(self, data: Source, epochs: int = 1) -> RiskFunction:
-        """Learn from weights 0, ``epochs`` times through the data; no error bars.
+        """Learn from weights 0; no error bars.
 
         What was learned before is forgotten, unless this fails. k counts on from one pass to the next;
         ``provenance`` and ``episodes(x)`` count the last pass only.
+
+        Parameters
+        ----------
+        data
+            Trajectories, or a re-iterable stream of them.
+        epochs
+            How many times to go through the data.
+
+        Returns
+        -------
+        RiskFunction
+            J̃, M̃ and Ṽ at any state.
         """
         if as_count(epochs, "epochs", 1) > 1:
             check_reiterable(data)
@@ -129,9 +159,19 @@ class TD:
         return replace(self.risk, coordinates=coordinates_of(data))
 
     def partial_fit(self, more: Source) -> RiskFunction:
-        """Learn on from more episodes, each read once; the estimate of everything so far.
+        """Learn on from more episodes, each read once.
 
         Where a batch diverges, what was learned before that batch is kept.
+
+        Parameters
+        ----------
+        more
+            Trajectories, or a stream of them.
+
+        Returns
+        -------
+        RiskFunction
+            The estimate of everything so far.
         """
         for batch in batches(more):
             if len(batch):
@@ -223,7 +263,7 @@ class TD:
     ) -> int:
         """The updates of one moment, in place; the one that diverged, counted from first, or −1."""
         iterate.largest = max(iterate.largest, float(np.abs(c).max()))
-        run = _kernels.by_episode if self.update == "episode" else _kernels.by_step
+        run = kernels.by_episode if self.update == "episode" else kernels.by_step
         failed: int = run(
             rows,
             episodes.spans,
@@ -276,10 +316,10 @@ class TD:
 def _count(learned: Learned, episodes: EpisodeRows, rows: list[FeatureRows], beyond: Bools) -> None:
     """Find out which transitions are used, and count what they visit; ``beyond`` tells states outside."""
     visits = [
-        _kernels.RowVisits(phi, counts.before, counts.visits, counts.feature_episodes)
+        kernels.RowVisits(phi, counts.before, counts.visits, counts.feature_episodes)
         for phi, counts in zip(rows, learned.counts, strict=True)
     ]
-    _kernels.count(visits[0], visits[-1], len(visits) == 1, episodes.spans)
+    kernels.count(visits[0], visits[-1], len(visits) == 1, episodes.spans)
     started = episodes.started()
     for phi, counts in zip(rows, learned.counts, strict=True):
         counts.add_gram(phi, started)

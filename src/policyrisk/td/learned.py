@@ -9,7 +9,7 @@ import numpy as np
 from policyrisk._core.arrays import Floats, Ints, readonly
 from policyrisk.risk.start_sums import SampleReturns
 from policyrisk.risk.support import Support
-from policyrisk.td._kernels import FeatureRows, FullRows
+from policyrisk.td._update_kernels import FeatureRows, FullRows
 
 
 @dataclass(eq=False)

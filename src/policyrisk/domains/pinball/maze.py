@@ -29,6 +29,7 @@ import numpy as np
 from scipy import ndimage
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, as_list, as_number, as_path, readonly
+from policyrisk._core.files import from_json
 from policyrisk.domains.pinball._geometry import edge_rows, grid_points, inside_any, nearest_distance
 from policyrisk.errors import InvalidInputError, PolicyRiskWarning
 
@@ -97,7 +98,7 @@ class Maze:
         """A maze from a JSON file; duplicated obstacles are reported by a warning."""
         file = as_path(path, "maze")
         try:
-            figures = json.loads(file.read_text(encoding="utf-8"))
+            figures = from_json(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise InvalidInputError(
                 f"maze must be a readable file, got {str(path)!r} ({error.strerror}); "

@@ -12,12 +12,12 @@ The paper's rewards are −1 for every action; the original program's are −5 f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cached_property
 from os import PathLike
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from policyrisk._core.arrays import (
     Bools,
@@ -35,22 +35,35 @@ from policyrisk.domains.pinball import _kernels
 from policyrisk.domains.pinball._geometry import grid_points, inside_any, near_lists, nearest_distance
 from policyrisk.domains.pinball.maze import Maze
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.compiled import CompiledPolicy, Words
+from policyrisk.simulation.compiled import Words
 from policyrisk.simulation.domain import CompiledDomain
 from policyrisk.simulation.registration import register_if_loaded
 
-Policy: TypeAlias = "CompiledPolicy | Callable[[Floats], Any]"
+Image: TypeAlias = npt.NDArray[np.uint8]
 
 _CELLS = 256  # of the physics' grid along each axis: finer costs memory traffic, coarser more tests
+_PIXELS = 400
+_COLOURS = {"floor": (247, 245, 240), "wall": (70, 74, 86), "target": (214, 69, 65), "ball": (44, 110, 187)}
 _REWARDS = {"paper": (-1.0, -1.0, -1.0), "original": (-1.0, -5.0, 10000.0)}  # idle, thrust, target
 
 
 class Pinball(CompiledDomain):
     """A pinball maze with noise, rewards and four or five actions.
 
-    ``maze`` is "simple", "medium", "hard", "box", "empty", the path of a JSON file (see
-    :mod:`policyrisk.domains.pinball.maze`), or a :class:`Maze`.
+    Parameters
+    ----------
+    maze
+        "simple", "medium", "hard", "box", "empty", the path of a JSON file (see
+        :mod:`policyrisk.domains.pinball.maze`), or a :class:`Maze`.
+    noise
+        The standard deviation of what each action adds to both velocities by chance.
+    rewards
+        "paper" or "original".
+    actions
+        4, or 5 with one that does nothing.
 
+    Examples
+    --------
     >>> pinball = Pinball("empty", noise=0.0)
     >>> states, rewards, terminated = pinball.step([[0.5, 0.5, 0.0, 0.0]], [0])
     >>> states.round(6).tolist(), rewards.tolist(), terminated.tolist()
@@ -137,11 +150,40 @@ class Pinball(CompiledDomain):
             states[:, 2:] = rng.uniform(-abs(fastest), abs(fastest), (count, 2))  # of −0.0
         return states
 
-    def act(self, states: Floats, actions: Ints, words: Words) -> tuple[Floats, Bools]:
-        """One action for each row of ``states``, in place, each with its own stream: rewards, reached.
+    def first_states(self, n: int, seed: Seed = None) -> Floats:
+        """One of the maze's starts for each of n balls, at rest."""
+        states = np.zeros((n, 4))
+        states[:, :2] = self.maze.starts[generator(seed).integers(len(self.maze.starts), size=n)]
+        return states
 
-        What :meth:`step` does, for callers that keep the streams ``words`` (n, 2) and have checked the rest.
-        """
+    @property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """The least and the largest states (4,)."""
+        fastest = _kernels.FASTEST
+        return np.array([0.0, 0.0, -fastest, -fastest]), np.array([1.0, 1.0, fastest, fastest])
+
+    def images(self, states: Floats) -> tuple[Image, ...]:
+        """The maze, its target and the ball, for each state: (pixels, pixels, 3), the first row at y = 1."""
+        middle = (np.arange(_PIXELS) + 0.5) / _PIXELS
+        images = []
+        for x, y, *_ in as_floats(states, "states", (None, 4)):
+            images.append(self._floor.copy())
+            distance = np.hypot(middle[None, :] - x, middle[::-1, None] - y)
+            images[-1][distance < self.maze.ball_radius] = _COLOURS["ball"]
+        return tuple(images)
+
+    @cached_property
+    def _floor(self) -> Image:
+        """The image without a ball."""
+        maze, points = self.maze, grid_points(_PIXELS)
+        colours = np.empty((len(points), 3), np.uint8)
+        colours[:] = _COLOURS["floor"]
+        colours[np.hypot(*(points - maze.target).T) < maze.target_radius] = _COLOURS["target"]
+        colours[inside_any(*maze.edges, points)] = _COLOURS["wall"]
+        return np.ascontiguousarray(colours.reshape(_PIXELS, _PIXELS, 3).transpose(1, 0, 2)[::-1])
+
+    def act(self, states: Floats, actions: Ints, words: Words) -> tuple[Floats, Bools]:
+        """The same in parallel, where there are many rows."""
         rewards = np.empty(len(states))
         reached = np.empty(len(states), np.bool_)
         kernel = _kernels.act_few if len(states) <= _kernels.CHUNK else _kernels.act_many

@@ -34,6 +34,13 @@ register_policy(UniformTable, _choose)
 class UniformPolicy:
     """Every action with the same probability, whatever the state.
 
+    Parameters
+    ----------
+    actions
+        How many.
+
+    Examples
+    --------
     >>> UniformPolicy(actions=5)
     UniformPolicy(actions=5)
     """

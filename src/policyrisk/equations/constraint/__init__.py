@@ -9,11 +9,11 @@ or, with a multiplier μ_i for every row,
 
     C w − d + Hᵀμ = 0,  0 ≤ μ ⊥ g − H w ≥ 0.
 
-| module | solver |
+| where | solver |
 |---|---|
-| ``active_set`` | direct: one constraint joins or leaves at a time, answer to rounding |
-| ``projection`` | the paper's iteration, each step a quadratic program |
-| ``bounds`` | one-hot features: a handful of linear solves |
+| ``active_set.solve`` | direct: one constraint joins or leaves at a time, answer to rounding |
+| ``active_set.solve_bounds`` | one-hot features: a handful of linear solves |
+| ``projection.solve`` | the paper's iteration, each step a quadratic program |
 | ``problem`` | the problem in coordinates of order one, and the residual that all three stop on |
 """
 
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, as_number, check_choice
-from policyrisk.equations.constraint import active_set, bounds, projection
+from policyrisk.equations.constraint import active_set, projection
 from policyrisk.equations.constraint.problem import ConstrainedSolution, equilibrate
 from policyrisk.errors import NotUniqueWarning
 
@@ -65,8 +65,8 @@ def solve_constrained(
     idle = np.zeros_like(problem.g)
     if problem.residual(problem.unconstrained, idle) <= tol:
         return problem.solution(problem.unconstrained, idle, 0, solver)
-    if solver == "active-set" and bounds.apply(problem):
-        return problem.solution(*bounds.solve(problem, tol), "bounds")
+    if solver == "active-set" and active_set.are_bounds(problem):
+        return problem.solution(*active_set.solve_bounds(problem, tol), "bounds")
 
     _warn_unless_monotone(problem.C)
     solve = projection.solve if solver == "projection" else active_set.solve

@@ -1,0 +1,148 @@
+"""Files of others: arrays whose size is known before they are read, JSON of a bounded depth, whole writes.
+
+A file may say anything. Arrays are read once the zip's directory and the array's own header agree on their
+size, and are refused where a small file would unpack to far more than data do. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import secrets
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._core.arrays import as_path
+from policyrisk.errors import InvalidInputError
+
+Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+
+# What NumPy, zipfile, zlib and the readers of JSON and of an array's header raise on bytes that are not what
+# they were; RuntimeError is RecursionError, too.
+_OF_PYTHON = OSError, ValueError, KeyError, EOFError, AttributeError, TypeError, SyntaxError, RuntimeError
+DAMAGE = (*_OF_PYTHON, MemoryError, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
+
+UNPACKED = 1 << 29  # bytes that any file may unpack to
+EXPANSION = (
+    100  # times its size that a file may unpack to beyond that; zeros come to 200 to 1,000, data to 50
+)
+DEPTH = 100  # of lists and dictionaries in JSON
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, for anybody or for this user or file
+
+
+def check_expansion(path: Path, unpacked: int) -> None:
+    """Raise where a file would unpack to so many bytes that they cannot be data."""
+    size = path.stat().st_size
+    if unpacked > max(UNPACKED, EXPANSION * size):
+        raise InvalidInputError(
+            f"path must be a file of data, got {path}, whose {size:,} bytes would unpack to {unpacked:,}, "
+            f"more than {EXPANSION} times as many; check where it comes from"
+        )
+
+
+def read_arrays(path: Path, names: Iterable[str] | None = None) -> Arrays:
+    """The arrays of an npz file, or those of these names that it has; whatever is wrong is one of DAMAGE.
+
+    Not by NumPy's own reader: it takes a plain array, or a pickle, for what they are, the last of two members
+    of one name for both, and a header's word for how much memory it takes.
+    """
+    with zipfile.ZipFile(path) as archive:
+        there = [name.removesuffix(".npy") for name in archive.namelist()]
+        wanted = sorted(set(there)) if names is None else [name for name in names if name in there]
+        twice = [name for name in wanted if there.count(name) > 1]
+        if twice:
+            raise ValueError(f"{twice[0]} is there twice, and which of the two is meant is not said")
+        check_expansion(path, sum(archive.getinfo(f"{name}.npy").file_size for name in wanted))
+        return {name: _array(archive, name) for name in wanted}
+
+
+def array_names(path: Path) -> list[str]:
+    """The names of an npz file's arrays."""
+    with zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
+def array_type(path: Path, name: str) -> np.dtype[Any]:
+    """The type of an npz file's array, by its header."""
+    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+        return _header(member)[1]
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    """An array, once its header has been compared with the bytes that follow it."""
+    with archive.open(f"{name}.npy") as member:
+        shape, kind = _header(member)
+        if kind.hasobject:
+            raise ValueError(f"{name} holds objects, which would have to be unpickled")
+        size = math.prod(shape) * kind.itemsize
+        left = archive.getinfo(f"{name}.npy").file_size - member.tell()
+        if size != left:
+            raise ValueError(f"the header of {name} tells of {size} bytes, and {left} follow")
+    with archive.open(f"{name}.npy") as member:
+        array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+        return array
+
+
+def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    first = np.lib.format.read_magic(member) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    shape, _, kind = read(member)
+    return shape, kind
+
+
+def from_json(text: str | bytes) -> Any:
+    """What a text in JSON says; a ValueError where it says nothing, or lists stand in lists without end.
+
+    >>> from_json('{"a": [1, null]}')
+    {'a': [1, None]}
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("lists in lists without end") from error
+    level = [found]
+    for _ in range(DEPTH):
+        level = [
+            item
+            for each in level
+            if isinstance(each, list | dict)
+            for item in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return found
+    raise ValueError(f"more than {DEPTH} lists in one another")
+
+
+def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
+    """Call ``write`` on a temporary file beside ``path`` and rename it to ``path`` once it is complete."""
+    target = as_path(path)
+    if target.is_dir():
+        raise InvalidInputError(f"path must be a file, got the folder {target}; name a file in it")
+    part = target.parent / f".{target.name}.{secrets.token_hex(6)}.part"
+    try:
+        file = part.open("xb")
+    except OSError as error:
+        raise InvalidInputError(
+            f"path must be in a folder that can be written, got {target}: {error.strerror}; choose another"
+        ) from error
+    try:
+        with file:
+            write(file)
+        part.replace(target)
+    except BaseException as error:
+        part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            raise InvalidInputError(
+                f"path must be on a disk with room for it, got {target}: {error.strerror}; free some "
+                "space or choose another place"
+            ) from error
+        raise

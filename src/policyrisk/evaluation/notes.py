@@ -1,0 +1,134 @@
+"""What the notes of an evaluation say, as far as anything is made of it: what a file is checked against.
+
+Notes are plain values; keys that are not named here are passed on to ``summary.json`` as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict
+
+NumberText: TypeAlias = Annotated[str, float]  # which float() takes
+
+
+class SavedEstimate(TypedDict):
+    """A :class:`~policyrisk.risk.estimate.Estimate` in plain values."""
+
+    value: float
+    standard_error: float
+    low: float
+    high: float
+
+
+class NotedTails(TypedDict):
+    """What was asked about the distribution of the return."""
+
+    features: NotRequired[str]
+    quantiles: dict[NumberText, SavedEstimate]
+    cvar: dict[NumberText, SavedEstimate]
+    below: dict[NumberText, SavedEstimate]
+    mean: SavedEstimate
+    std: SavedEstimate
+    starts: int
+    model: NotRequired[NotedTails]
+
+
+class NotedCandidate(TypedDict):
+    """Features that were tried."""
+
+    name: str
+    mean_share: float
+    variance_share: float
+    mse: float
+    score: float
+    reason: str
+
+
+class NotedStack(TypedDict):
+    """What held-out episodes said of the candidates and of the mixture."""
+
+    candidates: list[NotedCandidate]
+    mse: float
+    constant_mse: float
+    calibration: float
+    explained: float
+    least: float | None
+    most: float | None
+
+
+class NotedTargetCandidate(TypedDict):
+    """Features that were tried for a target."""
+
+    name: str
+    score: float
+    misfit: float
+    unsteady: float
+    mean: float
+    possible: bool
+    reason: str
+
+
+class NotedSingleSteps(TypedDict):
+    """What the errors of single steps said of the candidates for a target."""
+
+    ranking: list[NotedTargetCandidate]
+    reward: float
+    misfit: float
+    rivals: list[float]
+
+
+class NotedChoice(TypedDict, total=False):
+    """How the features were chosen."""
+
+    stack: NotedStack
+    one_step: NotedSingleSteps
+
+
+class NotedNear(TypedDict):
+    """What of a target was logged elsewhere only."""
+
+    share: float
+    somewhere: float
+    actions: tuple[tuple[int, float], ...] | list[tuple[int, float]]
+    places: tuple[tuple[tuple[float, ...], float], ...] | list[tuple[tuple[float, ...], float]]
+
+
+class NotedDoublyRobust(TypedDict):
+    """What was estimated beside by propensities."""
+
+    mean: SavedEstimate
+    variance: SavedEstimate
+    std: SavedEstimate
+    sharpe: SavedEstimate
+    apart: list[str]
+
+
+class TargetNotes(TypedDict):
+    """Of another policy than the recorded one: what it is, and how much of the log is like it."""
+
+    name: str
+    actions: int
+    action_names: list[str]
+    near: NotedNear
+    agreed: float
+    propensities: bool
+    effective_steps: float | None
+    effective_episodes: float | None
+    least: float
+    most: float
+    least_reward: float
+    most_reward: float
+    doubly_robust: NotRequired[NotedDoublyRobust | None]
+
+
+class Notes(TypedDict, total=False):
+    """How an evaluation came about."""
+
+    features: str
+    settings: dict[str, Any]
+    labels: dict[str, list[str]]
+    filled_values: int
+    dropped_episodes: int
+    time_limit: int
+    choice: NotedChoice | None
+    target: TargetNotes
+    distribution: NotedTails

@@ -1,0 +1,270 @@
+"""From a request to an :class:`Evaluation`: survey → plan → fit → judge.
+
+The data are read as a stream: one pass for the survey (and a sample of episodes to choose features on), then
+those that the estimator takes. All of them are taken here, where the estimator's sums can be kept in a
+checkpoint every few seconds, or all by the workers of a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from policyrisk import distributed
+from policyrisk._core.arrays import Seed
+from policyrisk._core.output import Clock
+from policyrisk.data import Source, TimeLimit
+from policyrisk.data.files import PathOrPaths
+from policyrisk.errors import PolicyRiskError
+from policyrisk.evaluation.arguments import checked
+from policyrisk.evaluation.log import Log, Watched, described, fingerprint, surveyed
+from policyrisk.evaluation.mixture import MixturePlan
+from policyrisk.evaluation.plan import Fitted, Fitting, Plan, SpelledPlan
+from policyrisk.evaluation.record import Evaluation
+from policyrisk.evaluation.request import AUTO, EvaluationRequest
+from policyrisk.evaluation.tails import fit_distribution
+from policyrisk.evaluation.target import TargetPlan
+from policyrisk.evaluation.target_findings import refuse_uncovered
+from policyrisk.passes.checkpoint import DurableReduce
+from policyrisk.returns import DistributionFunction
+from policyrisk.risk import VarianceMethod
+
+JUDGED = 100_000  # transitions up to which the estimate is judged by one more look at the data
+
+
+def evaluate(
+    source: PathOrPaths | Source | Any,
+    discount: float = 1.0,
+    features: str = AUTO,
+    *,
+    target: Any = None,
+    lam: float | None = None,
+    ridge: float = 0.0,
+    variance: VarianceMethod | None = None,
+    nonnegative: bool = False,
+    box: str | Sequence[tuple[float, float]] = AUTO,
+    level: float = 0.95,
+    quantiles: Sequence[float] = (),
+    loss_below: float | None = None,
+    seed: Seed = None,
+    name: str | None = None,
+    names: Sequence[str] | None = None,
+    labels: Sequence[str] = (),
+    time_limit: TimeLimit | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    on_cluster: bool = False,
+    say: Callable[[str], object] | None = None,
+    **columns: Any,
+) -> Evaluation:
+    """Evaluate a recorded policy, or another one from its log: ``policyrisk evaluate``, from Python.
+
+    Parameters
+    ----------
+    source
+        What :func:`policyrisk.read` reads (a path, or several, or a data frame), or Trajectories, or a
+        re-iterable of them such as a stream.
+    discount
+        Of the returns, in (0, 1].
+    features
+        A spelling, as in ``"tiles:20x20"`` or, for a function of your own, ``"my_module:edges"``
+        (:mod:`policyrisk.features.spelling`), or "auto" for a mixture that held-out episodes choose
+        (:mod:`policyrisk.evaluation.mixture`).
+    target
+        A policy other than the recorded one, of data with actions: probabilities (states, actions) or an
+        action (states,) for whole-numbered states, or a function from states (n, dim) to (n, actions). It is
+        estimated by :class:`policyrisk.LSTDQ`, with a block of features for each action ("auto":
+        :mod:`policyrisk.evaluation.target`). Targets on one log are compared episode by episode
+        (:func:`policyrisk.compare`).
+    lam, ridge
+        As those of :class:`policyrisk.LSTD`; None is λ = 0.9, and 0 for a target.
+    variance
+        "direct" or "second-moment", as for LSTD; None is "second-moment" where features are spelled for the
+        recorded policy, and "direct" else.
+    nonnegative
+        Whether to demand V ≥ 0 at all visited states.
+    box
+        Low and high of every coordinate for the features, or "auto" for the data's own extent.
+    level
+        Of the intervals.
+    quantiles, loss_below
+        Ask for the distribution of the return as well, in one or two more passes: its quantiles (0.05 and
+        0.95, say), the mean of the worst, and the probability of less than ``loss_below``, over the starts
+        and from every state (``Evaluation.distribution``, :mod:`policyrisk.evaluation.tails`).
+    seed
+        For the samples that are drawn of states and episodes, and for the folds, trees and draws of a
+        mixture; what spelled features estimate does not depend on it.
+    name, names
+        The policy's name and those of the coordinates, for tables and pictures.
+    labels
+        Coordinates whose numbers are names; columns of text are labels anyway, and where there are none
+        "auto" finds them itself (:mod:`policyrisk.evaluation.labels`).
+    time_limit
+        Takes the limit at which episodes were cut off for their end: a number of steps, or "end" for the one
+        that they have in common. The time left then is the state's last coordinate, ``time_left``
+        (:meth:`policyrisk.Trajectories.with_time_limit`).
+    checkpoint, resume
+        The file that holds the fit's sums so far, once it has taken some seconds; and whether to go on from
+        there, to the same bits.
+    on_cluster
+        Whether Ray's workers read the data, each of several files being a shard. There is no checkpoint then,
+        since other workers take over what one has lost.
+    say
+        Called with the table that features were chosen from, before the fit.
+    **columns
+        The reader's options, as in ``state=["x", "y"]`` or ``missing="last"``.
+
+    Returns
+    -------
+    Evaluation
+        The estimate with its summary over the starts, the advice, and the survey of the data.
+
+    Raises
+    ------
+    InvalidInputError
+        An argument or the data are not as they must be; the text says which, and the way out.
+    ImproperPolicyError
+        No episode terminated, without a discount.
+    UncoveredError
+        The target takes actions that were never logged, and too many of them: nothing is invented there.
+
+    Examples
+    --------
+    >>> import policyrisk as pr
+    >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=1000, seed=1)
+    >>> result = pr.evaluate(data, features="tabular", names=["place"])
+    >>> result.summary.std
+    9.7399 ± 0.425 (8.9652 to 11.142)
+    >>> [advice.title for advice in result.advice]
+    ['Nothing stands against these numbers']
+    >>> result.risk.std([[9]]).round(3)
+    array([3.459])
+
+    >>> log = pr.Trajectories([[0], [1]] * 400, [0, 10] * 200, [1] * 400, [True] * 400, actions=[0, 1] * 200)
+    >>> result = pr.evaluate(log, target=[[0.9, 0.1]])
+    >>> print(f"{result.summary.mean.value:.3f}, {result.summary.variance.value:.3f}")
+    1.000, 9.000
+    """
+    return run(checked(EvaluationRequest(**locals())))
+
+
+def run(request: EvaluationRequest) -> Evaluation:
+    """The answer to a checked request."""
+    clock = Clock()
+    with distributed.cluster() if request.on_cluster else nullcontext():
+        with clock("survey"):
+            log = surveyed(request)
+        with clock("choice"):
+            plan = planned(request, log)
+        if request.say is not None and plan.explanation:
+            request.say(plan.explanation)
+        notes = noted(request, log, plan)
+        fitted, distribution = fit(request, log, plan, notes, clock)
+        if log.shards is None and log.survey.transitions <= JUDGED:
+            with clock("check"):
+                fitted = plan.judge(fitted, log.data)
+    return answered(request, log, fitted, distribution, notes, clock)
+
+
+def planned(request: EvaluationRequest, log: Log) -> Plan:
+    """How the request is to be answered."""
+    if request.target is not None:
+        return TargetPlan.of(request, log)
+    if request.spelling is not None:
+        return SpelledPlan.of(request, log)
+    assert log.sample is not None
+    fitting = Fitting.of(request, log, "direct")
+    return MixturePlan.of(log.sample, fitting, request.seed, log.unit)
+
+
+def noted(request: EvaluationRequest, log: Log, plan: Plan) -> dict[str, Any]:
+    """How the evaluation comes about, in plain values."""
+    survey, counts = log.survey, log.counts
+    notes = {
+        "data": described(request.source),
+        "columns": json.loads(json.dumps(dict(request.columns), default=_called)),
+        "settings": {**request.settings, **plan.settings},
+        "features": plan.features,
+        "variance": plan.variance,
+        "box": [list(map(float, ends)) for ends in zip(log.low, log.high, strict=True)],
+        "constant": list(log.constant),
+        # With the names of those that are text.
+        "labels": {log.names[d]: list(log.labels.get(d, ())) for d in sorted({*log.labels, *plan.labels})},
+        "unrecorded_ends": counts.given_up,
+        "vanished_episodes": counts.vanished,
+        "filled_values": counts.filled,
+        "dropped_episodes": counts.dropped,
+        **plan.notes,
+    }
+    if request.time_limit is not None:
+        notes["time_limit"] = survey.longest if request.time_limit == "end" else request.time_limit
+    return notes
+
+
+def fit(
+    request: EvaluationRequest, log: Log, plan: Plan, notes: dict[str, Any], clock: Clock
+) -> tuple[Fitted, DistributionFunction | None]:
+    """The plan's estimate, and the distribution where it is asked for, of which notes are taken."""
+    with clock("fit"):
+        reduce = log.shards or _durable(request, log, plan, notes)
+        try:
+            fitted = plan.fit(reduce, log.unit)
+        except PolicyRiskError:
+            if request.checkpoint is not None:
+                Path(request.checkpoint).unlink(missing_ok=True)  # it would come to the same end
+            raise
+    fitted = replace(fitted, risk=fitted.risk.times(log.unit))
+    if not request.quantiles:
+        return fitted, None
+    with clock("distribution"):
+        phi, _ = Fitting.of(request, log, plan.variance).maps(plan.spelling)
+        distribution, said = fit_distribution(request, phi, reduce, log.survey)
+        notes["distribution"] = {"features": plan.spelling.text(log.names), **said}
+    return fitted, replace(distribution, coordinates=log.coordinates)
+
+
+def _durable(request: EvaluationRequest, log: Log, plan: Plan, notes: dict[str, Any]) -> DurableReduce:
+    """Passes in this process, whose sums a checkpoint keeps for the same problem."""
+    problem = {key: notes[key] for key in ("columns", "settings", "features", "variance")} | plan.identity
+    problem["settings"] = {**notes["settings"], **plan.identity}
+    problem["data"] = [notes["data"], *fingerprint(request.source, log.survey)]
+    watched = Watched("fit", log.data, log.survey.transitions)
+    return DurableReduce(watched, request.checkpoint, problem, resume=request.resume)
+
+
+def answered(
+    request: EvaluationRequest,
+    log: Log,
+    fitted: Fitted,
+    distribution: DistributionFunction | None,
+    notes: dict[str, Any],
+    clock: Clock,
+) -> Evaluation:
+    """The evaluation; an error where too little of a target was logged to speak of it."""
+    name = request.name
+    if name is None:
+        name = Path(request.source).stem if isinstance(request.source, str | os.PathLike) else "policy"
+    result = Evaluation(
+        name,
+        log.names,
+        replace(fitted.risk, coordinates=log.coordinates),
+        log.survey,
+        request.level,
+        {**notes, **fitted.notes},
+        clock.seconds,
+        fitted.check,
+        distribution=distribution,
+    )
+    if result.target is not None:
+        refuse_uncovered(result)
+    return result
+
+
+def _called(function: object) -> str:
+    """What stands for a value that JSON does not know, such as a reader's ``project=``."""
+    return getattr(function, "__qualname__", type(function).__name__)

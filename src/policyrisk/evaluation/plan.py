@@ -1,0 +1,187 @@
+"""What is fitted: a :class:`Plan` says which features, by which estimator, and how that was settled.
+
+There are three: features that were spelled (:class:`SpelledPlan`), a mixture that held-out episodes choose
+(:class:`policyrisk.evaluation.mixture.MixturePlan`), and features of states and actions for another policy
+than the recorded one (:class:`policyrisk.evaluation.target.TargetPlan`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from policyrisk._core.arrays import Floats
+from policyrisk.data import Source
+from policyrisk.errors import NoErrorBarsWarning
+from policyrisk.evaluation.arguments import naming_arguments
+from policyrisk.evaluation.log import Log
+from policyrisk.evaluation.request import EvaluationRequest
+from policyrisk.features import Features
+from policyrisk.features.spelling import Spelling
+from policyrisk.lstd import LSTD, LSTDQ
+from policyrisk.passes.reduce import Reduce, reduce_in_units
+from policyrisk.passes.survey import Survey
+from policyrisk.risk import RiskFunction, VarianceMethod
+from policyrisk.selection.specification import SpecificationTest
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What came of a plan."""
+
+    risk: RiskFunction
+    notes: Mapping[str, Any] = field(default_factory=dict)  # beside those of the plan
+    check: SpecificationTest | None = None  # the test of the features, where it was made
+
+
+class Plan(Protocol):
+    """How a request is answered for its log."""
+
+    @property
+    def spelling(self) -> Spelling:
+        """The features that the distribution of the return gets."""
+
+    @property
+    def features(self) -> str:
+        """The features in words."""
+
+    @property
+    def variance(self) -> VarianceMethod:
+        """How the variance is estimated."""
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """Coordinates that the choice took for labels."""
+
+    @property
+    def explanation(self) -> str:
+        """How the features were chosen; nothing where they were not."""
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What notes say of the plan, in plain values."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What notes keep of the plan among the settings."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """By what else than its features in words a checkpoint knows the plan again."""
+
+    def fit(self, reduce: Reduce, unit: float) -> Fitted:
+        """The estimate in this unit of the rewards, in passes over all of the data."""
+
+    def judge(self, fitted: Fitted, data: Source) -> Fitted:
+        """What data of moderate size say of the estimate in one more look at them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fitting:
+    """How spelled features become an estimator: of which states, in which box, with which settings."""
+
+    survey: Survey
+    names: tuple[str, ...]
+    low: Floats
+    high: Floats
+    lam: float
+    discount: float
+    ridge: float
+    variance: VarianceMethod
+    nonnegative_at: Literal["visited"] | None = None
+    labels: tuple[int, ...] = ()  # coordinates that are labels for certain
+
+    @classmethod
+    def of(cls, request: EvaluationRequest, log: Log, variance: VarianceMethod) -> Fitting:
+        """That of a request, whose variance is estimated so unless it says otherwise."""
+        settings = {of: getattr(request, of) for of in ("lam", "discount", "ridge", "nonnegative_at")}
+        states = {of: getattr(log, of) for of in ("survey", "names", "low", "high")}
+        return cls(**states, **settings, variance=request.variance or variance, labels=tuple(log.labels))
+
+    def maps(self, spelling: Spelling) -> tuple[Features, Features | None]:
+        """The features, and those of the second moment where they are others."""
+        with naming_arguments("features"):
+            spelling.check_labels(self.names, self.survey, self.labels)
+            phi, second = spelling.build(self.names, self.survey, self.low, self.high), spelling.second
+            if second is None:
+                return phi, None
+            return phi, second.build(self.names, self.survey, self.low, self.high, beside=spelling)
+
+    def settings(self, spelling: Spelling, episodes: int | None = None) -> dict[str, Any]:
+        """The estimator's settings, in a fit to so many episodes; None is all of the log."""
+        ridge = spelling.ridge(self.survey.episodes if episodes is None else episodes)
+        same = {of: getattr(self, of) for of in ("lam", "discount", "variance", "nonnegative_at")}
+        return {**same, "ridge": max(self.ridge, ridge)}
+
+    def lstd(self, spelling: Spelling, episodes: int | None = None, variance_lam: float = 0.0) -> LSTD:
+        """The estimator of the recorded policy."""
+        return LSTD(*self.maps(spelling), **self.settings(spelling, episodes), variance_lam=variance_lam)
+
+
+@dataclass(frozen=True, eq=False)
+class SpelledPlan:
+    """LSTD with features that were spelled."""
+
+    spelling: Spelling
+    names: tuple[str, ...]
+    lstd: LSTD
+
+    @classmethod
+    def of(cls, request: EvaluationRequest, log: Log) -> SpelledPlan:
+        """The plan of a request that spells its features."""
+        assert request.spelling is not None
+        lstd = Fitting.of(request, log, "second-moment").lstd(request.spelling)
+        return cls(request.spelling, log.names, lstd)
+
+    labels = ()
+    explanation = ""
+
+    @property
+    def features(self) -> str:
+        """As they were spelled."""
+        return str(self.spelling)
+
+    @property
+    def variance(self) -> VarianceMethod:
+        """As LSTD estimates it."""
+        return self.lstd.variance
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """Nothing was chosen."""
+        return {"choice": None}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """They are the request's."""
+        return {}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The features as all spellings of the same maps have them."""
+        return {"features": self.spelling.normal(self.names).text(self.names)}
+
+    def fit(self, reduce: Reduce, unit: float) -> Fitted:
+        """LSTD's passes."""
+        return Fitted(fit_warning(self.lstd, reduce_in_units(reduce, unit)))
+
+    def judge(self, fitted: Fitted, data: Source) -> Fitted:
+        """Nothing was chosen, so that nothing is tested."""
+        return fitted
+
+
+def fit_warning(estimator: LSTD | LSTDQ, reduce: Reduce, **bootstrap: Any) -> RiskFunction:
+    """The estimator's fit, with the remedy of an evaluation where it has no error bars."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoErrorBarsWarning)  # its remedy is LSTD's
+        risk = estimator.fit_by(reduce, **bootstrap)
+    if risk.error_bars is None:
+        size = max(risk.features.size, risk.second_features.size)
+        warnings.warn(
+            f"no error bars: the covariance of {size} features would not fit into memory; use fewer for them",
+            NoErrorBarsWarning,
+            stacklevel=3,
+        )
+    return risk

@@ -1,0 +1,219 @@
+"""What is asked for: a frozen record for each workflow, from which the command's options come as well.
+
+A new option is one field here (and, for Python, the parameter of that name of
+:func:`policyrisk.evaluate`). A field is an option of the command where it has metadata: the panel of the
+help, the range, and where the option is called or typed otherwise than the field, how. The help text is that
+of the field in the docstring. Nothing heavy is imported here, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from policyrisk._core.devices import Device
+    from policyrisk.criteria import Criterion
+    from policyrisk.data import Source, TimeLimit
+    from policyrisk.data.files import PathOrPaths
+    from policyrisk.features.spelling import Spelling
+    from policyrisk.risk import VarianceMethod
+
+AUTO = "auto"
+_OPTION: dict[str, Any] = {"panel": None}
+_ESTIMATOR = {"panel": "Estimator"}
+COLUMNS = "Columns of the data"
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationRequest:
+    """The parameters of :func:`policyrisk.evaluate`; the texts are those of the command's help.
+
+    :func:`policyrisk.evaluation.arguments.checked` settles what needs no data: ``lam``, a ``seed`` that is a
+    number, the quantiles in order (where a loss alone was asked for, some), bounds of the coordinates.
+
+    Parameters
+    ----------
+    source
+        A path or several, a data frame, Trajectories, or a re-iterable of them.
+    discount
+        Discount, above 0.
+    features
+        auto, or one of tiles:20x20 (,tilings=4), rbf:7x7 (,width=0.2), fourier:3 (,total=4), poly:2, tabular
+        (tabular:30), labels (,shrink=3), sb3:model.zip (the last hidden layer of a Stable-Baselines3 model's
+        value network; ,normalisation=stats.npz), module:name of a function of states (n, dim), here or
+        installed. One number is for all coordinates: tiles:10. Each may be followed by ,dims=x+y for the
+        coordinates it looks at, by name or number from 0, a name such as "speed m/s" in quotes; some have a
+        slash between: tiles:10,dims=x/labels,dims=city. Last may stand ,second= with the features of the
+        second moment: poly:1,second=poly:2. auto mixes those that held-out episodes ask for.
+    target
+        Another policy than the recorded one, from a log with actions: module:name of a function from states
+        (n, dim) to probabilities (n, actions), or of an array (states, actions) of them; the current folder
+        is looked in too. Or sb3:model.zip, a file of Stable-Baselines3: the action that it holds best, or
+        with ,stochastic after it its probabilities.
+    lam
+        Trace parameter λ, 0.9 unless given, and 0 with --target.
+    ridge
+        Added to the equations' diagonal.
+    variance
+        Estimate the variance itself, not the second moment less the squared mean.
+    nonnegative
+        Demand V >= 0 at all visited states.
+    box
+        auto for the data's own extent, or low:high of each coordinate, as in 0:1,-2:2.
+    level
+        The intervals' level.
+    quantiles
+        Quantiles of the return that are wanted as well, as in 0.05,0.5,0.95, each with the mean of the
+        worst.
+    loss_below
+        The chance of a return below this line is wanted as well.
+    seed
+        The seed of everything random, else fresh.
+    name
+        The policy's name, else that of --out.
+    names
+        Those of the coordinates.
+    labels
+        A column of the state whose numbers are names, as all text is; may be given several times.
+    time_limit
+        Take the limit at which episodes were cut off for their end, and add the time left to the state: end,
+        or the limit in steps.
+    checkpoint
+        The file of the fit's sums so far.
+    resume
+        Go on with the same evaluation where it was killed or stopped.
+    on_cluster
+        Whether Ray's workers read the data.
+    say
+        Called with the table that features were chosen from.
+    columns
+        The reader's options.
+    """
+
+    source: PathOrPaths | Source | Any
+    discount: float = field(default=1.0, metadata={**_ESTIMATOR, "min": 0, "max": 1})
+    features: str = field(default=AUTO, metadata=_ESTIMATOR)
+    target: Any = field(default=None, metadata=_ESTIMATOR)
+    lam: float | None = field(default=None, metadata={**_ESTIMATOR, "min": 0, "max": 1})
+    ridge: float = field(default=0.0, metadata={**_ESTIMATOR, "min": 0})
+    variance: VarianceMethod | None = field(
+        default=None, metadata={**_ESTIMATOR, "option": "--direct", "type": "bool"}
+    )
+    nonnegative: bool = field(default=False, metadata=_ESTIMATOR)
+    box: str | Sequence[tuple[float, float]] = field(default=AUTO, metadata=_ESTIMATOR)
+    level: float = field(default=0.95, metadata=_OPTION)
+    quantiles: Sequence[float] = field(default=(), metadata=_OPTION)
+    loss_below: float | None = field(default=None, metadata=_OPTION)
+    seed: Any = field(default=None, metadata={**_OPTION, "type": "int | None", "min": 0})
+    name: str | None = field(default=None, metadata=_OPTION)
+    names: Sequence[str] | None = None
+    labels: Sequence[str] = field(
+        default=(), metadata={"panel": COLUMNS, "option": "--label", "type": "list[str] | None"}
+    )
+    time_limit: TimeLimit | None = field(default=None, metadata=_OPTION)
+    checkpoint: str | os.PathLike[str] | None = None
+    resume: bool = field(default=False, metadata=_OPTION)
+    on_cluster: bool = False
+    say: Callable[[str], object] | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def spelling(self) -> Spelling | None:
+        """What ``features`` spells; None for "auto"."""
+        from policyrisk.evaluation.arguments import spelled_features
+
+        return spelled_features(self.features)
+
+    @property
+    def nonnegative_at(self) -> Literal["visited"] | None:
+        """Where V ≥ 0 is demanded."""
+        return "visited" if self.nonnegative else None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What was asked for in plain values, as notes and checkpoints keep it."""
+        asked: dict[str, Any] = {} if self.time_limit is None else {"time_limit": self.time_limit}
+        if self.quantiles:
+            asked |= {"quantiles": list(self.quantiles), "loss_below": self.loss_below}
+        return {
+            "features": self.features,
+            "box": self.box if isinstance(self.box, str) else [list(ends) for ends in self.box],
+            "lam": self.lam,
+            "discount": self.discount,
+            "ridge": self.ridge,
+            "direct": self.variance == "direct",
+            "nonnegative": self.nonnegative,
+            "labels": list(self.labels),
+            "level": self.level,
+            "seed": self.seed,
+            **asked,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class ImprovementRequest:
+    """What ``policyrisk improve`` is asked for; the texts are those of its help.
+
+    Parameters
+    ----------
+    env
+        pinball, portfolio, or a Gymnasium id, as in CartPole-v1.
+    criterion
+        What is to be large.
+    env_args
+        The environment's arguments.
+    episodes
+        Episodes of an iteration, else what suits the task.
+    iterations
+        Iterations, else what suits the task.
+    step
+        About how far a weight moves in the first iterations.
+    features
+        The policy's features, spelled as for evaluate, but not auto.
+    critic
+        The critic's features, spelled likewise.
+    discount
+        Discount, above 0.
+    max_steps
+        An environment's episodes end after so many steps, else by its own limit.
+    action_noise
+        Noise in an environment's actions: the probability of a random one instead, or, of continuous ones,
+        the standard deviation in units of half their range.
+    reward_so_far
+        Let the policy see what it has earned, as `earned`.
+    lam
+        The gradient by the critic (0) or by whole returns (1).
+    groups
+        Average the criterion over tiles of the starts, as pinball's tiles:10x10,dims=x+y.
+    fresh
+        Fresh episodes that both policies are run on.
+    seed
+        The seed of everything random.
+    device
+        Simulate our domains on cpu, cuda (a GPU), or auto.
+    resume
+        Go on with the same search where it was killed or stopped.
+    """
+
+    env: str
+    criterion: Criterion
+    env_args: Mapping[str, Any] = field(default_factory=dict)
+    episodes: int | None = field(default=None, metadata={**_OPTION, "min": 2})
+    iterations: int | None = field(default=None, metadata={**_OPTION, "min": 1})
+    step: float | None = field(default=None, metadata=_OPTION)
+    features: str | None = field(default=None, metadata=_OPTION)
+    critic: str | None = field(default=None, metadata=_OPTION)
+    discount: float = field(default=1.0, metadata={**_OPTION, "min": 0, "max": 1})
+    max_steps: int | None = field(default=None, metadata={**_OPTION, "min": 1})
+    action_noise: float = field(default=0.0, metadata={**_OPTION, "min": 0})
+    reward_so_far: bool = field(default=False, metadata=_OPTION)
+    lam: float | None = field(default=None, metadata={**_OPTION, "min": 0, "max": 1})
+    groups: str | None = field(default=None, metadata=_OPTION)
+    fresh: int = field(default=1000, metadata={**_OPTION, "min": 2})
+    seed: int = field(default=0, metadata={**_OPTION, "min": 0})
+    device: Device = field(default="cpu", metadata=_OPTION)
+    resume: bool = field(default=False, metadata=_OPTION)

@@ -1,0 +1,307 @@
+"""From the episodes' residuals to their influences, and to the covariance of the weights.
+
+With s_J,k and s_M,k the residuals of episode k (see :mod:`policyrisk.lstd.residuals`), and A, C, D summed
+over all K episodes (ridge·K added to the diagonals of A and C), the episode moves the weights by
+
+    ψ_J,k = A⁻¹ s_J,k                    ψ_M,k = C⁻¹ (s_M,k + D ψ_J,k)
+
+(direct variance: D is Σ 2 y_t δ_J(t) (γφ_J(x_{t+1}) − φ_J(x_t))ᵀ), and since episodes are independent
+
+    Cov(w_J, w_M) = K/(K−1) Σ_k (ψ_k − ψ̄)(ψ_k − ψ̄)ᵀ.
+
+On the *face* of the positive-variance constraint, where H w_M = g(w_J) holds and keeps holding, ψ_M,k solves
+the bordered system instead, with G the derivative of g by w_J (0 for the direct variance):
+
+    C ψ_M,k + Hᵀ ψ_μ,k = s_M,k + D ψ_J,k,        H ψ_M,k = G ψ_J,k.
+
+The variance at such a state, of gradient (G, −H), does not move at all. That a constraint may become active
+or cease to be so is not in it: where one is barely active, such error bars are too small.
+
+The multiplier bootstrap draws ξ_kb of mean 0, variance 1 and third moment 1 (Mammen's two points) and moves
+the weights by Σ_k ξ_kb (ψ_k − ψ̄): the spread of any quantity over b is then its sampling distribution,
+skewness included.
+
+The pass for the error bars, at known weights, sums the residuals, and what the summary needs of the starts
+and of the completed returns (:mod:`policyrisk.risk.completed`): of all episodes, those included that gave up
+every transition (see :mod:`policyrisk.lstd.cutoffs`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk._core.arrays import Floats, Matrix, Seed, as_dense
+from policyrisk._core.records import Additive, record
+from policyrisk.data import Source, Trajectories, gathered
+from policyrisk.equations import MomentEquations, Weights
+from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.lstd.cutoffs import Trim
+from policyrisk.lstd.residuals import ResidualPass, ResidualSums
+from policyrisk.passes.reduce import Reduce
+from policyrisk.risk import ErrorBars, RiskFunction
+from policyrisk.risk.completed import EPISODES, SIZE, TRANSITIONS, CompletedReturns, centre_shift
+from policyrisk.risk.start_sums import StartSums
+from policyrisk.risk.state_estimates import EstimatesAt
+
+SINGLE_FROM = 2000  # weights from which on their covariance is kept in single precision
+
+# From residuals (k_J, n), (k_M, n) of the visited features, used up, to their ψ_J and ψ_M.
+Solver: TypeAlias = Callable[[Floats, Floats], tuple[Floats, Floats]]
+
+
+@dataclass(frozen=True, eq=False)
+class Face:
+    """The active rows of the positive-variance constraint: H w_M = g(w_J), G = dg/dw_J."""
+
+    H: Floats  # (active, l_M)
+    G: Floats  # (active, l_J)
+
+
+def with_error_bars(
+    risk: RiskFunction,
+    reduce: Reduce,
+    equations: MomentEquations,
+    weights: Weights,
+    face: Face | None,
+    *,
+    cut: Trim,
+    episodes: Sequence[int],
+    replicates: int,
+    seed: Seed,
+    at: EstimatesAt | None = None,
+) -> RiskFunction:
+    """An estimate with its error bars, starts and completed returns, by one more pass.
+
+    ``episodes`` are all of each part; ``at`` as in :class:`policyrisk.lstd.residuals.ResidualPass`.
+    """
+    weights = replace(weights, second=risk.w_second)
+    reference = risk.returns.mean if risk.returns is not None and risk.returns.count else 0.0
+    work = ResidualPass.of(
+        equations,
+        weights,
+        direct=risk.variance_method == "direct",
+        variance_lam=risk.provenance.variance_lam,
+        replicates=replicates,
+        seed=seed,
+        episodes=episodes,
+        reference=reference,
+        at=at,
+    )
+    found = reduce(lambda source, part: SecondPass.over(source, part, work, risk, cut))
+    key = int(work.key[0]), int(work.key[1])
+    bars = sandwich(found.residuals, equations, weights, face, key)
+    completed = with_weights(found.completed, found.residuals, reference, equations, weights, face)
+    return replace(risk, error_bars=bars, starts=found.starts, completed=completed)
+
+
+def with_starts(risk: RiskFunction, reduce: Reduce) -> RiskFunction:
+    """An estimate with its starts and completed returns alone, by one more pass."""
+
+    def over(source: Source, part: int) -> StartsAndReturns:
+        return StartsAndReturns.over(source, risk)
+
+    return replace(risk, **vars(reduce(over)))
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class SecondPass(Additive):
+    """What the pass for the error bars finds."""
+
+    residuals: ResidualSums
+    starts: StartSums
+    completed: CompletedReturns
+
+    @classmethod
+    def over(
+        cls, source: Source, part: int, residuals: ResidualPass, risk: RiskFunction, cut: Trim
+    ) -> SecondPass:
+        """Of one part of the data."""
+        observed = Observed(source, risk)
+        return cls(residuals(cut(observed), part), observed.starts, observed.completed)
+
+
+@record
+@dataclass(frozen=True, eq=False)
+class StartsAndReturns(Additive):
+    """What the summary needs, where no other pass goes over the data."""
+
+    starts: StartSums
+    completed: CompletedReturns
+
+    @classmethod
+    def over(cls, source: Source, risk: RiskFunction) -> StartsAndReturns:
+        """Of one part of the data."""
+        observed = Observed(source, risk)
+        deque(observed, maxlen=0)
+        return cls(observed.starts, observed.completed)
+
+
+class Observed:
+    """A source whose starts and completed returns are summed at an estimate on the way through."""
+
+    def __init__(self, source: Source, risk: RiskFunction) -> None:
+        self.source, self.risk = source, risk
+        sizes = risk.w_mean.size, risk.w_second.size
+        self.starts, self.completed = StartSums.empty(*sizes), CompletedReturns.empty(*sizes)
+
+    def __iter__(self) -> Iterator[Trajectories]:
+        for batch in gathered(self.source, EPISODES, TRANSITIONS):
+            self.starts += self.risk.start_sums(batch.starts())
+            self.completed += self.risk.completed_sums(batch)
+            yield batch
+
+
+def sandwich(
+    residuals: ResidualSums,
+    equations: MomentEquations,
+    weights: Weights,
+    face: Face | None = None,
+    key: tuple[int, int] | None = None,  # that the replicates were drawn with
+) -> ErrorBars:
+    """Cov(w_J, w_second) of the visited features' weights, estimated from ``equations``, and the replicates.
+
+    With a single episode every entry is nan.
+
+    >>> from policyrisk.features import Tabular
+    >>> from policyrisk.lstd.accumulate import accumulate
+    >>> from policyrisk.lstd.residuals import ResidualPass
+    >>> from policyrisk.data import Trajectories
+    >>> data = Trajectories([[0], [1], [0], [1]], [1.0, 3.0], [1, 1], [True, True])
+    >>> equations = accumulate(data, Tabular(1), lam=0.0, discount=1.0)
+    >>> weights = equations.solve()
+    >>> bars = sandwich(ResidualPass.of(equations, weights, direct=False)(data, 0), equations, weights)
+    >>> bars.mean, bars.cross  # the sample variance of (1, 3), and its covariance with (1, 9), over 2
+    (array([[1.]]), array([[4.]]))
+    """
+    K = residuals.count
+    if K == 0:
+        raise InvalidInputError("data must hold at least one episode, got none; pass what was fitted")
+    if equations.episodes != K:
+        raise MismatchError(
+            f"data must be those of the equations, with {equations.episodes} episodes, got {K}; "
+            "pass the source that the equations were made from"
+        )
+    kept = weights.mean_system.kept, weights.second_system.kept
+    solver = _solver(weights, equations.D if residuals.D is None else residuals.D, face)
+    k_J, k_M = kept[0].size, kept[1].size
+    mean_residual, dtype = residuals.sum / K, np.float64 if k_J + k_M <= SINGLE_FROM else np.float32
+    blocks: list[Any] = [None] * 3
+    if residuals.squares is None and not residuals.waiting:  # draws alone
+        dtype = np.float32
+    elif K == 1:
+        blocks = [np.full(shape, np.nan) for shape in ((k_J, k_J), (k_J, k_M), (k_M, k_M))]
+    elif residuals.squares is None:
+        blocks = _from_influences(solver, residuals, mean_residual, k_J, dtype)
+    else:
+        blocks = _from_squares(solver, residuals.squares, K, mean_residual, k_J, dtype)
+    replicates = None
+    if residuals.drawn_sum.size:
+        drawn = residuals.drawn.T - np.outer(residuals.drawn_sum, mean_residual)
+        moved = [psi.T * np.sqrt(K / max(K - 1, 1)) for psi in _solve(solver, drawn, k_J)]
+        replicates = np.hstack(moved).astype(dtype)
+    held = None
+    if face is not None and len(face.H):
+        held = sp.csr_array(np.hstack([face.G[:, kept[0]], -face.H[:, kept[1]]]))
+    mean, cross, second = blocks
+    return ErrorBars(*kept, mean, cross, second, replicates, held, None if replicates is None else key)
+
+
+def with_weights(
+    completed: CompletedReturns,
+    residuals: ResidualSums,
+    reference: float,
+    equations: MomentEquations,
+    weights: Weights,
+    face: Face | None = None,
+) -> CompletedReturns:
+    """The completed returns with Σ z_k ψ_kᵀ / (K − 1), and with the bootstrap's Σ_k ξ_kb z_k / K.
+
+    ``residuals`` were summed with z about ``reference``.
+    """
+    K = residuals.count
+    if K < 2:
+        return completed
+    kept = weights.mean_system.kept, weights.second_system.kept
+    k_J = kept[0].size
+    L = centre_shift(reference - completed.mean, reference - completed.start_mean)
+    solver = _solver(weights, equations.D if residuals.D is None else residuals.D, face)
+    shared = draws = None
+    if residuals.squares is not None or residuals.waiting:
+        psi_J, psi_M = _solve(solver, L @ residuals.beside.T, k_J)
+        shared = np.zeros((SIZE, len(equations.b) + len(equations.e)))
+        shared[:, kept[0]] = psi_J.T / (K - 1)
+        shared[:, len(equations.b) + kept[1]] = psi_M.T / (K - 1)
+    if residuals.drawn_sum.size:
+        draws = L @ residuals.drawn_beside / np.sqrt(K * (K - 1))
+    return replace(completed, with_weights=shared, draws=draws)
+
+
+def _from_influences(
+    solver: Solver, residuals: ResidualSums, mean_residual: Floats, k_J: int, dtype: Any
+) -> list[npt.NDArray[Any]]:
+    """The covariance's blocks from residuals that are fewer than the weights."""
+    K, n = residuals.count, residuals.sum.size
+    s_J, s_M = np.empty((K, k_J)), np.empty((K, n - k_J))
+    first = 0
+    for part in residuals.waiting:
+        at = slice(first, first + part.shape[0])
+        for out, columns in ((s_J, slice(0, k_J)), (s_M, slice(k_J, n))):
+            out[at] = as_dense(part[:, columns])
+            out[at] -= mean_residual[columns]
+        first = at.stop
+    P_J, P_M = (psi.T.astype(dtype) for psi in solver(s_J.T, s_M.T))
+    blocks = [P_J.T @ P_J, P_J.T @ P_M, P_M.T @ P_M]
+    for block in blocks:
+        block *= K / (K - 1)
+    return blocks
+
+
+def _from_squares(
+    solver: Solver, squares: Floats, K: int, mean_residual: Floats, k_J: int, dtype: Any
+) -> list[npt.NDArray[Any]]:
+    """The covariance's blocks from Σ s_k s_kᵀ, solved from both sides."""
+    centred = (squares - K * np.outer(mean_residual, mean_residual)) * (K / (K - 1))
+    half = np.vstack(_solve(solver, centred, k_J))
+    full = np.vstack(_solve(solver, half, k_J))
+    full = (full + full.T) / 2  # symmetric but for rounding
+    return [block.astype(dtype) for block in (full[:k_J, :k_J], full[:k_J, k_J:], full[k_J:, k_J:])]
+
+
+def _solve(solver: Solver, residuals: Floats, k_J: int) -> tuple[Floats, Floats]:
+    """ψ_J (k_J, n) and ψ_M (k_M, n) of n residuals (n, k_J + k_M)."""
+    # Copies whose transposes are stored column by column, as LAPACK wants them.
+    return solver(residuals[:, :k_J].copy().T, residuals[:, k_J:].copy().T)
+
+
+def _solver(weights: Weights, D: Matrix, face: Face | None) -> Solver:
+    mean, second = weights.factored_systems
+    if mean.kept.size < D.shape[1] or second.kept.size < D.shape[0]:
+        kept: Any = np.ix_(second.kept, mean.kept)
+        D = D[kept]
+
+    def plain(s_J: Floats, s_M: Floats) -> tuple[Floats, Floats]:
+        psi_J = mean.solve_kept(s_J)
+        s_M += D @ psi_J
+        return psi_J, second.solve_kept(s_M)
+
+    if face is None or len(face.H) == 0:
+        return plain
+    H, G = face.H[:, second.kept], face.G[:, mean.kept]
+    W = second.solve_kept(H.T.copy(), refine=True)  # C⁻¹Hᵀ
+    schur = H @ W
+
+    def constrained(s_J: Floats, s_M: Floats) -> tuple[Floats, Floats]:
+        psi_J, psi_M = plain(s_J, s_M)
+        # Several active states may share features: then H has redundant rows, and any ψ_μ will do.
+        psi_mu = np.linalg.lstsq(schur, H @ psi_M - G @ psi_J, rcond=None)[0]
+        return psi_J, psi_M - W @ psi_mu
+
+    return constrained

@@ -1,0 +1,308 @@
+"""Passes at known weights: by how much each episode fails the equations, for the error bars, and δ².
+
+Episode k enters the equations with its own *residual* at the estimated weights,
+
+    s_J,k = b_k − A_k w_J              = Σ_t z_t δ_J(t)
+    s_M,k = e_k + D_k w_J − C_k w_M    = Σ_t y_t δ_M(t)
+
+    δ_J(t) = r_t + γJ̃(x_{t+1}) − J̃(x_t)
+    δ_M(t) = r_t² + 2γ r_t J̃(x_{t+1}) + γ²M̃(x_{t+1}) − M̃(x_t)      (the paper's)
+    δ_M(t) = δ_J(t) (2ε_t − δ_J(t)) + γ²Ṽ(x_{t+1}) − Ṽ(x_t)          (direct variance)
+
+with J̃ = M̃ = Ṽ = 0 where it terminated and ε_t = Σ_{s≥t} (κγ)^{s−t} δ_J(s), κ being ``variance_lam``; of
+another policy, J̃(x_{t+1}) and so on are its averages over the next action, and the squares are
+Σ_a' π(a') δ_t(a')².
+Summed backwards in time (:mod:`policyrisk.lstd.steps`),
+
+    s_J,k = Σ_t φ_J(x_t) Σ_{s≥t} (λγ)^{s−t} δ_J(s)        s_M,k = Σ_t φ_M(x_t) Σ_{s≥t} (λγ²)^{s−t} δ_M(s),
+
+so that neither a trace nor an A_k is ever formed. With s_k = (s_J,k, s_M,k) over the visited features of both
+maps, n in all, the error bars need Σ s_k and
+
+    Σ s_k s_kᵀ        (n, n)
+
+which is larger than the residuals themselves as long as there are few episodes: these are then kept as they
+are, and their influences computed one by one. From as many on as there are weights it is cheaper to sum
+s_k s_kᵀ, and to solve with that sum from both sides. The bootstrap needs Σ_k ξ_kb s_k and Σ_k ξ_kb besides;
+the multipliers ξ_k of episode k come from the seed and k alone, whoever draws them, k being its number in all
+the data: one that a fit has given up as a whole keeps its own, so that fits with other features have the same
+multipliers for the same episodes. How the weights vary with the completed returns takes Σ s_k z_kᵀ, z_k being
+:mod:`policyrisk.risk.completed`'s about a fixed reference. Of a large table of states and actions the error
+bars are draws alone, and neither the residuals nor their squares are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from policyrisk._core.arrays import Floats, Ints, Matrix, Seed, as_count, as_dense
+from policyrisk._core.random import keys
+from policyrisk._core.records import Additive, record
+from policyrisk.data import Source, episode_numbers
+from policyrisk.equations import MomentEquations, Weights
+from policyrisk.equations.table_system import TableSystem
+from policyrisk.features import Features
+from policyrisk.lstd import _row_kernels
+from policyrisk.lstd.chunks import by_chunks, planned, worked
+from policyrisk.lstd.steps import Errors, Steps
+from policyrisk.lstd.trace_products import Product
+from policyrisk.risk.completed import SIZE, episode_terms
+from policyrisk.risk.draws import multipliers
+from policyrisk.risk.state_estimates import EstimatesAt
+
+
+def direct_right_hand_side(
+    source: Source,
+    w_mean: Floats,
+    features: Features,
+    second_features: Features,
+    *,
+    lam: float,
+    discount: float,
+    variance_lam: float = 0.0,
+) -> Floats:
+    """Σ y_t δ_t (2ε_t − δ_t), the right-hand side of C w_V = … for the direct variance, of shape (l_M,).
+
+    >>> from policyrisk.data import Trajectories
+    >>> from policyrisk.features import Tabular
+    >>> data = Trajectories([[0], [1], [0], [1]], [1.0, 3.0], [1, 1], [True, True])
+    >>> direct_right_hand_side(data, np.array([2.0]), Tabular(1), Tabular(1), lam=0.0, discount=1.0)
+    array([2.])
+    """
+
+    def found(steps: Steps) -> Floats:
+        return steps.by_feature(steps.to_go(steps.errors(w_mean, variance_lam).squares, 1), 1)
+
+    parts = by_chunks(found, source, features, second_features, lam, discount)
+    return sum(parts, start=np.zeros(second_features.size))
+
+
+def lag_products(
+    source: Source, w_mean: Floats, features: Features, *, lam: float, discount: float
+) -> tuple[float, float]:
+    """Σ_k X_k and Σ_k X_k², X_k = Σ_t γ²ᵗ 2δ_t (ε_t − δ_t) of episode k with ε_t = Σ_{s≥t} (λγ)^{s−t} δ_s.
+
+    Where J̃ is right, products of the δ's of different steps have mean 0.
+
+    >>> from policyrisk.data import Trajectories
+    >>> from policyrisk.features import Tabular
+    >>> data = Trajectories([[0], [0], [1]], [1.0, 3.0], [2], [True])
+    >>> lag_products(data, np.array([2.0]), Tabular(1), lam=1.0, discount=1.0)
+    (2.0, 4.0)
+    """
+
+    def found(steps: Steps) -> Floats:
+        data, errors = steps.data, steps.errors(w_mean, lam)
+        X = steps.discounted(2.0 * errors.delta * (errors.epsilon - errors.delta), discount**2)
+        return X[data.visited_rows[data.offsets[:-1]]]
+
+    total = square = 0.0
+    for X in by_chunks(found, source, features, features, lam, discount):
+        total, square = total + float(X.sum()), square + float(X @ X)
+    return total, square
+
+
+def _squares_of_both(one: Floats | None, other: Floats | None) -> Floats | None:
+    squares = [each for each in (one, other) if each is not None]
+    return np.sum(squares, axis=0) if squares else None  # a copy in any case
+
+
+@record(sum="n", squares="n n", drawn="n B", drawn_sum="B", D="l_M l_J", beside="n 5", drawn_beside="5 B")
+@dataclass(frozen=True, eq=False)
+class ResidualSums(Additive):
+    """Sums over episodes' residuals; they add."""
+
+    count: int  # episodes
+    sum: Floats  # (n,): Σ s_k
+    waiting: tuple[Matrix, ...]  # the residuals that are not in the squares, (some, n) each
+    squares: Floats | None  # (n, n): Σ s_k s_kᵀ of the others
+    drawn: Floats  # (n, B): Σ_k ξ_kb s_k
+    drawn_sum: Floats  # (B,): Σ_k ξ_kb
+    D: Matrix | None  # (l_M, l_J): the direct variance's
+    beside: Floats  # (n, 5): Σ s_k z_kᵀ
+    drawn_beside: Floats  # (5, B): Σ_k ξ_kb z_k
+    _rules: ClassVar = {
+        "squares": _squares_of_both,
+        "D": lambda a, b: None if a is None or b is None else a + b,
+    }
+
+    @classmethod
+    def empty(cls, n: int, B: int) -> ResidualSums:
+        """Of no episode."""
+        nothing = np.zeros((n, B)), np.zeros(B), None, np.zeros((n, SIZE)), np.zeros((SIZE, B))
+        return cls(0, np.zeros(n), (), None, *nothing)
+
+    def __add__(self, other: ResidualSums) -> ResidualSums:
+        both = super().__add__(other)
+        few = both.squares is None and both.count <= both.sum.size
+        return both if few or not both.waiting else both.squared()
+
+    def squared(self) -> ResidualSums:
+        """The same with no residuals waiting; the squares are changed in place where there are some."""
+        n = self.sum.size
+        squares = np.zeros((n, n)) if self.squares is None else self.squares
+        for part in self.waiting:
+            if sp.issparse(part):
+                none_ends = np.zeros(part.shape[0], dtype=np.bool_)
+                _row_kernels.gram_sparse(none_ends, part.indptr, part.indices, part.data, squares)
+            else:
+                squares += part.T @ part
+        return replace(self, waiting=(), squares=squares)
+
+
+class _Found(NamedTuple):
+    """What a chunk's episodes add."""
+
+    residuals: Matrix  # (episodes, l_J + l_M)
+    z: Floats  # (episodes, 5)
+    slope: Product | None  # of the direct variance
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualPass:
+    """The pass that sums residuals at the given weights.
+
+    ``at`` are the estimates at states where these are what z is about, at the starts, as of another policy
+    than the one that logged (:meth:`policyrisk.risk.completed.CompletedReturns.of_starts`).
+    """
+
+    features: Features
+    second_features: Features
+    lam: float
+    discount: float
+    w_mean: Floats  # (l_J,)
+    w_second: Floats  # (l_M,)
+    kept: tuple[Ints, Ints]  # the visited features of either map
+    direct: bool
+    variance_lam: float  # κ
+    replicates: int  # B
+    key: tuple[np.uint64, np.uint64]  # of the multipliers
+    first: Sequence[int]  # the number of each part's first episode
+    reference: float  # what the completed returns are taken about
+    at: EstimatesAt | None = None
+    draws_alone: bool = False  # whether the error bars are: of the systems of large tables
+
+    @classmethod
+    def of(
+        cls,
+        equations: MomentEquations,
+        weights: Weights,
+        *,
+        direct: bool,
+        variance_lam: float = 0.0,
+        replicates: int = 0,
+        seed: Seed = None,
+        episodes: Sequence[int] = (),
+        reference: float = 0.0,
+        at: EstimatesAt | None = None,
+    ) -> ResidualPass:
+        """The pass at weights that were estimated; ``episodes`` are all of each part, to number them by.
+
+        ``reference`` is a number near the completed returns.
+        """
+        return cls(
+            features=equations.features,
+            second_features=equations.second_features,
+            lam=equations.lam,
+            discount=equations.discount,
+            w_mean=weights.mean,
+            w_second=weights.second,
+            kept=(weights.mean_system.kept, weights.second_system.kept),
+            direct=direct,
+            variance_lam=variance_lam,
+            replicates=as_count(replicates, "replicates"),
+            key=keys(seed),
+            first=[0, *np.cumsum(episodes, dtype=np.int64).tolist()],
+            reference=reference,
+            at=at,
+            draws_alone=isinstance(weights.mean_system, TableSystem),
+        )
+
+    def __call__(self, source: Source, part: int) -> ResidualSums:
+        """The sums over one part of the data."""
+        l_J, l_M = self.w_mean.size, self.w_second.size
+        columns = np.concatenate([self.kept[0], l_J + self.kept[1]])
+        sums, waiting = ResidualSums.empty(columns.size, self.replicates), 0
+        plan, batches = planned(source, self.features, self.second_features, self.lam, self.discount)
+        D = plan.total(1, 0)
+        for residuals, z, slope in worked(self._found, plan, batches):
+            numbers = self.first[part] + episode_numbers(source, sums.count, len(z))
+            sums = self._with(sums, _columns_of(residuals, columns, l_J + l_M), z, numbers)
+            waiting += len(z)
+            if waiting > columns.size and not self.draws_alone:
+                sums, waiting = sums.squared(), 0
+            if slope is not None:
+                D.add(slope)
+        if sums.squares is not None:
+            sums = sums.squared()
+        return replace(sums, D=D.finish()[0]) if self.direct else sums
+
+    def _with(self, sums: ResidualSums, residuals: Matrix, z: Floats, numbers: Ints) -> ResidualSums:
+        """Some episodes' residuals (some, n) and z (some, 5) put in, in order; the sums change in place."""
+        total, beside = sums.sum, sums.beside
+        total += np.asarray(residuals.sum(axis=0)).ravel()
+        beside += residuals.T @ z
+        if self.replicates:
+            drawn, drawn_sum, drawn_beside = sums.drawn, sums.drawn_sum, sums.drawn_beside
+            xi = multipliers(self.key, numbers, self.replicates)
+            drawn += residuals.T @ xi
+            drawn_sum += xi.sum(axis=0)
+            drawn_beside += z.T @ xi
+        waiting = () if self.draws_alone else (*sums.waiting, residuals)
+        return replace(sums, count=sums.count + len(z), waiting=waiting)
+
+    def _found(self, steps: Steps) -> _Found:
+        """The residuals of a chunk's episodes, z, and the chunk's part of the direct variance's D."""
+        gamma, r = steps.plan.discount, steps.data.rewards
+        errors = steps.errors(self.w_mean, self.variance_lam)
+        M, M_next = steps.values(self.w_second, 1)
+        target, slope = errors.squares, None
+        if self.direct:
+            slope = steps.slope(self.w_mean, errors, self.variance_lam)
+        else:
+            target = r**2 + 2.0 * gamma * r * errors.J_next
+        delta_M = target + gamma**2 * M_next - M
+        parts = [steps.by_episode(steps.to_go(x, k), k) for k, x in enumerate((errors.delta, delta_M))]
+        at = self.at
+        z = self._terms(steps, errors, M, M_next) if at is None else self._start_terms(steps, at)
+        if all(sp.issparse(part) for part in parts):
+            both: Any = sp.hstack([sp.csr_array(part) for part in parts], format="csr")
+            return _Found(sp.csr_array(both), z, slope)
+        return _Found(np.hstack([as_dense(part) for part in parts]), z, slope)
+
+    def _terms(self, steps: Steps, errors: Errors, M: Floats, M_next: Floats) -> Floats:
+        """z (episodes, 5) about the reference, from the values at x_t and x_{t+1}."""
+        data, J, J_next = steps.data, errors.J, errors.J_next
+        first, last = data.offsets[:-1], data.offsets[1:] - 1
+        V_next, V = (
+            values if self.direct else values - mean**2
+            for values, mean in ((M_next[last], J_next[last]), (M[first], J[first]))
+        )
+        by = np.float64(self.discount) ** data.lengths
+        g = data.returns(self.discount) + by * J_next[last]
+        return episode_terms(g - self.reference, by**2 * V_next, J[first] - self.reference, V)
+
+    def _start_terms(self, steps: Steps, at: EstimatesAt) -> Floats:
+        """z (episodes, 5) about the reference, of the estimates at the starts; 0 where there is none."""
+        J, V = np.concatenate([(part.J, part.V) for part in at(steps.data.starts())], axis=1)
+        known = ~np.isnan(J)
+        h, V = np.where(known, J - self.reference, 0.0), np.where(known, V, 0.0)
+        z: Floats = episode_terms(h, V, h, V) * known[:, None]
+        return z
+
+
+def _columns_of(residuals: Matrix, columns: Ints, size: int) -> Matrix:
+    """Some columns of residuals (some, size); all others of sparse ones are empty or 0."""
+    if not sp.issparse(residuals):
+        return np.asarray(residuals)[:, columns]
+    if not columns.size:
+        return sp.csr_array((residuals.shape[0], 0))
+    place = np.zeros(size, dtype=np.int64)
+    place[columns] = np.arange(columns.size)
+    ptr, idx = residuals.indptr.astype(np.int64), place[residuals.indices]
+    return sp.csr_array((residuals.data, idx, ptr), shape=(residuals.shape[0], columns.size))

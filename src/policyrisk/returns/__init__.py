@@ -1,0 +1,18 @@
+"""The return from data: Monte Carlo from asked states, the forest on recorded ones, the distribution."""
+
+from policyrisk.returns.distribution import ReturnDistribution
+from policyrisk.returns.distribution_function import DistributionFunction
+from policyrisk.returns.forest import ReturnForest
+from policyrisk.returns.monte_carlo import monte_carlo
+from policyrisk.returns.monte_carlo_record import MonteCarlo
+from policyrisk.returns.start_distribution import DistributionSummary, RecordedReturns
+
+__all__ = [
+    "DistributionFunction",
+    "DistributionSummary",
+    "MonteCarlo",
+    "RecordedReturns",
+    "ReturnDistribution",
+    "ReturnForest",
+    "monte_carlo",
+]

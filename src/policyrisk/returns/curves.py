@@ -1,0 +1,167 @@
+"""F̃ at some states as it is read: monotone, in [0, 1], between thresholds by steps or straight lines.
+
+A *curve* is the m + 3 numbers of :mod:`.sums`: F̃(θ_1), …, F̃(θ_m), E[(θ_1 − B)⁺], E[B] and E[B²]. Below θ_1 F
+is 0, from θ_m on it is 1. Where all returns are thresholds, F rises at these alone; otherwise it is drawn
+straight from one threshold to the next. Its area A(z) = ∫_{−∞}^z F = E[(z − B)⁺] gives the mean of the worst
+q,
+
+    θ_q − A(θ_q)/q,      θ_q the quantile.
+
+The error bars of what is read are the sandwich over groups of episodes, each of which moves the curve.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from policyrisk._core.arrays import Floats, Ints, freeze
+from policyrisk._core.records import record
+from policyrisk.returns.thresholds import ROUNDING
+from policyrisk.risk.estimate import shape, skewed_interval, student_quantile
+
+Reading: TypeAlias = Literal["mean", "variance", "std", "cdf", "quantile", "cvar"]
+_SKEWED = 200  # groups of several episodes from which on they tell the skewness
+_REACHED = 1e-12  # F counts as having reached q when it is this close below it
+
+
+@record(theta="m: rising")
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Thresholds, and how F goes on between them."""
+
+    theta: Floats  # (m,), rising
+    steps: bool  # whether the returns have no other values
+
+    def __post_init__(self) -> None:
+        freeze(self)
+
+    @property
+    def size(self) -> int:
+        """The number of thresholds."""
+        return self.theta.size
+
+    @property
+    def tol(self) -> float:
+        """Values that are closer than this are the same."""
+        return ROUNDING * float(self.theta[-1] - self.theta[0])
+
+    def monotone(self, curves: Floats) -> Floats:
+        """Curves (n, m + 3) with F̃ in increasing order and in [0, 1]: nearer to any truth than before."""
+        m = self.theta.size
+        F = curves[:, :m]
+        if not (F[:, 1:] >= F[:, :-1]).all():
+            F = np.sort(F, axis=1)
+        return np.hstack([np.clip(F, 0.0, 1.0), np.maximum(curves[:, m : m + 1], 0.0), curves[:, m + 1 :]])
+
+    def read(self, curves: Floats, of: Reading, q: float = 0.5, z: float = 0.0) -> Floats:
+        """What a reading says of each curve, (n,): the moments are least-squares fits of their own."""
+        if of == "quantile":
+            return self.quantile(curves, q)
+        if of == "cvar":
+            return self.cvar(curves, q)
+        if of == "cdf":
+            return self.cdf(curves, np.full(len(curves), z))
+        if of == "mean":
+            return curves[:, -2]
+        V = curves[:, -1] - curves[:, -2] ** 2
+        return V if of == "variance" else np.sqrt(np.where(V >= 0, V, np.nan))
+
+    def cdf(self, curves: Floats, z: Floats, *, change: bool = False) -> Floats:
+        """F(z_i) of curve i, (n,); of changes of curves what they change of it."""
+        i, inside = self._interval(z + self.tol * self.steps)
+        F = np.take_along_axis(curves, i[:, None], axis=1)[:, 0]
+        if not self.steps:
+            after = np.take_along_axis(curves, i[:, None] + 1, axis=1)[:, 0]
+            F = F + (after - F) * (z - self.theta[i]) / (self.theta[i + 1] - self.theta[i])
+        return np.asarray(np.where(inside == 0, F, np.where(inside > 0, 0.0 if change else 1.0, 0.0)))
+
+    def quantile(self, curves: Floats, q: float | Floats) -> Floats:
+        """The smallest z with F(z) ≥ q of each curve, (n,); q is one for all, or (n,)."""
+        m = self.theta.size
+        F = curves[:, :m]
+        j = np.minimum((F < np.reshape(q, (-1, 1)) - _REACHED).sum(axis=1), m - 1)
+        if self.steps or m == 1:
+            return np.asarray(self.theta[j])
+        before = np.maximum(j - 1, 0)
+        low, high = (np.take_along_axis(F, i[:, None], axis=1)[:, 0] for i in (before, j))
+        rise = np.where(high > low, high - low, 1.0)
+        share = np.where(j > 0, np.clip((q - low) / rise, 0.0, 1.0), 1.0)
+        return np.asarray(self.theta[before] + share * (self.theta[j] - self.theta[before]))
+
+    def area(self, curves: Floats, z: Floats, *, change: bool = False) -> Floats:
+        """A(z_i) of curve i, (n,), for z_i from θ_1 to θ_m."""
+        m = self.theta.size
+        F, widths = curves[:, :m], np.diff(self.theta)
+        heights = F[:, :-1] if self.steps else 0.5 * (F[:, :-1] + F[:, 1:])
+        areas = np.hstack([np.zeros((len(F), 1)), np.cumsum(heights * widths, axis=1)]) + curves[:, m : m + 1]
+        i, _ = self._interval(z)
+        left = np.take_along_axis(F, i[:, None], axis=1)[:, 0]
+        height = left if self.steps else 0.5 * (left + self.cdf(curves, z, change=change))
+        return np.asarray(np.take_along_axis(areas, i[:, None], axis=1)[:, 0] + height * (z - self.theta[i]))
+
+    def cvar(self, curves: Floats, q: float) -> Floats:
+        """The mean of the worst q of each curve, (n,)."""
+        theta = self.quantile(curves, q)
+        return theta - self.area(curves, theta) / q
+
+    def intervals(
+        self,
+        curves: Floats,
+        moves: Floats,
+        episodes: Floats,
+        of: Reading,
+        q: float,
+        z: float,
+        level: float,
+        all_episodes: int,
+    ) -> Floats:
+        """Intervals (n, 2) of a reading, by how much each group of episodes moves curves, (n, groups, m + 3).
+
+        ``episodes`` (n,) stand behind each curve, of ``all_episodes`` that are in the groups.
+        """
+        n, groups, k = moves.shape
+        behind = np.minimum(episodes, groups)
+        scale = np.sqrt(groups / (groups - 1.0)) if groups > 1 else np.nan
+        theta = self.quantile(curves, q) if of in ("quantile", "cvar") else np.full(n, z)
+        if of == "quantile":  # where F is 1, as at the largest return, it is that for sure; before it is not
+            before = np.searchsorted(self.theta, theta - self.tol) - 1
+            largest = (self.cdf(curves, theta) >= 1.0) & (before >= 0)
+            theta = np.where(largest, self.theta[before], theta)
+        each, at = moves.reshape(-1, k), np.repeat(theta, groups)
+        J, V = curves[:, -2:-1], self.read(curves, "variance")[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if of == "mean":
+                change = moves[:, :, -2]
+            elif of in ("variance", "std"):
+                change = moves[:, :, -1] - 2 * J * moves[:, :, -2]
+                change = change / (2 * np.sqrt(V)) if of == "std" else change
+            elif of == "cvar":  # which does not move with the quantile: the worst q are worst with any other
+                change = -self.area(each, at, change=True).reshape(n, groups) / q
+            else:
+                change = self.cdf(each, at, change=True).reshape(n, groups)
+            error = scale * np.sqrt((change**2).sum(axis=1))
+            if of == "cvar":  # the worst of one episode say nothing of how far they are off
+                error[(error == 0.0) & (episodes * q <= 1.0) & (curves[:, 0] < 1.0)] = np.nan
+            if of == "quantile":
+                half = student_quantile(level, behind) * error
+                return np.column_stack([self.quantile(curves, q + sign * half) for sign in (-1.0, 1.0)])
+            skewness, dof = shape(change, error, behind, min(all_episodes, _SKEWED))
+        value = self.read(curves, of, q, z)
+        ends = skewed_interval(value, error, skewness, dof, level)
+        if of != "cdf":
+            return ends
+        # Of n episodes that are all on one side of z: what of that has the probability 1 − level.
+        unseen = 1.0 - (1.0 - level) ** (1.0 / np.maximum(episodes, 1.0))
+        never, always = value == 0.0, value == 1.0
+        ends[never, 1], ends[always, 0] = unseen[never], 1.0 - unseen[always]
+        return np.clip(ends, 0.0, 1.0)
+
+    def _interval(self, z: Floats) -> tuple[Ints, Ints]:
+        """i with θ_i ≤ z < θ_{i+1}, and −1, 0 or 1 for z below, between and above the thresholds."""
+        m = self.theta.size
+        i = np.searchsorted(self.theta, z, side="right") - 1
+        side = np.where(i < 0, -1, np.where(z >= self.theta[-1], 1, 0))
+        return np.clip(i, 0, max(m - 2, 0) if not self.steps else m - 1), side

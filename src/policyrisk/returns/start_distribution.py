@@ -1,0 +1,260 @@
+"""The distribution of the return over starts: a mixture of estimates, or the recorded returns themselves.
+
+Where no episode was cut off, returns B_1 … B_n are an independent sample, with no features in between, and
+ordered, B_(1) ≤ … ≤ B_(n):
+
+    quantile    B_(⌈nq⌉), its interval B_(l) to B_(u) with l the least k with P(Bin(n, q) ≤ k) ≥ (1 − level)/2
+                and u − 1 the least with P(Bin(n, q) ≤ k) ≥ (1 + level)/2, whatever the distribution; what is
+                beyond the least or the largest return is not known, and intervals end there
+    CVaR        ξ − Σ (ξ − B_k)⁺ / (nq), ξ being the quantile, by the influences −(ξ − B_k)⁺ / q; the worst
+                q of nq ≤ 1 returns are one of them, which says nothing of how far it is off
+    P(B < z)    the share below z, with Clopper and Pearson's interval
+
+Intervals of CVaR, mean, variance and std are Hall's of :mod:`policyrisk.risk.estimate`. Seen coverage of
+nominal 95% intervals of the mean of the worst 5 %: normal 91, 97 and 95%, exponential 90, 94 and 95%,
+Student's with 4 degrees of freedom 91, 97 and 96%, at 100, 300 and 1,000 returns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import bdtr, betaincinv
+
+from policyrisk._core.arrays import Floats, as_list, as_number
+from policyrisk._core.text import Readable, TextTable, percent, plural
+from policyrisk.returns.curves import Reading
+from policyrisk.risk.estimate import Estimate, as_level, plain_estimates, shape, student_quantile
+
+if TYPE_CHECKING:
+    from policyrisk.returns.distribution_function import DistributionFunction
+
+_TOL = 1e-9  # of the largest return: a return that is nearer to a line is on it
+_TINY = float(np.finfo(np.float64).tiny)  # for t, which is 0 at a level of 1e-300
+
+
+@dataclass(frozen=True, eq=False)
+class DistributionSummary(Readable):
+    """The return's distribution over starts; each number knows its interval."""
+
+    mean: Estimate
+    variance: Estimate
+    std: Estimate
+    quantiles: dict[float, Estimate]
+    cvar: dict[float, Estimate]
+    below: dict[float, Estimate]  # P(B < line) by line
+    starts: int  # that are averaged over
+    unvisited: int  # that were left out
+    level: float
+
+    @property
+    def known(self) -> bool:
+        """Whether there are intervals."""
+        return not math.isnan(self.mean.low)
+
+    def _blocks(self) -> list[str | TextTable]:
+        rows = [("mean", self.mean), ("std", self.std)]
+        rows += [(f"quantile {percent(q)}", value) for q, value in self.quantiles.items()]
+        rows += [(f"mean of worst {percent(q)}", value) for q, value in self.cvar.items() if q < 0.5]
+        rows += [(f"P(return < {line:g})", value) for line, value in self.below.items()]
+        head = f"return over {plural(self.starts, 'start')}"
+        head += f"; {self.unvisited} left out, of which the data say nothing" if self.unvisited else ""
+        columns = ["", "value", "±", f"{percent(self.level)} interval"]
+        return [head, TextTable(columns, [[name, *value.cells] for name, value in rows])]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in plain values; quantiles and lines are keys of text."""
+        return {name: plain_estimates(value) for name, value in vars(self).items()}
+
+
+class StartDistribution:
+    """A distribution over starts, to be summarised at any level, whoever estimated it."""
+
+    starts: int  # that are averaged over
+    unvisited: int  # that were left out
+
+    def estimate(self, of: Reading, level: float = 0.95) -> Estimate:
+        """The mean, the variance or the std."""
+        raise NotImplementedError
+
+    def quantile(self, q: float, level: float = 0.95) -> Estimate:
+        """The q-quantile."""
+        raise NotImplementedError
+
+    def cvar(self, q: float, level: float = 0.95) -> Estimate:
+        """The mean of the worst q."""
+        raise NotImplementedError
+
+    def below(self, line: float, level: float = 0.95) -> Estimate:
+        """P(B < line)."""
+        raise NotImplementedError
+
+    def summary(
+        self, q: Sequence[float], level: float = 0.95, *, below: Sequence[float] = ()
+    ) -> DistributionSummary:
+        """As :meth:`policyrisk.DistributionFunction.summary`, over these starts."""
+        level = as_level(level)
+        shares = [as_share(each) for each in as_list(q, "q", "shares such as [0.05]")]
+        lines = [as_number(each, "below") for each in as_list(below, "below", "returns")]
+        return DistributionSummary(
+            mean=self.estimate("mean", level),
+            variance=self.estimate("variance", level),
+            std=self.estimate("std", level),
+            quantiles={each: self.quantile(each, level) for each in shares},
+            cvar={each: self.cvar(each, level) for each in shares},
+            below={line: self.below(line, level) for line in lines},
+            starts=self.starts,
+            unvisited=self.unvisited,
+            level=level,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class StartMixture(StartDistribution):
+    """The distributions that were estimated at some starts, mixed."""
+
+    function: DistributionFunction
+    curve: Floats  # (1, m + 3)
+    moves: Floats | None  # (1, groups, m + 3): by how much each group moves the curve
+    starts: int
+    unvisited: int
+
+    def estimate(self, of: Reading, level: float = 0.95, q: float = 0.5, z: float = 0.0) -> Estimate:
+        """What :meth:`policyrisk.DistributionFunction.interval` is of, over the starts."""
+        size, z = self.function.size_of(of), z / self.function.unit
+        found = float(self.function.grid.read(self.curve, of, q, z)[0]) * size
+        if self.moves is None:
+            return Estimate(found)
+        episodes = self.function.support.episodes
+        behind = np.full(1, float(episodes))
+        given = self.curve, self.moves, behind, of, q, z, level, self.function.episodes
+        low, high = self.function.grid.intervals(*given)[0] * size
+        dof = min(episodes, self.moves.shape[1]) - 1.0
+        t = max(float(student_quantile(level, dof + 1.0)), _TINY)
+        return Estimate(found, (high - low) / (2 * t), low, high, dof)
+
+    def quantile(self, q: float, level: float = 0.95) -> Estimate:
+        """The q-quantile."""
+        return self.estimate("quantile", level, q=q)
+
+    def cvar(self, q: float, level: float = 0.95) -> Estimate:
+        """The mean of the worst q."""
+        return self.estimate("cvar", level, q=q)
+
+    def below(self, line: float, level: float = 0.95) -> Estimate:
+        """P(B < line)."""
+        return self.estimate("cdf", level, z=self.function.just_below(line))
+
+    def coarseness(self, q: float) -> float:
+        """By how much the q-quantile may be off, since F is drawn straight between thresholds.
+
+        A third of what it changes by with every other threshold, as the error goes with their squared
+        distance; inf where the quantile is at the end of the thresholds, 0 where all returns are thresholds.
+        """
+        grid = self.function.grid
+        m = grid.theta.size
+        F = self.curve[:, :m]
+        if grid.steps:
+            return 0.0
+        if not F[0, 0] < q < F[0, -1]:
+            return math.inf
+        found = grid.quantile(F, q)
+        sparser = (np.unique(np.r_[0, np.arange(first, m, 2), m - 1]) for first in (0, 1))
+        coarse = [replace(grid, theta=grid.theta[some]).quantile(F[:, some], q) for some in sparser]
+        return float(np.abs(np.array(coarse) - found).max()) * self.function.unit / 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedReturns(StartDistribution):
+    """The returns of independent episodes that all terminated, two or more of them.
+
+    >>> returns = RecordedReturns(np.arange(1.0, 101.0))
+    >>> returns.quantile(0.05), returns.cvar(0.05).value
+    (5 ± 2.52 (1 to 11), 3.0)
+    >>> returns.below(11)
+    0.1 ± 0.0302 (0.049005 to 0.17622)
+    """
+
+    returns: Floats  # (n,)
+    discount: float = 1.0
+    unvisited = 0
+
+    @property
+    def starts(self) -> int:  # type: ignore[override]
+        """n."""
+        return self.returns.size
+
+    @cached_property
+    def ordered(self) -> Floats:
+        """(n,), from the least to the largest."""
+        return np.sort(self.returns)
+
+    def estimate(self, of: Reading, level: float = 0.95) -> Estimate:
+        """The mean, the variance (over n) or the std."""
+        x = self.ordered
+        mean, variance = float(x.mean()), float(x.var())
+        if of == "mean":
+            return self._moved(mean, x, level)
+        squares, std = np.square(x - mean), math.sqrt(variance)
+        if of == "variance":
+            return self._moved(variance, squares, level)
+        return self._moved(std, squares / (2 * std) if std else squares, level)
+
+    def quantile(self, q: float, level: float = 0.95) -> Estimate:
+        """The q-quantile."""
+        n = self.ordered.size
+        low, high = (float(self.ordered[min(max(rank, 1), n) - 1]) for rank in self.ranks(q, level))
+        error = (high - low) / (2 * max(float(student_quantile(level, n)), _TINY))
+        return Estimate(float(self.ordered[self._rank(q) - 1]), error, low, high, n - 1.0)
+
+    def ranks(self, q: float, level: float = 0.95) -> tuple[int, int]:
+        """l and u: 0 and n + 1 where no return is far enough out."""
+        n = self.ordered.size
+        low, high = np.searchsorted(bdtr(np.arange(n), n, q), [(1.0 - level) / 2, (1.0 + level) / 2])
+        return int(low), int(high) + 1
+
+    def least_p(self, q: float) -> float:
+        """What p of a two-sided test of the q-quantile cannot be below, as no return is far enough out."""
+        n = self.ordered.size
+        return min(2 * max(q**n, (1.0 - q) ** n), 1.0)
+
+    def cvar(self, q: float, level: float = 0.95) -> Estimate:
+        """The mean of the worst q."""
+        quantile = self.ordered[self._rank(q) - 1]
+        short = np.maximum(quantile - self.ordered, 0.0) / q
+        if self._rank(q) == 1 and self.ordered[0] < self.ordered[-1]:
+            return Estimate(float(quantile))
+        return self._moved(float(quantile - short.mean()), -short, level)
+
+    def below(self, line: float, level: float = 0.95) -> Estimate:
+        """P(B < line)."""
+        n = self.ordered.size
+        k = int(np.count_nonzero(self.ordered < line - _TOL * np.abs(self.ordered[[0, -1]]).max()))
+        half = (1.0 - level) / 2
+        low = float(betaincinv(k, n - k + 1, half)) if k else 0.0
+        high = float(betaincinv(k + 1, n - k, 1.0 - half)) if k < n else 1.0
+        share = k / n
+        return Estimate(share, math.sqrt(share * (1.0 - share) / (n - 1)), low, high, n - 1.0)
+
+    def _rank(self, q: float) -> int:
+        """⌈nq⌉, of a product that is whole but for rounding as well."""
+        n = self.ordered.size
+        return min(max(math.ceil(n * q * (1.0 - 1e-12)), 1), n)
+
+    def _moved(self, value: float, influences: Floats, level: float) -> Estimate:
+        n = influences.size
+        change = (influences - influences.mean())[None] / n
+        error = math.sqrt(n / (n - 1.0)) * np.sqrt((change**2).sum(axis=1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            skewness, dof = shape(change, error, np.array([float(n)]))
+        return Estimate.skewed(value, float(error[0]), float(skewness[0]), float(dof[0]), level)
+
+
+def as_share(q: Any) -> float:
+    """A checked share of the returns, in (0, 1]."""
+    return as_number(q, "q", 0.0, 1.0, open_low=True, remedy="pass 0.05 for the worst 5 %")

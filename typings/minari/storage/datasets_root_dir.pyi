@@ -1,0 +1,3 @@
+from pathlib import Path
+
+def get_dataset_path(dataset_id: str | None = ...) -> Path: ...
