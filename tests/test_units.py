@@ -167,6 +167,17 @@ def compared(k: int) -> Answer:
     return found
 
 
+def validated(k: int) -> Answer:
+    """The Dawid–Sebastiani score has a logarithm, whose bits are others."""
+    found = pr.cross_validate({"line": pr.LSTD(LINE), "curve": pr.LSTD(CURVE)}, log(k), folds=3, seed=0)
+    answer: Answer = {}
+    for each in found.ranking:
+        for name, power in (("mse", 2), ("calibration", 0)):
+            score = getattr(each.score, name)
+            answer[f"{each.name} {name}"] = [score.value, score.standard_error], power
+    return answer
+
+
 ANSWERS = {
     "second moments": fitted(),
     "direct": fitted(variance="direct"),
@@ -176,6 +187,7 @@ ANSWERS = {
     "doubly robust": doubly_robust,
     "chain": chain,
     "compared": compared,
+    "validated": validated,
     "spelled": evaluated(features="poly:1"),
     "mixture": evaluated(),
     "tails": evaluated(features="poly:1", quantiles=[0.05]),

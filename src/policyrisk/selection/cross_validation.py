@@ -35,6 +35,7 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import number, percent
 from policyrisk.data import Source, batches, check_reiterable
+from policyrisk.data.source import InUnits
 from policyrisk.errors import InvalidInputError, PolicyRiskError
 from policyrisk.lstd import LSTDQ
 from policyrisk.passes.episode_folds import each_fold
@@ -209,10 +210,15 @@ class _MomentTally(Tally):
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__(names)
         self.sums = dict.fromkeys(names, ScoreSums())
+        self.unit = 0.0  # of the rewards that scores are made of, once something is fitted
 
-    def _begin(self, fitted: Mapping[str, RiskFunction], held_out: Source, fold: int) -> None:
+    def _begin(self, fitted: Mapping[str, RiskFunction], held_out: Source, fold: int) -> Source:
         self.discounts |= {name: risk.provenance.discount for name, risk in fitted.items()}
-        self.like = self._fold_returns(fitted, held_out, fold)
+        self.unit = self.unit or max((risk.unit for risk in fitted.values()), default=0.0)
+        if fitted:
+            held_out = InUnits(held_out, self.unit)
+            self.like = self._fold_returns(fitted, held_out, fold)
+        return held_out
 
     def _scores(
         self, fitted: Mapping[str, RiskFunction], steps: EpisodeSteps, fold: int
@@ -262,7 +268,8 @@ class _MomentTally(Tally):
         for name, risk in fitted.items():
             if name not in self.failed and len(steps.states):
                 try:
-                    predicted[name] = risk.mean_and_variance(np.concatenate([steps.states, steps.cuts]))
+                    J, V = risk.mean_and_variance(np.concatenate([steps.states, steps.cuts]))
+                    predicted[name] = J / self.unit, V / self.unit**2
                 except (PolicyRiskError, np.linalg.LinAlgError) as error:
                     self.fail(name, fold, error)
         ends = np.array([[J[len(steps.states) :], V[len(steps.states) :]] for J, V in predicted.values()])
@@ -272,8 +279,10 @@ class _MomentTally(Tally):
     def _candidate(
         self, name: str, rank: Estimate | None, difference: Estimate | None, reason: str = ""
     ) -> Candidate:
-        score = None if rank is None else Score.of(self.sums[name], self.cut_off, self.discount)
-        return Candidate(name, score, difference, reason, rank)
+        if rank is None:
+            return Candidate(name, None, difference, reason, rank)
+        score = Score.of(self.sums[name], self.cut_off, self.discount).times(self.unit)
+        return Candidate(name, score, difference, reason, rank.moved(1.0, 2.0 * math.log(self.unit)))
 
 
 def _check(estimators: Mapping[str, Estimator]) -> float | None:

@@ -69,9 +69,10 @@ class DistributionTally(Tally):
         self.tallies = {name: ScoreTally() for name in names}
         self.guess: Floats | None = None  # of the fold
 
-    def _begin(self, fitted: Mapping[str, DistributionFunction], held_out: Source, fold: int) -> None:
+    def _begin(self, fitted: Mapping[str, DistributionFunction], held_out: Source, fold: int) -> Source:
         self.discounts |= {name: dist.discount for name, dist in fitted.items()}
         self.guess = None
+        return held_out
 
     def _scores(
         self, fitted: Mapping[str, DistributionFunction], steps: EpisodeSteps, fold: int

@@ -135,8 +135,7 @@ class Tally:
 
     def add(self, fitted: Mapping[str, Any], held_out: Source, fold: int) -> None:
         """The steps of a fold, by what was fitted without it."""
-        self._begin(fitted, held_out, fold)
-        for steps in episode_steps(held_out, self.discount):
+        for steps in episode_steps(self._begin(fitted, held_out, fold), self.discount):
             self.episodes, self.cut_off = self.episodes + steps.episodes, self.cut_off + steps.cut_off
             self.steps += len(steps.states)
             found = self._scores(fitted, steps, fold) if len(steps.states) and fitted else {}
@@ -166,8 +165,8 @@ class Tally:
 
     _ranking: ClassVar[type[Ranking]]
 
-    def _begin(self, fitted: Mapping[str, Any], held_out: Source, fold: int) -> None:
-        """Note what the fold's scores need besides."""
+    def _begin(self, fitted: Mapping[str, Any], held_out: Source, fold: int) -> Source:
+        """Note what the fold's scores need besides; the fold as it is to be read."""
         raise NotImplementedError
 
     def _scores(self, fitted: Mapping[str, Any], steps: EpisodeSteps, fold: int) -> dict[str, Floats]:
