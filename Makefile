@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: setup run test test-services test-all test-blas versions check format bench docs clean
+.PHONY: setup run test test-services test-all test-blas versions check format bench docs dist clean
 
 setup: .venv/.dev
 
@@ -40,7 +40,7 @@ test-blas: setup
 
 # Every Python that is claimed and found here, with the newest packages and with the lowest: about an hour.
 versions:
-	$(PYTHON) tools/versions.py
+	$(PYTHON) tools/versions.py $(VERSIONS)
 
 check: setup
 	$(BIN)/ruff check .
@@ -59,6 +59,10 @@ bench: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Read it: site/index.html"
+
+# Wheel and sdist into dist/, the wheel tried in an empty environment; TAG=v0.2.0 must be its version.
+dist:
+	$(PYTHON) tools/dist.py $(if $(TAG),--tag $(TAG))
 
 clean:
 	rm -rf .venv results site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
