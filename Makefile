@@ -2,7 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: setup run test test-services test-all test-blas versions check format bench docs dist clean
+.PHONY: setup run test test-services test-all test-blas versions check format bench docs docs-publish dist clean
 
 setup: .venv/.dev
 
@@ -59,6 +59,10 @@ bench: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Read it: site/index.html"
+
+# The pages of a version, or of main as "dev", on the branch gh-pages beside those of the others; PUSH=--push sends it.
+docs-publish: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy $(PUSH) $(VERSION)
 
 # Wheel and sdist into dist/, the wheel tried in an empty environment; TAG=v0.2.0 must be its version.
 dist:
