@@ -193,6 +193,10 @@ KINDS: dict[str, Kind] = {
     "MonteCarlo": Kind(
         lambda path: pr.monte_carlo(WALK, None, [0, 1], episodes=20, seed=0).save(path), ask_monte_carlo
     ),
+    "monitor": Kind(
+        lambda path: pr.ReturnMonitor(-50, 0, returns=DATA.returns()).save(path),
+        lambda path: print(pr.ReturnMonitor.load(path)),
+    ),
     "equations": Kind(lambda path: None, lambda path: None),
     "checkpoint": Kind(stop_halfway, go_on),
     "evaluation/risk.npz": Kind(evaluated, ask_evaluation),
@@ -391,7 +395,7 @@ from policyrisk.control import GreedyPolicy
 from policyrisk.evaluation import Evaluation
 from policyrisk.returns import MonteCarlo
 kinds = [pr.RiskFunction, pr.DistributionFunction, pr.SoftmaxPolicy, pr.GaussianPolicy, GreedyPolicy]
-kinds += [MonteCarlo, Evaluation]
+kinds += [MonteCarlo, Evaluation, pr.ReturnMonitor]
 for path in sys.argv[1:]:
     for kind in kinds:
         try:

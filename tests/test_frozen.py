@@ -44,6 +44,7 @@ MEMBERS = {
     "RadialBasis": "grid",
     "ReturnDistribution": "fit",
     "ReturnForest": "fit",
+    "ReturnMonitor": "update mean probability quantile cvar difference save load",
     "TD": "fit partial_fit",
     "TileCoding": "active",
     "Trajectories": "concatenate from_frame returns returns_to_go starts with_time_limit",

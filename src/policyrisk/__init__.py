@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from policyrisk.returns import MonteCarlo as MonteCarlo
     from policyrisk.returns import ReturnDistribution as ReturnDistribution
     from policyrisk.returns import ReturnForest as ReturnForest
+    from policyrisk.returns import ReturnMonitor as ReturnMonitor
     from policyrisk.returns import monte_carlo as monte_carlo
     from policyrisk.risk import RiskFunction as RiskFunction
     from policyrisk.selection.comparison import compare as compare
@@ -86,6 +87,7 @@ _HOMES = {
     "RadialBasis": "policyrisk.features",
     "ReturnDistribution": "policyrisk.returns",
     "ReturnForest": "policyrisk.returns",
+    "ReturnMonitor": "policyrisk.returns",
     "RiskFunction": "policyrisk.risk",
     "SoftmaxPolicy": "policyrisk.control.softmax",
     "StepSize": "policyrisk.td",

@@ -3,6 +3,7 @@
 from policyrisk.returns.distribution import ReturnDistribution
 from policyrisk.returns.distribution_function import DistributionFunction
 from policyrisk.returns.forest import ReturnForest
+from policyrisk.returns.monitor import ReturnMonitor
 from policyrisk.returns.monte_carlo import monte_carlo
 from policyrisk.returns.monte_carlo_record import MonteCarlo
 from policyrisk.returns.start_distribution import DistributionSummary, RecordedReturns
@@ -14,5 +15,6 @@ __all__ = [
     "RecordedReturns",
     "ReturnDistribution",
     "ReturnForest",
+    "ReturnMonitor",
     "monte_carlo",
 ]
