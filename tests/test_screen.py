@@ -193,10 +193,13 @@ def test_evaluate_and_compare_write_their_numbers_without_pictures(place, tmp_pa
     assert not (tmp_path / "c.png").exists()
 
 
-@pytest.mark.parametrize(("package", "what"), [("matplotlib", "pictures are"), ("plotly", "the report is")])
+LEFT_OUT = {"matplotlib": "pictures are", "plotly": "the report is", "jinja2": "the report is"}
+
+
+@pytest.mark.parametrize(("package", "what"), LEFT_OUT.items())
 def test_a_broken_package_costs_its_pictures_alone(place, tmp_path, capsys, monkeypatch, package, what):
-    used = {"matplotlib": "matplotlib.figure", "plotly": "plotly.offline"}[package]
-    other = {"matplotlib": "plotly", "plotly": "matplotlib"}[package]
+    used = {"matplotlib": "matplotlib.figure", "plotly": "plotly.offline", "jinja2": "jinja2.environment"}
+    used, other = used[package], "plotly" if package == "matplotlib" else "matplotlib"
     monkeypatch.setitem(sys.modules, used, None)  # it is found, and ends in an ImportError
     monkeypatch.setitem(sys.modules, other, None)  # which takes long
     assert evaluate(place, tmp_path / "a", "--quantiles", "0.1") == 0

@@ -13,7 +13,7 @@ from policyrisk.cli.screen import screen
 from policyrisk.cli.shared import (
     FeaturesAgain,
     LevelOption,
-    can_draw,
+    can_make,
     criterion_of,
     features_again,
     place_option,
@@ -65,7 +65,7 @@ def compare(
     if out.suffix not in _SUFFIXES:
         raise typer.BadParameter(f"{str(out)!r} must end in {', '.join(_SUFFIXES)}", param_hint="--out")
     check_file(out)
-    drawn = can_draw("matplotlib")
+    drawn = can_make("pictures are")
     given = features_again(features)
     evaluations = [Evaluation.load(folder, features=given) for folder in folders]
     check_distinct([[folder] for folder in folders], "folders")

@@ -17,7 +17,7 @@ import typer
 from policyrisk.cli.screen import as_options, keyword, screen
 from policyrisk.cli.shared import (
     CLUSTER,
-    can_draw,
+    can_make,
     cluster,
     finite_number,
     naming_options,
@@ -97,7 +97,7 @@ def evaluate(
     given = {**values_of(EvaluationRequest, chosen, _PARSERS), **_columns(data, chosen)}
     given.setdefault("name", out.absolute().name)
     check_folder(out)
-    drawn, reported = can_draw("matplotlib"), can_draw("plotly")
+    drawn, reported = can_make("pictures are"), can_make("the report is")
     checkpoint = hidden(out, "checkpoint.npz")
     with cluster(ray, address) as on_cluster, naming_options(EvaluationRequest, names="--state"):
         kept = None if on_cluster else Unasked(checkpoint, screen.note)

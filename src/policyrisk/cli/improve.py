@@ -10,7 +10,7 @@ import typer
 
 from policyrisk.cli.rollout import EnvArgs, env_arguments
 from policyrisk.cli.screen import screen
-from policyrisk.cli.shared import can_draw, criterion_of, naming_options, place_option, values_of
+from policyrisk.cli.shared import can_make, criterion_of, naming_options, place_option, values_of
 from policyrisk.evaluation.request import ImprovementRequest
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def improve(
     if ":" in env:  # module:id
         look_here()
     check_folder(out)
-    drawn, reported = can_draw("matplotlib"), can_draw("plotly")
+    drawn, reported = can_make("pictures are"), can_make("the report is")
     checkpoint = out / _CHECKPOINT
     if checkpoint.exists() and not request.resume:
         raise typer.BadParameter(

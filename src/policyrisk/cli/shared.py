@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import Field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -163,18 +163,18 @@ def cluster(ray: bool, address: str | None) -> Iterator[bool]:
         yield True
 
 
-def can_draw(package: str) -> bool:
-    """Whether the package that draws is there and works; where not, a note says what is left out.
+def can_make(what: Literal["pictures are", "the report is"]) -> bool:
+    """Whether the packages that draw are there and work; where not, a note says what is left out.
 
     Commands ask at their beginning, and write their numbers in any case.
     """
     from policyrisk._core.imports import hindrance
 
-    if (why := hindrance(package)) is None:
-        return True
-    what = {"matplotlib": "pictures are", "plotly": "the report is"}[package]
-    screen.note(f"{what} left out: {why}")
-    return False
+    packages = ("matplotlib",) if what == "pictures are" else ("plotly", "jinja2")
+    why = next(filter(None, map(hindrance, packages)), None)
+    if why is not None:
+        screen.note(f"{what} left out: {why}")
+    return why is None
 
 
 def finite_number(text: str, option: str) -> float:
