@@ -236,7 +236,7 @@ def test_the_most_serious_come_first(good):
 
 @pytest.fixture(scope="module")
 def chosen():
-    """An answer of the default, on data that nothing stands against."""
+    """An answer of the default, on data without a problem."""
     data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=400, seed=1)
     return pr.evaluate(data, seed=0)
 
@@ -249,13 +249,13 @@ def with_stack(evaluation, **values):
 
 def test_the_default_is_well_where_nothing_is_wrong_and_says_what_was_checked(chosen):
     assert {one.severity for one in advise(chosen)} <= {"ok", "note"}
-    well = found(chosen, "Nothing stands")
+    well = found(chosen, "No problems")
     for check in ("calibration", "the range of the returns", "a test of the features", "the agreement"):
         assert check in well.seen
     assert "Not checked" not in well.seen
     assert "400 episodes" in well.seen
     assert "cover randomness and the choice of features" in well.remedy
-    unchecked = found(dataclasses.replace(chosen, check=None), "Nothing stands")
+    unchecked = found(dataclasses.replace(chosen, check=None), "No problems")
     assert "Not checked: a test of the features." in unchecked.seen
 
 
@@ -330,12 +330,12 @@ def test_means_that_no_return_was_like(chosen):
     assert advice.severity == "serious"
     assert f"no return to go was below {np.quantile(J, 0.2):.4g}" in advice.seen
     older = with_stack(chosen, least=None, most=None)
-    assert "the range of the returns" in found(older, "Nothing stands").seen.split("Not checked: ")[1]
+    assert "the range of the returns" in found(older, "No problems").seen.split("Not checked: ")[1]
 
 
 def test_an_older_choice_is_no_evidence(chosen):
     older = dataclasses.replace(chosen, notes={"choice": {"cross_validation": {}}}, check=None)
-    assert "calibration" in found(older, "Nothing stands").seen.split("Not checked: ")[1]
+    assert "calibration" in found(older, "No problems").seen.split("Not checked: ")[1]
 
 
 def test_features_that_misfit():

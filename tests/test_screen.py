@@ -44,12 +44,12 @@ def test_the_answer_comes_first_and_the_details_with_verbose(place, tmp_path, ca
     assert head.split() == ["value", "std", "error", "95%", "interval"]
     assert mean.split() == ["mean", *" ".join(summary.mean.cells).split()]
     assert std.split() == ["std", *" ".join(summary.std.cells).split()]
-    assert trust == "trust: as far as the intervals say; nothing stands against these numbers"
+    assert trust == "trust: good: no problems found"
     assert more == f"more in {tmp_path / 'a' / 'report.html'}, or here with --verbose"
     assert evaluate(place, tmp_path / "a", "--seed", "0", "--verbose") == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{title}\n{head}\n{mean}\n")
-    for detail in ("box: state 0 to 5", "sharpe", "ok: Nothing stands against", "seconds: ", "written: "):
+    for detail in ("box: state 0 to 5", "sharpe", "ok: No problems found", "seconds: ", "written: "):
         assert detail in out
 
 

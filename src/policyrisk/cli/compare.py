@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 _APART = 5.0  # standard errors between two averages of starts, of many coordinates perhaps
+_CRITERIA = ("mean-std:", "mean:variance<=", "variance:mean>=", "quantile:", "cvar:")
 _EXAMPLES = ("sharpe", "mean-std:1", "mean:variance<=10", "variance:mean>=5", "quantile:0.05", "cvar:0.05")
 
 
@@ -61,7 +62,7 @@ def compare(
     from policyrisk.evaluation import Evaluation
     from policyrisk.plotting import plot_mean_std
 
-    criterion = _criterion(by)
+    criterion = criterion_of(by, *_CRITERIA)
     if out.suffix not in _SUFFIXES:
         raise typer.BadParameter(f"{str(out)!r} must end in {', '.join(_SUFFIXES)}", param_hint="--out")
     check_file(out)
@@ -114,7 +115,7 @@ def _different(spelled: Mapping[str, str]) -> str:
 
 
 def _doubts(evaluation: Evaluation) -> list[str]:
-    """What stands against an evaluation by itself, and so against a comparison with it."""
+    """The warnings about an evaluation by itself, which concern a comparison with it too."""
     return [advice.title for advice in evaluation.advice if advice.severity in ("serious", "warning")]
 
 
@@ -180,21 +181,6 @@ def _spelled(evaluation: Evaluation, tails: bool) -> str:
         return Spelling.parse(told).normal(evaluation.names).text(evaluation.names)
     except InvalidInputError:
         return told
-
-
-def _criterion(text: str) -> Criterion:
-    """One of the criteria, as in ``sharpe``, ``mean:variance<=10`` or ``cvar:0.05``."""
-    from policyrisk import criteria
-
-    makers: dict[str, Callable[[float], Criterion]] = {
-        "mean-std:": criteria.MeanMinusStd,
-        "mean:variance<=": criteria.MeanVarianceAtMost,
-        "variance:mean>=": criteria.VarianceMeanAtLeast,
-        "quantile:": criteria.Quantile,
-        "cvar:": criteria.CVaR,
-    }
-    known = "sharpe, mean-std:c, 'mean:variance<=c', 'variance:mean>=c', quantile:q and cvar:q"
-    return criterion_of(text, makers, f"{known}, c and q numbers")
 
 
 def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> Floats:

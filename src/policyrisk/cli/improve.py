@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +15,6 @@ from policyrisk.evaluation.request import ImprovementRequest
 if TYPE_CHECKING:
     from policyrisk._core.output import Clock
     from policyrisk.control.before_after import BeforeAfter
-    from policyrisk.criteria import Criterion
     from policyrisk.evaluation.improvement import ImprovementPlan
 
 _RESULT, _CHECKPOINT = "result.json", "checkpoint.npz"
@@ -45,7 +43,7 @@ def improve(
     from policyrisk.evaluation.improvement import ImprovementPlan
     from policyrisk.passes.checkpoint import Unasked
 
-    goal, arguments = _criterion(criterion), env_arguments(env_args)
+    goal, arguments = criterion_of(criterion, "mean-std:", "mean-variance:"), env_arguments(env_args)
     request = ImprovementRequest(env, goal, arguments, **values_of(ImprovementRequest, chosen))
     if ":" in env:  # module:id
         look_here()
@@ -95,14 +93,3 @@ def _write(
         numbers = {**improvement.to_dict(found), "seconds": seconds}
         write_json(numbers, folder / _RESULT)
         return numbers, [out / path.name for path in sorted(folder.iterdir())]
-
-
-def _criterion(text: str) -> Any:
-    """A criterion without a constraint, as in ``sharpe`` or ``mean-std:1``."""
-    from policyrisk.criteria import MeanMinusStd, MeanMinusVariance
-
-    makers: dict[str, Callable[[float], Criterion]] = {
-        "mean-std:": MeanMinusStd,
-        "mean-variance:": MeanMinusVariance,
-    }
-    return criterion_of(text, makers, "mean-std:c, mean-variance:c and sharpe, c a number")

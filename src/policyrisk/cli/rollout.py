@@ -14,6 +14,7 @@ from policyrisk.cli.shared import (
     SeedOption,
     cluster,
     imported,
+    naming,
     place_option,
     policy_of,
 )
@@ -160,12 +161,9 @@ def _renamed(data: Any, names: str) -> Any:
     from dataclasses import replace
 
     from policyrisk._core.text import pieces, unquoted
-    from policyrisk.errors import InvalidInputError
 
-    try:
+    with naming("--state"):
         return replace(data, coordinates=[unquoted(name) for name in pieces(names, ",")])
-    except InvalidInputError as error:
-        raise typer.BadParameter(str(error), param_hint="--state") from error
 
 
 def env_arguments(text: str | None) -> dict[str, Any]:

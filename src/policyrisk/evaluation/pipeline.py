@@ -141,7 +141,7 @@ def evaluate(
     >>> result.summary.std
     9.7399 ± 0.425 (8.9652 to 11.142)
     >>> [advice.title for advice in result.advice]
-    ['Nothing stands against these numbers']
+    ['No problems found']
     >>> result.risk.std([[9]]).round(3)
     array([3.459])
 

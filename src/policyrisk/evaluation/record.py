@@ -33,7 +33,7 @@ from policyrisk._core.text import Readable, TextTable, escape, number, percent, 
 from policyrisk.data import Source, coordinates_of
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation.advice import Advice
-from policyrisk.evaluation.findings import advise, trust
+from policyrisk.evaluation.findings import Trust, advise
 from policyrisk.evaluation.notes import Notes
 from policyrisk.features import Features, Tabular
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
@@ -105,7 +105,7 @@ class Evaluation(Readable):
     >>> risk = pr.LSTD(pr.Tabular(5)).fit(data)
     >>> evaluation = Evaluation("walk", ("place",), risk, Survey.of(data, seed=0))
     >>> evaluation
-    Evaluation('walk', 500 episodes, RiskFunction(LSTD, lam=0.9, discount=1, Tabular(...), ...))
+    Evaluation('walk', 500 episodes, trust good, RiskFunction(LSTD, lam=0.9, discount=1, Tabular(...), ...))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     evaluation.save(folder)
     ...     again = Evaluation.load(folder)
@@ -133,7 +133,8 @@ class Evaluation(Readable):
             )
 
     def __repr__(self) -> str:
-        return f"Evaluation({self.name!r}, {plural(self.survey.episodes, 'episode')}, {self.risk!r})"
+        episodes = plural(self.survey.episodes, "episode")
+        return f"Evaluation({self.name!r}, {episodes}, trust {self.trust.level}, {self.risk!r})"
 
     def _blocks(self) -> Iterator[str | TextTable]:
         """The answer, and how far to trust it; the details are the report's."""
@@ -146,7 +147,7 @@ class Evaluation(Readable):
         yield TextTable(head, [[name, *estimate.cells] for name, estimate in rows.items()])
         if told is not None and ("model" not in told or told["starts"] < self.survey.episodes):
             yield f"quantiles: {of}"
-        yield f"trust: {trust(self)}"
+        yield f"trust: {self.trust}"
 
     def _repr_html_(self) -> str:
         """In a notebook: the answer, maps of mean and std, and folded up below them what the report says."""
@@ -246,14 +247,23 @@ class Evaluation(Readable):
         """What to know before the numbers are trusted, the most serious first."""
         return advise(self) if self.told is None else self.told
 
+    @cached_property
+    def trust(self) -> Trust:
+        """How far to trust the answer over the starts: ``level`` (good, fair, poor, none) and ``reason``."""
+        return Trust.of(self)
+
     @property
     def target(self) -> Target | None:
         """The policy that the estimates are of, where it is another one than the recorded one."""
         return self.risk.features.target if isinstance(self.risk.features, PolicyFeatures) else None
 
+    def noted(self, subject: str) -> Mapping[str, Any]:
+        """What notes say of a subject, such as the target or the choice; empty where they say nothing."""
+        return self.notes.get(subject) or {}
+
     def action_name(self, action: int) -> str:
         """What to call an action: its name, where the log has names, or its number."""
-        names = (self.notes.get("target") or {}).get("action_names") or ()
+        names = self.noted("target").get("action_names") or ()
         return names[action] if action < len(names) else str(action)
 
     def place(self, state: Sequence[float]) -> str:
@@ -426,6 +436,7 @@ class Evaluation(Readable):
             "choice": notes.get("choice"),
             "check": None if self.check is None else self.check.to_dict(),
             "influence": dict(zip(self.names, self.influence.tolist(), strict=True)),
+            "trust": asdict(self.trust),
             "advice": [asdict(one) for one in self.advice],
             "seconds": dict(self.seconds),
             **({"target": notes.get("target")} if self.target is not None else {}),
