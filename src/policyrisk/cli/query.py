@@ -51,7 +51,7 @@ def query(
 
     policy = None if target is None else policy_of(target, "--target")
     evaluation = Evaluation.load(folder, policy, features_again(features))
-    if evaluation.told is not None and target is None:
+    if evaluation.saved_advice is not None and target is None:
         raise typer.BadParameter(
             f"the target {evaluation.notes['target']['name']} is a function, and files hold no code; name it "
             "again",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from policyrisk._core.arrays import Floats
 from policyrisk.data import Source
@@ -137,6 +137,8 @@ class SpelledPlan:
 
     labels = ()
     explanation = ""
+    notes: ClassVar = {"choice": None}
+    settings: ClassVar[dict[str, Any]] = {}  # they are the request's
 
     @property
     def features(self) -> str:
@@ -147,16 +149,6 @@ class SpelledPlan:
     def variance(self) -> VarianceMethod:
         """As LSTD estimates it."""
         return self.lstd.variance
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """Nothing was chosen."""
-        return {"choice": None}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """They are the request's."""
-        return {}
 
     @property
     def identity(self) -> dict[str, Any]:

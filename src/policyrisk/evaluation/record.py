@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 
 RISK, SURVEY, DISTRIBUTION = "risk.npz", "survey.npz", "distribution.npz"
 FEW_COORDINATES = 2  # up to which they are mapped in their own order
+# Notes that ``summary.json`` holds, null where they say nothing.
+_NOTED = (
+    *("data", "features", "box", "settings", "columns", "labels", "choice"),
+    *("unrecorded_ends", "vanished_episodes", "filled_values", "dropped_episodes"),
+)
 _POINTS = 10_000  # of the box, to tell how much of it the data speak of
 _PERMUTED = 1_000  # visited states that influence is measured at
 NEIGHBOURS = 2000  # visited states whose distances are looked at
@@ -66,7 +71,7 @@ class SavedEvaluation(TypedDict):
     level: float
     notes: Notes
     check: SpecificationTest | None
-    told: NotRequired[tuple[Advice, ...]]
+    saved_advice: NotRequired[tuple[Advice, ...]]
     risk: str
     distribution: NotRequired[str]
 
@@ -93,7 +98,7 @@ class Evaluation(Readable):
         What the parts took; they are not saved.
     check
         The test of the features, where it was made.
-    told
+    saved_advice
         The advice in the file of a target that is a function.
     distribution
         That of the return, where quantiles or the chance of a loss were asked for.
@@ -123,7 +128,7 @@ class Evaluation(Readable):
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain values: settings, counts, the choice
     seconds: Mapping[str, float] = field(default_factory=dict)  # that the parts took; they are not saved
     check: SpecificationTest | None = None  # the test of the features, where it was made
-    told: tuple[Advice, ...] | None = None  # the advice that a file tells, of a target that is a function
+    saved_advice: tuple[Advice, ...] | None = None  # that of the file, for a target that is a function
 
     def __post_init__(self) -> None:
         if len(self.names) != self.survey.dim or not all(isinstance(name, str) for name in self.names):
@@ -165,7 +170,7 @@ class Evaluation(Readable):
 
     def _pictures(self) -> str:
         """Small maps of mean and std; none without Matplotlib, or where a target's function is not there."""
-        if hindrance("matplotlib") or self.told is not None:
+        if hindrance("matplotlib") or self.saved_advice is not None:
             return ""
         from policyrisk.plotting.evaluation_maps import draw_map
 
@@ -245,7 +250,7 @@ class Evaluation(Readable):
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
         """What to know before the numbers are trusted, the most serious first."""
-        return advise(self) if self.told is None else self.told
+        return advise(self) if self.saved_advice is None else self.saved_advice
 
     @cached_property
     def trust(self) -> Trust:
@@ -398,7 +403,11 @@ class Evaluation(Readable):
         dict
             Notes that do not apply are None.
         """
-        survey, facts, notes = self.survey, self.risk.provenance, self.notes
+        survey, facts = self.survey, self.risk.provenance
+        notes = {name: self.notes.get(name) for name in _NOTED}
+        notes |= {name: self.notes[name] for name in ("time_limit", "distribution") if name in self.notes}
+        if self.target is not None:
+            notes["target"] = self.notes.get("target")
         summary = self.summary.to_dict()
         for count in ("unvisited", "negative"):
             summary[f"{count}_starts"] = summary.pop(count)
@@ -406,8 +415,8 @@ class Evaluation(Readable):
         return {
             "policyrisk": policyrisk.__version__,
             "name": self.name,
-            "data": notes.get("data"),
             "coordinates": list(self.names),
+            "trust": asdict(self.trust),
             **summary,
             "episodes": survey.episodes,
             "transitions": survey.transitions,
@@ -417,29 +426,16 @@ class Evaluation(Readable):
             "negative_variance_share": self.negative_share,
             "condition_number": facts.condition,
             "given_up": facts.given_up,
-            "unrecorded_ends": notes.get("unrecorded_ends"),
-            "vanished_episodes": notes.get("vanished_episodes"),
-            "filled_values": notes.get("filled_values"),
-            "dropped_episodes": notes.get("dropped_episodes"),
-            **{key: notes[key] for key in ("time_limit",) if key in notes},
             "outside_box": facts.outside,
             "redundant_directions": facts.redundant,
             "constraint_active": facts.constrained,
-            "features": notes.get("features"),
             "feature_count": self.risk.features.size,
             "variance_method": self.risk.variance_method,
-            "box": notes.get("box"),
-            **{key: notes[key] for key in ("distribution",) if key in notes},
-            "settings": notes.get("settings"),
-            "columns": notes.get("columns"),
-            "labels": notes.get("labels"),
-            "choice": notes.get("choice"),
+            **notes,
             "check": None if self.check is None else self.check.to_dict(),
             "influence": dict(zip(self.names, self.influence.tolist(), strict=True)),
-            "trust": asdict(self.trust),
             "advice": [asdict(one) for one in self.advice],
             "seconds": dict(self.seconds),
-            **({"target": notes.get("target")} if self.target is not None else {}),
         }
 
     def tails(self) -> tuple[str, dict[str, Estimate], dict[str, Estimate]]:
@@ -495,7 +491,7 @@ class Evaluation(Readable):
         self.risk.save(place / RISK)
         values = {of: getattr(self, of) for of in ("name", "names", "survey", "level", "notes", "check")}
         if self.target is not None and isinstance(self.target.policy, PolicyFunction):
-            values["told"] = self.advice  # which it takes the function to find out
+            values["saved_advice"] = self.advice  # which it takes the function to find out
         if self.distribution is not None:
             self.distribution.save(place / DISTRIBUTION)
             values["distribution"] = _digest(place / DISTRIBUTION)
@@ -555,7 +551,7 @@ class Evaluation(Readable):
             values["level"],
             values["notes"],
             check=values["check"],
-            told=values.get("told"),
+            saved_advice=values.get("saved_advice"),
             distribution=distribution,
         )
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats
 from policyrisk._core.imports import check_installed
 from policyrisk._core.output import write_figure
 from policyrisk._core.progress import ProgressBar
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
     from policyrisk.evaluation import Evaluation
-    from policyrisk.returns import DistributionFunction
 
 _LINE = 400  # states along a line
 _TICKS = 12  # names along a coordinate
@@ -69,16 +66,22 @@ def draw_map(evaluation: Evaluation, of: Shown) -> Axes:
 
 def tail_map(evaluation: Evaluation) -> Axes:
     """A map, or a line, of the mean of the worst returns, for the smallest share that was asked for."""
-    assert evaluation.distribution is not None
+    dist, of = evaluation.distribution, "cvar"
+    assert dist is not None
     q = min(map(float, evaluation.notes["distribution"]["cvar"]))
-    worst: Any = WorstReturns(evaluation.distribution, q)
-    of: Any = "cvar"
+    # What a map or a line asks of an estimate.
+    worst = SimpleNamespace(
+        provenance=SimpleNamespace(estimator="ReturnDistribution"),
+        error_bars=dist.influences,
+        cvar=partial(dist.cvar, q=q),
+        interval=partial(dist.interval, q=q),
+    )
     axes = _draw(evaluation, of, _mapped(evaluation), worst)
     axes.set_title(f"mean of the worst {percent(q)} of the returns", fontsize="small")
     return axes
 
 
-def _draw(evaluation: Evaluation, of: Shown, dims: tuple[int, ...], risk: Any = None) -> Axes:
+def _draw(evaluation: Evaluation, of: Any, dims: tuple[int, ...], risk: Any = None) -> Axes:
     survey, risk, names = evaluation.survey, risk or evaluation.risk, evaluation.names
     outside = evaluation.outside
     if len(dims) == 1:
@@ -134,32 +137,6 @@ def _mapped(evaluation: Evaluation) -> tuple[int, ...]:
         if isinstance(features, Tabular):
             return (0,) if features.dims is None else features.dims
     return evaluation.changing[:2] or evaluation.looked_at[:1]
-
-
-@dataclass(frozen=True, eq=False)
-class WorstReturns:
-    """The mean of the worst q of the returns, as maps and lines draw an estimate."""
-
-    dist: DistributionFunction
-    q: float
-
-    @property
-    def provenance(self) -> Any:
-        """Which estimator a legend names."""
-        return SimpleNamespace(estimator="ReturnDistribution")
-
-    @property
-    def error_bars(self) -> Any:
-        """Whatever intervals come from, None where there are none."""
-        return self.dist.influences
-
-    def cvar(self, x: npt.ArrayLike) -> Floats:
-        """(n,)."""
-        return self.dist.cvar(x, self.q)
-
-    def interval(self, x: npt.ArrayLike, of: str, level: float) -> Floats:
-        """(n, 2)."""
-        return self.dist.interval(x, of="cvar", q=self.q, level=level)
 
 
 def plot_start(evaluation: Evaluation) -> Axes:

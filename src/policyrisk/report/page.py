@@ -64,8 +64,7 @@ def build(
     )
     filters = {"digits": digits, "ends": ends, "number": number, "percent": percent, "plural": plural}
     environment.filters |= {**filters, "shown": shown, "prose": lambda text: Markup(prose(text))}
-    script, check = asset("report.js"), evaluation.check
-    known = check is not None and check.regions is not None
+    script = asset("report.js")
     counts = Counter[str](one.severity for one in evaluation.advice)
     pictures = evaluation.tail_pictures() if "distribution" in evaluation.notes else {}
     text = json.dumps(_printable(data), allow_nan=False, separators=(",", ":"))
@@ -88,9 +87,7 @@ def build(
         mixture=MIXTURE,
         pictures=[(name, _picture(axes)) for name, axes in pictures.items()],
         riskiest=riskiest(evaluation, grid, sampled),
-        region_names=check.regions.names(evaluation.names, evaluation.label_names) if known else (),
-        misfit=np.flatnonzero(check.material()).tolist() if known else (),
-        calibration=range(len(check.share)) if known else (),
+        **_regions(evaluation),
         version=policyrisk.__version__,
         written=datetime.now().astimezone(),
         policy=Markup(_security_policy(plotly, script)),
@@ -133,6 +130,19 @@ def _features(evaluation: Evaluation) -> str:
         described = f"{described[:_LONGEST]} …"
     spelled = evaluation.notes.get("features")
     return described if spelled is None else f"{spelled}: {described}"
+
+
+def _regions(evaluation: Evaluation) -> dict[str, Any]:
+    """The regions of the features' test: their names, all of them, and those where the features misfit."""
+    check = evaluation.check
+    if check is None or check.regions is None:
+        return {"region_names": (), "calibration": (), "misfit": ()}
+    names = check.regions.names(evaluation.names, evaluation.label_names)
+    return {
+        "region_names": names,
+        "calibration": range(len(names)),
+        "misfit": np.flatnonzero(check.material()).tolist(),
+    }
 
 
 def _influence(evaluation: Evaluation) -> list[str]:
