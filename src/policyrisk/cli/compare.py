@@ -79,11 +79,11 @@ def compare(
     tails = isinstance(criterion, Quantile | CVaR)
     spelled = {name: _spelled(evaluation, tails) for name, evaluation in policies.items()}
     recorded = sum(evaluation.survey.episodes for evaluation in evaluations)
-    apart = _starts_apart(policies) if own else None
-    beside = {
+    difference = _starts_differ(policies) if own else None
+    extra = {
         "starts": recorded if own else len(starts),
         "pooled": not own,
-        "starts_apart": apart,
+        "starts_apart": difference,
         "doubts": {name: _doubts(evaluation) for name, evaluation in policies.items()},
         "features": spelled,
         "picture": str(out) if drawn else None,
@@ -93,8 +93,8 @@ def compare(
         report = folder / "report.html"
         there = f" (see {report})" if report.exists() else ""
         lines += [f"doubt about {name}: {title}{there}" for title in _doubts(evaluation)]
-    if apart is not None:
-        lines.append(f"doubt about the difference: the data do not start alike, {apart}")
+    if difference is not None:
+        lines.append(f"doubt about the difference: the data do not start alike, {difference}")
     by_features = (not tails and r.summary.cut_off for r in result.ranking)  # what they complete
     if (not own or any(by_features)) and len(set(spelled.values())) > 1:
         lines.append(_different(spelled))
@@ -103,7 +103,7 @@ def compare(
         lines.append(f"note: over {sampled}the {recorded} recorded starts of all {len(folders)} together")
     if drawn:
         lines.append(f"written: {out}")
-    screen.answer(result.to_dict() | beside, "\n".join(lines))
+    screen.answer(result.to_dict() | extra, "\n".join(lines))
 
 
 def _different(spelled: Mapping[str, str]) -> str:
@@ -176,11 +176,11 @@ def _spelled(evaluation: Evaluation, tails: bool) -> str:
     from policyrisk.features.spelling import Spelling
 
     notes = evaluation.notes["distribution"] if tails else evaluation.notes
-    told = str(notes.get("features"))
+    spelled = str(notes.get("features"))
     try:
-        return Spelling.parse(told).normal(evaluation.names).text(evaluation.names)
+        return Spelling.parse(spelled).normal(evaluation.names).text(evaluation.names)
     except InvalidInputError:
-        return told
+        return spelled
 
 
 def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> Floats:
@@ -201,7 +201,7 @@ def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -
     return np.concatenate([evaluation.survey.starts for evaluation in evaluations])
 
 
-def _starts_apart(policies: Mapping[str, Evaluation]) -> str | None:
+def _starts_differ(policies: Mapping[str, Evaluation]) -> str | None:
     """The coordinate whose average over the starts differs most, where that is beyond doubt."""
     import numpy as np
 

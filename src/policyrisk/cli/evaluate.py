@@ -60,7 +60,7 @@ def _features(incomplete: str) -> list[tuple[str, str]]:
     from policyrisk.features.spelling import examples
 
     found = {**examples(), "auto": "a mixture that held-out episodes choose"}
-    return [(text, told) for text, told in found.items() if text.startswith(incomplete)]
+    return [(text, words) for text, words in found.items() if text.startswith(incomplete)]
 
 
 def evaluate(

@@ -95,16 +95,16 @@ def rollout(
     _answer(data, {"env": env, "policy": policy, "out": str(out), "seed": seed})
 
 
-def _answer(data: Trajectories, told: Mapping[str, Any]) -> None:
+def _answer(data: Trajectories, request: Mapping[str, Any]) -> None:
     """Show how many there are, and what they earned."""
-    numbers = {**told, **_counts(data)}
+    numbers = {**request, **_counts(data)}
     cut_off = len(data) - numbers["terminated"]
     returns_of = "recorded return, up to the cut," if cut_off else "return"
     screen.answer(
         numbers,
         f"{len(data)} episodes, {data.transitions} transitions, {cut_off} cut off; "
         f"{returns_of} {numbers['mean_return']:.5g} on average, std {numbers['std_return']:.5g}\n"
-        f"written: {told['out']}",
+        f"written: {request['out']}",
     )
 
 

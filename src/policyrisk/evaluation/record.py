@@ -143,14 +143,14 @@ class Evaluation(Readable):
 
     def _blocks(self) -> Iterator[str | TextTable]:
         """The answer, and how far to trust it; the details are the report's."""
-        summary, told = self.summary, self.notes.get("distribution")
+        summary, notes = self.summary, self.notes.get("distribution")
         rows = {"mean": summary.mean, "std": summary.std}
         of, tails, _ = self.tails()
         rows |= tails
         yield f"{printable(self.name)}: return {self._whose()}"
         head = ["", "value", "std error", f"{100 * self.level:g}% interval"]
         yield TextTable(head, [[name, *estimate.cells] for name, estimate in rows.items()])
-        if told is not None and ("model" not in told or told["starts"] < self.survey.episodes):
+        if notes is not None and ("model" not in notes or notes["starts"] < self.survey.episodes):
             yield f"quantiles: {of}"
         yield f"trust: {self.trust}"
 
@@ -349,10 +349,10 @@ class Evaluation(Readable):
         )
         between = _squared_distances(sample, sample)
         np.fill_diagonal(between, np.inf)
-        apart = max(float(between.min(axis=1).max()), _MARGIN**2)  # infinite for one state alone
+        farthest = max(float(between.min(axis=1).max()), _MARGIN**2)  # infinite for one state alone
         for first in range(0, len(places), _BLOCK):
-            near = _squared_distances(places[first : first + _BLOCK], sample).min(axis=1)
-            found[first : first + _BLOCK] |= near > apart
+            nearest = _squared_distances(places[first : first + _BLOCK], sample).min(axis=1)
+            found[first : first + _BLOCK] |= nearest > farthest
         return found
 
     @property
@@ -445,11 +445,11 @@ class Evaluation(Readable):
         """
         from policyrisk.evaluation import tails
 
-        told = self.notes.get("distribution")
-        if told is None:
+        notes = self.notes.get("distribution")
+        if notes is None:
             return "", {}, {}
-        model = dict(tails.rows(told["model"])) if "model" in told else {}
-        return tails.whose(told, self.survey), dict(tails.rows(told)), model
+        model = dict(tails.rows(notes["model"])) if "model" in notes else {}
+        return tails.whose(notes, self.survey), dict(tails.rows(notes)), model
 
     def tail_pictures(self) -> dict[str, Axes]:
         """The return's distribution over the starts and a map of the mean of its worst, by their names."""

@@ -176,8 +176,8 @@ def _another_policy(evaluation: Evaluation) -> _Seen:
 
 @rule("tails", checks="the tails of the distribution")
 def _few_in_tail(evaluation: Evaluation) -> Advice | None:
-    told, episodes = _told(evaluation), evaluation.survey.episodes
-    share, q = min((min(float(q), 1.0 - float(q)), float(q)) for q in told["quantiles"] if float(q) < 1.0)
+    notes, episodes = _quantile_notes(evaluation), evaluation.survey.episodes
+    share, q = min((min(float(q), 1.0 - float(q)), float(q)) for q in notes["quantiles"] if float(q) < 1.0)
     severity = severity_of(1.0 / max(share * episodes, 1e-9), (0.05, 0.1, 0.3))  # below 20, 10, 3
     if severity is None:
         return None
@@ -195,10 +195,10 @@ def _few_in_tail(evaluation: Evaluation) -> Advice | None:
 @rule("tails", checks="the thresholds of the distribution")
 def _thresholds(evaluation: Evaluation) -> _Seen:
     """Straight lines between the thresholds that F was estimated at."""
-    told, off = _told(evaluation), _coarseness(evaluation)
+    notes, off = _quantile_notes(evaluation), _coarseness(evaluation)
     if evaluation.distribution is None:
         return SKIPPED
-    values: Mapping[str, Any] = told["quantiles"]
+    values: Mapping[str, Any] = notes["quantiles"]
     widths = {q: value["high"] - value["low"] for q, value in values.items()}
     coarse = {q: error for q, error in off.items() if _COARSE * widths[q] < error < math.inf}
     if not coarse:
@@ -236,14 +236,14 @@ def _at_the_end(evaluation: Evaluation) -> _Seen:
 @rule("tails")
 def _distribution_disagrees(evaluation: Evaluation) -> Advice | None:
     """The distribution's mean and std over the starts against those of the returns."""
-    summary, told = evaluation.summary, _told(evaluation)
+    summary, notes = evaluation.summary, _quantile_notes(evaluation)
     std = float(summary.std)
     if summary.completed is None or not std > 0:
         return None
     beyond = {}
     for of in ("mean", "std"):
-        gap = told[of]["value"] - float(getattr(summary, of))
-        if abs(gap) > _HARMFUL * np.nan_to_num(told[of]["standard_error"]):
+        gap = notes[of]["value"] - float(getattr(summary, of))
+        if abs(gap) > _HARMFUL * np.nan_to_num(notes[of]["standard_error"]):
             beyond[of] = abs(gap) / std
     severity = severity_of(max(beyond.values(), default=0.0), (math.inf, 0.1, 0.3))
     if severity is None:
@@ -252,11 +252,11 @@ def _distribution_disagrees(evaluation: Evaluation) -> Advice | None:
     return Advice(
         severity,
         "The distribution disagrees with the returns",
-        f"Over the starts its {of} is {number(told[of]['value'], 4)}, that of the returns "
+        f"Over the starts its {of} is {number(notes[of]['value'], 4)}, that of the returns "
         f"{number(getattr(summary, of), 4)}. Both come from the same episodes: the distribution's features "
-        f"({told['features']}) are too coarse at the starts, and so its quantiles are off too.",
+        f"({notes['features']}) are too coarse at the starts, and so its quantiles are off too.",
         "Use finer --features (features=), which the distribution then has as well"
-        + ("; those over the starts are of the recorded returns." if "model" in told else "."),
+        + ("; those over the starts are of the recorded returns." if "model" in notes else "."),
     )
 
 
@@ -275,19 +275,20 @@ def _corrected(evaluation: Evaluation) -> _Seen:
     if not changed.size:
         return None
     middle, most = float(np.median(changed)), float(changed.max())
+    features = _quantile_notes(evaluation)["features"]
     return severity_of(middle, (0.02, 0.1, math.inf)), (
         f"At half of the visited states a probability was changed by {percent(middle)} or more (at most by "
-        f"{percent(most)}) so that probabilities rise from 0 to 1: {_told(evaluation)['features']} cannot "
+        f"{percent(most)}) so that probabilities rise from 0 to 1: {features} cannot "
         "express the distribution."
     )
 
 
 def against_quantiles(evaluation: Evaluation) -> bool:
     """Whether a warning is about the quantiles over the starts: all of the model's, few of the returns'."""
-    told = evaluation.notes.get("distribution")
-    if told is None:
+    notes = evaluation.notes.get("distribution")
+    if notes is None:
         return False
-    rules = [_few_in_tail] if "model" in told else [each for each in RULES if each.subject == "tails"]
+    rules = [_few_in_tail] if "model" in notes else [each for each in RULES if each.subject == "tails"]
     found = (each(evaluation) for each in rules)
     return any(isinstance(each, Advice) and each.severity in ("serious", "warning") for each in found)
 
@@ -359,16 +360,16 @@ def _between(low: float, high: float) -> str:
     return ends[0] if ends[0] == ends[1] else f"between {' and '.join(ends)}"
 
 
-def _told(evaluation: Evaluation) -> dict[str, Any]:
+def _quantile_notes(evaluation: Evaluation) -> dict[str, Any]:
     """What notes say of the fitted distribution."""
-    told = evaluation.notes["distribution"]
-    return {**told, **told.get("model", {})}
+    notes = evaluation.notes["distribution"]
+    return {**notes, **notes.get("model", {})}
 
 
 def _coarseness(evaluation: Evaluation) -> dict[str, float]:
     """By how much each quantile may be off between thresholds; infinite at the ends, nothing for steps."""
-    dist, told = evaluation.distribution, _told(evaluation)
+    dist, notes = evaluation.distribution, _quantile_notes(evaluation)
     if dist is None or dist.grid.steps:  # with steps all returns are thresholds
         return {}
     over = dist.over(evaluation.survey.starts)
-    return {q: over.coarseness(float(q)) for q in told["quantiles"]}
+    return {q: over.coarseness(float(q)) for q in notes["quantiles"]}

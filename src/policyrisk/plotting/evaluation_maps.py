@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from policyrisk._core.imports import check_installed
 from policyrisk._core.output import write_figure
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import percent
@@ -18,7 +17,7 @@ from policyrisk.errors import PolicyRiskWarning
 from policyrisk.features import Tabular
 from policyrisk.features.spelling import data_box
 from policyrisk.plotting import plot_check, plot_line, plot_map
-from policyrisk.plotting.axes import literal
+from policyrisk.plotting.axes import literal, new_axes
 from policyrisk.plotting.states import Shown
 
 if TYPE_CHECKING:
@@ -144,27 +143,24 @@ def plot_start(evaluation: Evaluation) -> Axes:
 
     The recorded returns' F, where the quantiles are theirs, and the model's.
     """
-    check_installed("matplotlib", "a picture")
-    from matplotlib.figure import Figure
-
-    dist, told = evaluation.distribution, evaluation.notes["distribution"]
+    dist, notes = evaluation.distribution, evaluation.notes["distribution"]
     assert dist is not None
     theta = dist.thresholds
     F = dist.over(evaluation.survey.starts).curve[0, : theta.size]
-    axes: Axes = Figure(figsize=(6, 4), layout="constrained").subplots()
+    axes = new_axes(6, 4)
     how: dict[str, Any] = {"color": "tab:blue"}
-    if "model" in told:
+    if "model" in notes:
         returns = np.sort(evaluation.survey.returns[0])
         shares = np.arange(1, returns.size + 1) / returns.size
         axes.step(returns, shares, where="post", color="tab:blue", label="recorded returns")
         how = {"color": "0.5", "linewidth": 1.0, "linestyle": "--", "label": "model"}
     axes.plot(theta, F, drawstyle="steps-post" if dist.grid.steps else "default", **how)
-    if "model" in told:
+    if "model" in notes:
         axes.legend(fontsize="small", loc="lower right")
-    for q, value in told["quantiles"].items():
+    for q, value in notes["quantiles"].items():
         axes.plot([value["low"], value["high"]], [float(q)] * 2, color="tab:orange", linewidth=1.6)
         axes.plot(value["value"], float(q), "o", color="tab:orange", markersize=4)
-    for line, value in told["below"].items():
+    for line, value in notes["below"].items():
         axes.axvline(float(line), color="0.5", linestyle="--", linewidth=1.0)
         label = f"{percent(value['value'])} below {line} "
         axes.text(float(line), 1.02, label, color="0.3", fontsize="small", ha="right")
