@@ -146,7 +146,7 @@ def _compared(
 def _distributions(
     policies: Mapping[str, Evaluation], folders: Sequence[Path], by: str
 ) -> dict[str, DistributionFunction]:
-    """Those that the evaluations keep; an error where one has none."""
+    """The distributions that the evaluations keep; an error where one has none."""
     from policyrisk.errors import NoDistributionError
 
     found = {}
@@ -161,7 +161,7 @@ def _distributions(
 
 
 def _with_moments(result: Comparison, policies: Mapping[str, Evaluation]) -> Comparison:
-    """With mean, variance and std of the completed returns, which the distributions' would be beside."""
+    """The comparison with mean, variance and std of the completed returns in place of the distributions'."""
     ranking = []
     for ranked in result.ranking:
         whole = policies[ranked.name].risk.summary(level=result.level)

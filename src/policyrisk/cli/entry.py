@@ -1,4 +1,4 @@
-"""The command itself: its groups of commands, and what becomes of errors, warnings and interrupts.
+"""The command itself: its subcommands, and how it handles errors, warnings and interrupts.
 
 exit code    0    done
              1    the data (or what they are asked for) do not allow it

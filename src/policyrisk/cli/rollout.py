@@ -96,7 +96,7 @@ def rollout(
 
 
 def _answer(data: Trajectories, request: Mapping[str, Any]) -> None:
-    """Show how many there are, and what they earned."""
+    """Show the counts and the returns."""
     numbers = {**request, **_counts(data)}
     cut_off = len(data) - numbers["terminated"]
     returns_of = "recorded return, up to the cut," if cut_off else "return"
@@ -144,7 +144,7 @@ def _write(data: Trajectories, out: Path) -> None:
 
 
 def _counts(data: Trajectories) -> dict[str, Any]:
-    """How many, how long, and what they earned."""
+    """Counts of the episodes, and mean and std of their returns."""
     returns = data.returns()
     return {
         "episodes": len(data),
@@ -193,7 +193,7 @@ class RandomActions:
 
     @classmethod
     def of(cls, env: str, arguments: dict[str, Any], seed: int | None) -> RandomActions:
-        """The one for an environment."""
+        """Random actions for an environment."""
         import numpy as np
 
         from policyrisk.simulation.rollouts import make_environments
@@ -204,7 +204,7 @@ class RandomActions:
         return cls(space, np.random.SeedSequence(seed).entropy)
 
     def spawn(self, number: int) -> RandomActions:
-        """The one for an episode, whose randomness is its own whoever runs the others."""
+        """The policy for one episode, with random numbers of its own."""
         return RandomActions(self.space, self.entropy, number)
 
     def __call__(self, observations: Any) -> Any:
@@ -212,7 +212,7 @@ class RandomActions:
         return [self.space.sample() for _ in range(_count(observations))]
 
     def probabilities(self, observations: Any) -> Any:
-        """Those of Discrete actions, (n, actions)."""
+        """The probabilities of Discrete actions, (n, actions)."""
         import numpy as np
 
         return np.full((_count(observations), self.space.n), 1.0 / self.space.n)

@@ -87,7 +87,7 @@ def documented(record: type) -> dict[str, str]:
 
     >>> from policyrisk.evaluation.request import EvaluationRequest
     >>> documented(EvaluationRequest)["loss_below"]
-    'The chance of a return below this line is wanted as well.'
+    'Estimate the chance of a return below this line as well.'
     """
     found = dict.fromkeys((each.name for each in fields(record)), "")
     text = inspect.cleandoc(record.__doc__ or "").partition("----------")[2]
@@ -255,7 +255,7 @@ def features_again(texts: Sequence[str] | None) -> list[Any]:
 
 
 def made(text: str, option: str) -> Any:
-    """As :func:`imported`, an object of it where it is a class."""
+    """What ``module:name`` stands for; of a class, an object of it."""
     found = imported(text, option)
     if not inspect.isclass(found):
         return found

@@ -45,7 +45,7 @@ Look: TypeAlias = "Callable[[Evaluation], Found | tuple[Severity | None, str]]"
 
 @dataclass(frozen=True)
 class Rule:
-    """How to look for a finding, and its texts that are always the same."""
+    """A function that looks for a finding, and the texts of the finding that are always the same."""
 
     subject: Subject
     look: Look

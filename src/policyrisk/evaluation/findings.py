@@ -640,7 +640,7 @@ def _some(evaluation: Evaluation) -> Floats:
 
 
 def _held_out(evaluation: Evaluation) -> Mapping[str, Any]:
-    """What held-out episodes said of the mixture; nothing where features were given, or in older files."""
+    """The scores of the mixture on held-out episodes; empty where features were given."""
     found: Mapping[str, Any] = evaluation.noted("choice").get("stack") or {}
     return found
 
@@ -659,7 +659,7 @@ def _is_random(stack: Mapping[str, Any]) -> bool:
 
 
 def _powers(evaluation: Evaluation) -> tuple[int, float, float] | None:
-    """How many returns there are, and the sums of the second and fourth powers about their mean."""
+    """The number of returns, and the sums of the second and fourth powers about their mean."""
     completed, returns = evaluation.summary.completed, evaluation.risk.returns
     if evaluation.target is not None:
         return None  # the returns are another policy's

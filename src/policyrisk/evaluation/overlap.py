@@ -1,4 +1,4 @@
-"""How much of a log is like a target policy: what the two have in common, and what was not logged."""
+"""How much a log and a target policy have in common, and what of the target was not logged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMED = 3  # actions and states that are named
 
 @dataclass(frozen=True)
 class NotLogged:
-    """Of the target's probability at visited states, what is on actions that were not logged there."""
+    """The share of the target's probability at visited states on actions that were not logged there."""
 
     share: float
     somewhere: float  # the share of the states where there is any
@@ -67,7 +67,7 @@ def looked_at(survey: Survey) -> tuple[Floats, Ints]:
 @record
 @dataclass(frozen=True)
 class Overlap(Additive):
-    """How much of a log is like the target; it adds.
+    """How much a log and the target have in common; it adds.
 
     With propensities μ, the weights ρ_t = π(a_t|x_t) / μ_t make the log's steps those of the target, and
     their products over an episode its episodes: of n weights w, (Σ w)² / Σ w² are left in effect.
@@ -92,7 +92,7 @@ class Overlap(Additive):
 
     @classmethod
     def over(cls, source: Source, target: Target, discount: float) -> Overlap:
-        """Of a source of episodes, in one pass."""
+        """The overlap of a source of episodes, in one pass."""
         return sum((cls._of(batch, target, discount) for batch in batches(source) if len(batch)), cls())
 
     @classmethod

@@ -142,7 +142,7 @@ class Evaluation(Readable):
         return f"Evaluation({self.name!r}, {episodes}, trust {self.trust.level}, {self.risk!r})"
 
     def _blocks(self) -> Iterator[str | TextTable]:
-        """The answer, and how far to trust it; the details are the report's."""
+        """The answer, and how far to trust it; the report has the details."""
         summary, notes = self.summary, self.notes.get("distribution")
         rows = {"mean": summary.mean, "std": summary.std}
         of, tails, _ = self.tails()
@@ -155,7 +155,7 @@ class Evaluation(Readable):
         yield f"trust: {self.trust}"
 
     def _repr_html_(self) -> str:
-        """In a notebook: the answer, maps of mean and std, and folded up below them what the report says."""
+        """In a notebook: the answer, maps of mean and std, and the findings folded up below them."""
         advice = "".join(
             f"<li><b>{escape(each.severity)}: {escape(each.title)}</b><br>{escape(each.seen)}<br>"
             f"{escape(each.remedy)}</li>"
@@ -288,7 +288,7 @@ class Evaluation(Readable):
 
     @cached_property
     def changing(self) -> tuple[int, ...]:
-        """Those of them that take more than one value in the data: what there is to map.
+        """The coordinates among these that take more than one value in the data, to be mapped.
 
         In their order where one map shows all, up to FEW_COORDINATES of them, and else the most influential
         ones first.

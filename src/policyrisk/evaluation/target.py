@@ -1,4 +1,4 @@
-"""Another policy than the recorded one: what it is, which features it gets, and what is fitted for it.
+"""The evaluation of another policy than the recorded one: its features and its fit.
 
 The target policy π is a table of probabilities (states, actions), an action for each state, or a function
 from states (n, dim) to (n, actions). Features of the state get a block for each action
@@ -176,7 +176,7 @@ class TargetPlan:
 
     @property
     def variance(self) -> VarianceMethod:
-        """As LSTDQ estimates it."""
+        """The variance method of LSTDQ."""
         return self.lstdq.variance
 
     @property

@@ -266,7 +266,7 @@ def _distribution_disagrees(evaluation: Evaluation) -> Advice | None:
     "Use tiles or a table (--features tiles:20), whose probabilities are averages: they rise anyway.",
 )
 def _corrected(evaluation: Evaluation) -> _Seen:
-    """By how much F̃ was changed where it is read."""
+    """The change of F̃ where it is read."""
     dist, visited = evaluation.distribution, evaluation.survey.visited
     if dist is None:
         return None
@@ -326,7 +326,7 @@ def _described(evaluation: Evaluation, found: Mapping[str, Any]) -> str:
 
 
 def overlap(evaluation: Evaluation) -> str:
-    """How much the log is like the target, in a sentence and a space; nothing where that was not counted."""
+    """The overlap of log and target, as a sentence and a space; empty where it was not counted."""
     notes = evaluation.noted("target")
     if not notes:
         return ""
@@ -361,13 +361,13 @@ def _between(low: float, high: float) -> str:
 
 
 def _quantile_notes(evaluation: Evaluation) -> dict[str, Any]:
-    """What notes say of the fitted distribution."""
+    """The notes on the fitted distribution."""
     notes = evaluation.notes["distribution"]
     return {**notes, **notes.get("model", {})}
 
 
 def _coarseness(evaluation: Evaluation) -> dict[str, float]:
-    """By how much each quantile may be off between thresholds; infinite at the ends, nothing for steps."""
+    """The error of each quantile between thresholds; infinite at the ends, nothing for steps."""
     dist, notes = evaluation.distribution, _quantile_notes(evaluation)
     if dist is None or dist.grid.steps:  # with steps all returns are thresholds
         return {}
