@@ -231,12 +231,45 @@ def test_the_most_serious_come_first(good):
     assert order == ["serious", "warning", "note"]
 
 
+# ---- one line of trust ----
+
+
+@pytest.mark.parametrize(("episodes", "level"), [(2000, "good"), (40, "fair"), (20, "poor")])
+def test_the_level_of_trust_follows_the_most_serious_finding(episodes, level):
+    data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=episodes, seed=1)
+    trust = evaluated(pr.LSTD(pr.Tabular(5)), data).trust
+    assert trust.level == level
+    reason = "no problems found" if level == "good" else "few episodes stand behind the estimates"
+    assert trust.reason == reason
+
+
+def test_trust_in_the_returns_is_not_lowered_by_an_estimate_at_other_states(good):
+    trust = with_facts(good, condition=3e13).trust
+    assert trust.level == "good"
+    assert trust.reason.endswith("at other states poor: the equations are ill-conditioned")
+    # Where an episode was cut off the estimate is in the answer.
+    cut = dataclasses.replace(good.survey, terminated=1999)
+    assert with_facts(dataclasses.replace(good, survey=cut), condition=3e13).trust.level == "poor"
+    assert with_facts(dataclasses.replace(good, survey=cut), condition=3e10).trust.level == "fair"
+
+
+def test_trust_is_shown_wherever_the_answer_is(good, tmp_path):
+    serious = dataclasses.replace(good, survey=dataclasses.replace(good.survey, terminated=1999))
+    serious = with_facts(serious, condition=3e13)
+    assert serious.to_dict()["trust"] == {"level": "poor", "reason": "the equations are ill-conditioned"}
+    assert "trust poor" in repr(serious)
+    assert str(serious).endswith("trust: poor: the equations are ill-conditioned")
+    serious.report(tmp_path / "report.html")
+    top = (tmp_path / "report.html").read_text().split("<main>")[0]
+    assert "Trust: <b>poor</b>: the equations are ill-conditioned." in top
+
+
 # ---- what held-out episodes said of the features that were chosen ----
 
 
 @pytest.fixture(scope="module")
 def chosen():
-    """An answer of the default, on data that nothing stands against."""
+    """An answer of the default, on data without a problem."""
     data = pr.domains.walk(n=10, p=0.7).sample(0, episodes=400, seed=1)
     return pr.evaluate(data, seed=0)
 
@@ -249,13 +282,13 @@ def with_stack(evaluation, **values):
 
 def test_the_default_is_well_where_nothing_is_wrong_and_says_what_was_checked(chosen):
     assert {one.severity for one in advise(chosen)} <= {"ok", "note"}
-    well = found(chosen, "Nothing stands")
+    well = found(chosen, "No problems")
     for check in ("calibration", "the range of the returns", "a test of the features", "the agreement"):
         assert check in well.seen
     assert "Not checked" not in well.seen
     assert "400 episodes" in well.seen
     assert "cover randomness and the choice of features" in well.remedy
-    unchecked = found(dataclasses.replace(chosen, check=None), "Nothing stands")
+    unchecked = found(dataclasses.replace(chosen, check=None), "No problems")
     assert "Not checked: a test of the features." in unchecked.seen
 
 
@@ -330,12 +363,12 @@ def test_means_that_no_return_was_like(chosen):
     assert advice.severity == "serious"
     assert f"no return to go was below {np.quantile(J, 0.2):.4g}" in advice.seen
     older = with_stack(chosen, least=None, most=None)
-    assert "the range of the returns" in found(older, "Nothing stands").seen.split("Not checked: ")[1]
+    assert "the range of the returns" in found(older, "No problems").seen.split("Not checked: ")[1]
 
 
 def test_an_older_choice_is_no_evidence(chosen):
     older = dataclasses.replace(chosen, notes={"choice": {"cross_validation": {}}}, check=None)
-    assert "calibration" in found(older, "Nothing stands").seen.split("Not checked: ")[1]
+    assert "calibration" in found(older, "No problems").seen.split("Not checked: ")[1]
 
 
 def test_features_that_misfit():
@@ -374,6 +407,7 @@ def test_a_few_episodes_that_decide_the_variance():
     evaluation = told(rewards)
     advice = found(evaluation, "few episodes decide")
     assert advice.severity == "warning"
+    assert evaluation.trust.level == "fair", "it concerns the returns themselves"
     assert "about 3 of 400 episodes" in advice.seen
     variance = evaluation.summary.variance
     error = math.sqrt(np.sum((rewards - rewards.mean()) ** 4)) / np.sum((rewards - rewards.mean()) ** 2)

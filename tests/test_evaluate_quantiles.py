@@ -225,13 +225,13 @@ def test_what_coarse_features_miss_is_beside_the_answer_and_not_in_it():
     assert told["quantiles"]["0.05"]["value"] == worst[-1]
     assert told["cvar"]["0.05"]["value"] == pytest.approx(worst.mean())
     assert abs(told["model"]["cvar"]["0.05"]["value"] - worst.mean()) > 1.0
-    assert "as far as the intervals say; at states with great care" in str(result)
+    assert "trust: good: no problems found over the starts; at other states poor: " in str(result)
     assert "quantiles:" not in str(result)
     # A folder of an older version has the model's alone.
     older = {**result.notes, "distribution": {"features": "tiles:2", **told["model"]}}
     said = str(replace(result, notes=older))
     assert "quantiles: by the model (tiles:2)\n" in said
-    assert "trust: with great care" in said
+    assert "trust: poor: " in said
 
 
 def test_where_episodes_were_cut_off_the_answer_is_the_models(tmp_path, capsys):

@@ -243,7 +243,11 @@ def test_command_with_continuous_actions(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["CartPole-v1", "--criterion", "mean"], 2, "is none of mean-std:c, mean-variance:c and sharpe"),
+        (
+            ["CartPole-v1", "--criterion", "mean"],
+            2,
+            "is none of sharpe, mean-std:c, mean-variance:c, c and q",
+        ),
         (["CartPole-v1", "--criterion", "mean-std:x"], 2, "is not a finite number"),
         (["CartPole-v1", "--criterion", "mean-std:-1"], 2, "c must be"),
         (["NoSuch-v0", "--criterion", "sharpe"], 1, "gymnasium.make"),

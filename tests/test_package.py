@@ -11,7 +11,7 @@ import pytest
 import policyrisk as pr
 
 ROOT = Path(__file__).parent.parent
-OPTIONAL = {"matplotlib", "plotly", "ray", "gymnasium", "minari", "pyarrow"}
+OPTIONAL = {"matplotlib", "plotly", "jinja2", "ray", "gymnasium", "minari", "pyarrow"}
 
 
 def modules_after(code):

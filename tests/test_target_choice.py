@@ -8,7 +8,6 @@ from test_lstdq import ACTIONS, N, log, policies, process
 
 import policyrisk as pr
 from policyrisk.evaluation import target_choice
-from policyrisk.evaluation.findings import trust
 from policyrisk.evaluation.target_choice import (
     FOLDS,
     NEIGHBOURS,
@@ -180,12 +179,14 @@ def balances(x):
 def test_what_a_log_cannot_tell_is_said(poles):
     """Random episodes of 20 steps say nothing of one that goes on for 500; ten steps ahead they do."""
     far = pr.evaluate(poles, target=balances, seed=0)
-    assert trust(far).startswith("none, this log cannot tell: the log does not settle what the target earns")
+    assert str(far.trust).startswith(
+        "none: this log cannot tell: the log does not settle what the target earns"
+    )
     assert not any(one.title == NOT_TOLD[0] for one in far.advice)
     assert far.summary.mean_value >= 1
     ahead = pr.evaluate(poles, 0.9, target=balances, seed=0)
     assert abs(ahead.summary.mean_value - 10.0) < 1.0
-    assert not trust(ahead).startswith("none")
+    assert ahead.trust.level != "none"
     spelled = pr.evaluate(poles, target=balances, features="poly:2,by=rank")
     assert spelled.summary.mean_value < 0
     (advice,) = (one for one in spelled.advice if one.title == NOT_TOLD[0])

@@ -16,12 +16,12 @@ from policyrisk.errors import InvalidInputError, MissingPackageError
 
 # The extra of pyproject.toml that brings each package.
 _EXTRAS = {"gymnasium": "gym", "minari": "gym", "pyarrow": "parquet", "ray": "ray"}
-_EXTRAS |= {"matplotlib": "plot", "plotly": "plot", "numba_cuda": "cuda", "cupy": "cuda"}
+_EXTRAS |= {"matplotlib": "plot", "plotly": "plot", "jinja2": "plot", "numba_cuda": "cuda", "cupy": "cuda"}
 _EXTRAS |= {"torch": "torch", "stable_baselines3": "sb3"}
 _PROBED = frozenset({*_EXTRAS, "pandas", "polars"})  # never taken from the current folder
 _in_a_command = False  # whose names may stand for modules in the current folder
 # What is used of packages that draw, which import it where they are in order.
-_DRAWING = {"matplotlib": "matplotlib.figure", "plotly": "plotly.offline"}
+_DRAWING = {"matplotlib": "matplotlib.figure", "plotly": "plotly.offline", "jinja2": "jinja2.environment"}
 
 
 def lazy(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ from policyrisk.cli.screen import screen
 from policyrisk.cli.shared import (
     FeaturesAgain,
     LevelOption,
-    can_draw,
+    can_make,
     criterion_of,
     features_again,
     place_option,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 _APART = 5.0  # standard errors between two averages of starts, of many coordinates perhaps
+_CRITERIA = ("mean-std:", "mean:variance<=", "variance:mean>=", "quantile:", "cvar:")
 _EXAMPLES = ("sharpe", "mean-std:1", "mean:variance<=10", "variance:mean>=5", "quantile:0.05", "cvar:0.05")
 
 
@@ -61,11 +62,11 @@ def compare(
     from policyrisk.evaluation import Evaluation
     from policyrisk.plotting import plot_mean_std
 
-    criterion = _criterion(by)
+    criterion = criterion_of(by, *_CRITERIA)
     if out.suffix not in _SUFFIXES:
         raise typer.BadParameter(f"{str(out)!r} must end in {', '.join(_SUFFIXES)}", param_hint="--out")
     check_file(out)
-    drawn = can_draw("matplotlib")
+    drawn = can_make("pictures are")
     given = features_again(features)
     evaluations = [Evaluation.load(folder, features=given) for folder in folders]
     check_distinct([[folder] for folder in folders], "folders")
@@ -78,11 +79,11 @@ def compare(
     tails = isinstance(criterion, Quantile | CVaR)
     spelled = {name: _spelled(evaluation, tails) for name, evaluation in policies.items()}
     recorded = sum(evaluation.survey.episodes for evaluation in evaluations)
-    apart = _starts_apart(policies) if own else None
-    beside = {
+    difference = _starts_differ(policies) if own else None
+    extra = {
         "starts": recorded if own else len(starts),
         "pooled": not own,
-        "starts_apart": apart,
+        "starts_apart": difference,
         "doubts": {name: _doubts(evaluation) for name, evaluation in policies.items()},
         "features": spelled,
         "picture": str(out) if drawn else None,
@@ -92,8 +93,8 @@ def compare(
         report = folder / "report.html"
         there = f" (see {report})" if report.exists() else ""
         lines += [f"doubt about {name}: {title}{there}" for title in _doubts(evaluation)]
-    if apart is not None:
-        lines.append(f"doubt about the difference: the data do not start alike, {apart}")
+    if difference is not None:
+        lines.append(f"doubt about the difference: the data do not start alike, {difference}")
     by_features = (not tails and r.summary.cut_off for r in result.ranking)  # what they complete
     if (not own or any(by_features)) and len(set(spelled.values())) > 1:
         lines.append(_different(spelled))
@@ -102,7 +103,7 @@ def compare(
         lines.append(f"note: over {sampled}the {recorded} recorded starts of all {len(folders)} together")
     if drawn:
         lines.append(f"written: {out}")
-    screen.answer(result.to_dict() | beside, "\n".join(lines))
+    screen.answer(result.to_dict() | extra, "\n".join(lines))
 
 
 def _different(spelled: Mapping[str, str]) -> str:
@@ -114,7 +115,7 @@ def _different(spelled: Mapping[str, str]) -> str:
 
 
 def _doubts(evaluation: Evaluation) -> list[str]:
-    """What stands against an evaluation by itself, and so against a comparison with it."""
+    """The warnings about an evaluation by itself, which concern a comparison with it too."""
     return [advice.title for advice in evaluation.advice if advice.severity in ("serious", "warning")]
 
 
@@ -145,7 +146,7 @@ def _compared(
 def _distributions(
     policies: Mapping[str, Evaluation], folders: Sequence[Path], by: str
 ) -> dict[str, DistributionFunction]:
-    """Those that the evaluations keep; an error where one has none."""
+    """The distributions that the evaluations keep; an error where one has none."""
     from policyrisk.errors import NoDistributionError
 
     found = {}
@@ -160,7 +161,7 @@ def _distributions(
 
 
 def _with_moments(result: Comparison, policies: Mapping[str, Evaluation]) -> Comparison:
-    """With mean, variance and std of the completed returns, which the distributions' would be beside."""
+    """The comparison with mean, variance and std of the completed returns in place of the distributions'."""
     ranking = []
     for ranked in result.ranking:
         whole = policies[ranked.name].risk.summary(level=result.level)
@@ -175,26 +176,11 @@ def _spelled(evaluation: Evaluation, tails: bool) -> str:
     from policyrisk.features.spelling import Spelling
 
     notes = evaluation.notes["distribution"] if tails else evaluation.notes
-    told = str(notes.get("features"))
+    spelled = str(notes.get("features"))
     try:
-        return Spelling.parse(told).normal(evaluation.names).text(evaluation.names)
+        return Spelling.parse(spelled).normal(evaluation.names).text(evaluation.names)
     except InvalidInputError:
-        return told
-
-
-def _criterion(text: str) -> Criterion:
-    """One of the criteria, as in ``sharpe``, ``mean:variance<=10`` or ``cvar:0.05``."""
-    from policyrisk import criteria
-
-    makers: dict[str, Callable[[float], Criterion]] = {
-        "mean-std:": criteria.MeanMinusStd,
-        "mean:variance<=": criteria.MeanVarianceAtMost,
-        "variance:mean>=": criteria.VarianceMeanAtLeast,
-        "quantile:": criteria.Quantile,
-        "cvar:": criteria.CVaR,
-    }
-    known = "sharpe, mean-std:c, 'mean:variance<=c', 'variance:mean>=c', quantile:q and cvar:q"
-    return criterion_of(text, makers, f"{known}, c and q numbers")
+        return spelled
 
 
 def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> Floats:
@@ -215,7 +201,7 @@ def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -
     return np.concatenate([evaluation.survey.starts for evaluation in evaluations])
 
 
-def _starts_apart(policies: Mapping[str, Evaluation]) -> str | None:
+def _starts_differ(policies: Mapping[str, Evaluation]) -> str | None:
     """The coordinate whose average over the starts differs most, where that is beyond doubt."""
     import numpy as np
 

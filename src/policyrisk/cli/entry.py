@@ -1,4 +1,4 @@
-"""The command itself: its groups of commands, and what becomes of errors, warnings and interrupts.
+"""The command itself: its subcommands, and how it handles errors, warnings and interrupts.
 
 exit code    0    done
              1    the data (or what they are asked for) do not allow it
@@ -88,8 +88,8 @@ def run(arguments: Sequence[str]) -> int:
     with _readable_warnings(), _terminable(stopped), naming_modules():
         try:
             # The object is for what a command leaves behind.
-            told = shlex.join(["policyrisk", *arguments])
-            result = app(list(arguments), prog_name="policyrisk", standalone_mode=False, obj=told)
+            line = shlex.join(["policyrisk", *arguments])
+            result = app(list(arguments), prog_name="policyrisk", standalone_mode=False, obj=line)
             if sys.stdout is not None:  # which was closed
                 sys.stdout.flush()
             code = result if isinstance(result, int) else 0

@@ -17,7 +17,7 @@ import typer
 from policyrisk.cli.screen import as_options, keyword, screen
 from policyrisk.cli.shared import (
     CLUSTER,
-    can_draw,
+    can_make,
     cluster,
     finite_number,
     naming_options,
@@ -60,7 +60,7 @@ def _features(incomplete: str) -> list[tuple[str, str]]:
     from policyrisk.features.spelling import examples
 
     found = {**examples(), "auto": "a mixture that held-out episodes choose"}
-    return [(text, told) for text, told in found.items() if text.startswith(incomplete)]
+    return [(text, words) for text, words in found.items() if text.startswith(incomplete)]
 
 
 def evaluate(
@@ -97,7 +97,7 @@ def evaluate(
     given = {**values_of(EvaluationRequest, chosen, _PARSERS), **_columns(data, chosen)}
     given.setdefault("name", out.absolute().name)
     check_folder(out)
-    drawn, reported = can_draw("matplotlib"), can_draw("plotly")
+    drawn, reported = can_make("pictures are"), can_make("the report is")
     checkpoint = hidden(out, "checkpoint.npz")
     with cluster(ray, address) as on_cluster, naming_options(EvaluationRequest, names="--state"):
         kept = None if on_cluster else Unasked(checkpoint, screen.note)
@@ -207,7 +207,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 
 
 def _details(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequence[Path]) -> str:
-    """What stands behind the answer, for a person."""
+    """The details of the answer, for a person."""
     from math import isfinite
 
     from policyrisk._core.text import number, percent, plural
@@ -230,39 +230,23 @@ def _details(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequ
         f"{condition}"
         f"{percent(evaluation.unvisited_share)} of the box unvisited, "
         f"{percent(evaluation.negative_share)} of the visited states with V < 0",
-        *(
-            ["intervals at states cover randomness and the choice of features"]
-            if risk.misfit is not None and risk.error_bars is not None
-            else []
-        ),
-        *(
-            [f"most influential: {', '.join(evaluation.names[d] for d in evaluation.changing[:2])}"]
-            if len(evaluation.changing) > FEW_COORDINATES
-            else []
-        ),
-        "",
-        as_options(str(evaluation.summary)),
-        *_beside(evaluation),
-        "",
-        *(as_options(str(advice)) for advice in evaluation.advice),
-        "",
-        "seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in seconds.items()),
-        "written: " + ", ".join(map(str, written)),
     ]
-    return "\n".join(lines)
-
-
-def _beside(evaluation: Evaluation) -> Iterator[str]:
-    """The doubly robust figures, where there are any."""
-    from policyrisk._core.text import number
-    from policyrisk.evaluation.target_findings import doubly_robust
-
-    if (found := doubly_robust(evaluation)) is not None:
+    if risk.misfit is not None and risk.error_bars is not None:
+        lines.append("intervals at states cover randomness and the choice of features")
+    if len(evaluation.changing) > FEW_COORDINATES:
+        lines.append(f"most influential: {', '.join(evaluation.names[d] for d in evaluation.changing[:2])}")
+    lines += ["", as_options(str(evaluation.summary))]
+    if robust := evaluation.noted("target").get("doubly_robust"):
         said = ", ".join(
-            f"{of} {number(found[of]['value'])} ± {number(found[of]['standard_error'], 3)}"
+            f"{of} {number(robust[of]['value'])} ± {number(robust[of]['standard_error'], 3)}"
             for of in ("mean", "variance", "std", "sharpe")
         )
-        yield f"doubly robust: {said}; by propensities, worth {found['effective_episodes']:.0f} episodes"
+        worth = f"worth {robust['effective_episodes']:.0f} episodes"
+        lines.append(f"doubly robust: {said}; by propensities, {worth}")
+    lines += ["", *(as_options(str(advice)) for advice in evaluation.advice), ""]
+    lines.append("seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in seconds.items()))
+    lines.append("written: " + ", ".join(map(str, written)))
+    return "\n".join(lines)
 
 
 def _about_target(evaluation: Evaluation) -> Iterator[str]:

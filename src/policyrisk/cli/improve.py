@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,13 +9,12 @@ import typer
 
 from policyrisk.cli.rollout import EnvArgs, env_arguments
 from policyrisk.cli.screen import screen
-from policyrisk.cli.shared import can_draw, criterion_of, naming_options, place_option, values_of
+from policyrisk.cli.shared import can_make, criterion_of, naming_options, place_option, values_of
 from policyrisk.evaluation.request import ImprovementRequest
 
 if TYPE_CHECKING:
     from policyrisk._core.output import Clock
     from policyrisk.control.before_after import BeforeAfter
-    from policyrisk.criteria import Criterion
     from policyrisk.evaluation.improvement import ImprovementPlan
 
 _RESULT, _CHECKPOINT = "result.json", "checkpoint.npz"
@@ -45,12 +43,12 @@ def improve(
     from policyrisk.evaluation.improvement import ImprovementPlan
     from policyrisk.passes.checkpoint import Unasked
 
-    goal, arguments = _criterion(criterion), env_arguments(env_args)
+    goal, arguments = criterion_of(criterion, "mean-std:", "mean-variance:"), env_arguments(env_args)
     request = ImprovementRequest(env, goal, arguments, **values_of(ImprovementRequest, chosen))
     if ":" in env:  # module:id
         look_here()
     check_folder(out)
-    drawn, reported = can_draw("matplotlib"), can_draw("plotly")
+    drawn, reported = can_make("pictures are"), can_make("the report is")
     checkpoint = out / _CHECKPOINT
     if checkpoint.exists() and not request.resume:
         raise typer.BadParameter(
@@ -95,14 +93,3 @@ def _write(
         numbers = {**improvement.to_dict(found), "seconds": seconds}
         write_json(numbers, folder / _RESULT)
         return numbers, [out / path.name for path in sorted(folder.iterdir())]
-
-
-def _criterion(text: str) -> Any:
-    """A criterion without a constraint, as in ``sharpe`` or ``mean-std:1``."""
-    from policyrisk.criteria import MeanMinusStd, MeanMinusVariance
-
-    makers: dict[str, Callable[[float], Criterion]] = {
-        "mean-std:": MeanMinusStd,
-        "mean-variance:": MeanMinusVariance,
-    }
-    return criterion_of(text, makers, "mean-std:c, mean-variance:c and sharpe, c a number")

@@ -51,7 +51,7 @@ def query(
 
     policy = None if target is None else policy_of(target, "--target")
     evaluation = Evaluation.load(folder, policy, features_again(features))
-    if evaluation.told is not None and target is None:
+    if evaluation.saved_advice is not None and target is None:
         raise typer.BadParameter(
             f"the target {evaluation.notes['target']['name']} is a function, and files hold no code; name it "
             "again",
@@ -162,14 +162,16 @@ def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
         for name, value in answer["at"].items()
     )
     covered = answer.get("covered")
-    told = (
+    coverage = (
         "" if covered is None else f"; {percent(covered)} of the target's probability there on logged actions"
     )
     if not answer["visited"]:
         why = (
             "not visited" if covered is None else "not visited, or too little logged of what the target does"
         )
-        return f"{printable(evaluation.name)} at {place}: {why}, so that the data say nothing about it{told}"
+        return (
+            f"{printable(evaluation.name)} at {place}: {why}, so that the data say nothing about it{coverage}"
+        )
     rows = []
     for of in _QUANTITIES:
         value, error, low, high = answer[of].values()
@@ -182,4 +184,4 @@ def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
     behind = f"about {answer['episodes']:.0f} of {evaluation.survey.episodes} episodes behind it"
     if answer["outside_data"]:
         behind = "outside the data: no episode was there, and the numbers are extrapolated"
-    return f"{printable(evaluation.name)} at {place}: {behind}{told}\n{table(header, rows)}{beyond}"
+    return f"{printable(evaluation.name)} at {place}: {behind}{coverage}\n{table(header, rows)}{beyond}"

@@ -14,6 +14,7 @@ from policyrisk.cli.shared import (
     SeedOption,
     cluster,
     imported,
+    naming,
     place_option,
     policy_of,
 )
@@ -94,16 +95,16 @@ def rollout(
     _answer(data, {"env": env, "policy": policy, "out": str(out), "seed": seed})
 
 
-def _answer(data: Trajectories, told: Mapping[str, Any]) -> None:
-    """Show how many there are, and what they earned."""
-    numbers = {**told, **_counts(data)}
+def _answer(data: Trajectories, request: Mapping[str, Any]) -> None:
+    """Show the counts and the returns."""
+    numbers = {**request, **_counts(data)}
     cut_off = len(data) - numbers["terminated"]
     returns_of = "recorded return, up to the cut," if cut_off else "return"
     screen.answer(
         numbers,
         f"{len(data)} episodes, {data.transitions} transitions, {cut_off} cut off; "
         f"{returns_of} {numbers['mean_return']:.5g} on average, std {numbers['std_return']:.5g}\n"
-        f"written: {told['out']}",
+        f"written: {request['out']}",
     )
 
 
@@ -143,7 +144,7 @@ def _write(data: Trajectories, out: Path) -> None:
 
 
 def _counts(data: Trajectories) -> dict[str, Any]:
-    """How many, how long, and what they earned."""
+    """Counts of the episodes, and mean and std of their returns."""
     returns = data.returns()
     return {
         "episodes": len(data),
@@ -160,12 +161,9 @@ def _renamed(data: Any, names: str) -> Any:
     from dataclasses import replace
 
     from policyrisk._core.text import pieces, unquoted
-    from policyrisk.errors import InvalidInputError
 
-    try:
+    with naming("--state"):
         return replace(data, coordinates=[unquoted(name) for name in pieces(names, ",")])
-    except InvalidInputError as error:
-        raise typer.BadParameter(str(error), param_hint="--state") from error
 
 
 def env_arguments(text: str | None) -> dict[str, Any]:
@@ -195,7 +193,7 @@ class RandomActions:
 
     @classmethod
     def of(cls, env: str, arguments: dict[str, Any], seed: int | None) -> RandomActions:
-        """The one for an environment."""
+        """Random actions for an environment."""
         import numpy as np
 
         from policyrisk.simulation.rollouts import make_environments
@@ -206,7 +204,7 @@ class RandomActions:
         return cls(space, np.random.SeedSequence(seed).entropy)
 
     def spawn(self, number: int) -> RandomActions:
-        """The one for an episode, whose randomness is its own whoever runs the others."""
+        """The policy for one episode, with random numbers of its own."""
         return RandomActions(self.space, self.entropy, number)
 
     def __call__(self, observations: Any) -> Any:
@@ -214,7 +212,7 @@ class RandomActions:
         return [self.space.sample() for _ in range(_count(observations))]
 
     def probabilities(self, observations: Any) -> Any:
-        """Those of Discrete actions, (n, actions)."""
+        """The probabilities of Discrete actions, (n, actions)."""
         import numpy as np
 
         return np.full((_count(observations), self.space.n), 1.0 / self.space.n)

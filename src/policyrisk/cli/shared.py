@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import Field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from policyrisk.cli.screen import keyword, screen
+from policyrisk.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from policyrisk.criteria import Criterion
@@ -86,7 +87,7 @@ def documented(record: type) -> dict[str, str]:
 
     >>> from policyrisk.evaluation.request import EvaluationRequest
     >>> documented(EvaluationRequest)["loss_below"]
-    'The chance of a return below this line is wanted as well.'
+    'Estimate the chance of a return below this line as well.'
     """
     found = dict.fromkeys((each.name for each in fields(record)), "")
     text = inspect.cleandoc(record.__doc__ or "").partition("----------")[2]
@@ -139,8 +140,6 @@ def values_of(
 @contextmanager
 def naming_options(record: type, **others: str) -> Iterator[None]:
     """An argument that is wrong is the option of its field, or one of the others."""
-    from policyrisk.errors import InvalidInputError
-
     try:
         yield
     except InvalidInputError as error:
@@ -163,18 +162,18 @@ def cluster(ray: bool, address: str | None) -> Iterator[bool]:
         yield True
 
 
-def can_draw(package: str) -> bool:
-    """Whether the package that draws is there and works; where not, a note says what is left out.
+def can_make(what: Literal["pictures are", "the report is"]) -> bool:
+    """Whether the packages that draw are there and work; where not, a note says what is left out.
 
     Commands ask at their beginning, and write their numbers in any case.
     """
     from policyrisk._core.imports import hindrance
 
-    if (why := hindrance(package)) is None:
-        return True
-    what = {"matplotlib": "pictures are", "plotly": "the report is"}[package]
-    screen.note(f"{what} left out: {why}")
-    return False
+    packages = ("matplotlib",) if what == "pictures are" else ("plotly", "jinja2")
+    why = next(filter(None, map(hindrance, packages)), None)
+    if why is not None:
+        screen.note(f"{what} left out: {why}")
+    return why is None
 
 
 def finite_number(text: str, option: str) -> float:
@@ -188,63 +187,75 @@ def finite_number(text: str, option: str) -> float:
     return value
 
 
-def criterion_of(text: str, makers: Mapping[str, Callable[[float], Criterion]], known: str) -> Criterion:
-    """The criterion that an option spells: ``sharpe``, or a number behind one of the makers' beginnings."""
-    from policyrisk.criteria import Sharpe
-    from policyrisk.errors import InvalidInputError
+@contextmanager
+def naming(option: str) -> Iterator[None]:
+    """An argument that is wrong is this option's."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+_CRITERIA = {
+    "mean-std:": ("MeanMinusStd", "c"),
+    "mean-variance:": ("MeanMinusVariance", "c"),
+    "mean:variance<=": ("MeanVarianceAtMost", "c"),
+    "variance:mean>=": ("VarianceMeanAtLeast", "c"),
+    "quantile:": ("Quantile", "q"),
+    "cvar:": ("CVaR", "q"),
+}  # what stands before the number, the class, and what the number is called
+
+
+def criterion_of(text: str, *starts: str) -> Criterion:
+    """The criterion that an option spells: ``sharpe``, or a number behind one of these beginnings."""
+    from policyrisk import criteria
 
     compact = text.replace(" ", "")
     if compact == "sharpe":
-        return Sharpe()
-    for start, make in makers.items():
+        return criteria.Sharpe()
+    for start in starts:
         if compact.startswith(start) and compact != start:
-            try:
-                return make(finite_number(compact.removeprefix(start), "--criterion"))
-            except InvalidInputError as error:
-                raise typer.BadParameter(str(error), param_hint="--criterion") from error
+            value = finite_number(compact.removeprefix(start), "--criterion")
+            with naming("--criterion"):
+                made: Criterion = getattr(criteria, _CRITERIA[start][0])(value)
+                return made
+    spelled = (start + _CRITERIA[start][1] for start in starts)
+    known = ", ".join(f"'{each}'" if "=" in each else each for each in spelled)
     raise typer.BadParameter(
-        f"{text!r} is none of {known}; write for example mean-std:1", param_hint="--criterion"
+        f"{text!r} is none of sharpe, {known}, c and q numbers; write for example mean-std:1",
+        param_hint="--criterion",
     )
 
 
 def without_quotes(text: str, option: str) -> str:
     """A name that may be in quotes, as one with a comma in it must be."""
     from policyrisk._core.text import unquoted
-    from policyrisk.errors import InvalidInputError
 
-    try:
+    with naming(option):
         return unquoted(text)
-    except InvalidInputError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def imported(text: str, option: str) -> Any:
     """What ``module:name`` stands for; the current folder is looked in too."""
     from policyrisk._core.imports import named_object
-    from policyrisk.errors import InvalidInputError
 
-    try:
+    with naming(option):
         return named_object(text)
-    except InvalidInputError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def features_again(texts: Sequence[str] | None) -> list[Any]:
     """The functions and networks that --features names again: module:name, or sb3:model.zip."""
-    from policyrisk.errors import InvalidInputError
     from policyrisk.features import from_sb3
 
-    try:
+    with naming("--features"):
         return [
             from_sb3(text.removeprefix("sb3:")) if text.startswith("sb3:") else imported(text, "--features")
             for text in texts or ()
         ]
-    except InvalidInputError as error:
-        raise typer.BadParameter(str(error), param_hint="--features") from error
 
 
 def made(text: str, option: str) -> Any:
-    """As :func:`imported`, an object of it where it is a class."""
+    """What ``module:name`` stands for; of a class, an object of it."""
     found = imported(text, option)
     if not inspect.isclass(found):
         return found
@@ -259,8 +270,6 @@ def made(text: str, option: str) -> Any:
 
 def policy_of(text: str, option: str, stochastic: bool = False, seed: int | None = None) -> Any:
     """The policy module:name, or sb3:model.zip, after which may stand ,stochastic and ,normalisation=FILE."""
-    from policyrisk.errors import InvalidInputError
-
     if not text.startswith("sb3:"):
         return made(text, option)
     from policyrisk.simulation.sb3_policy import sb3_policy
@@ -274,7 +283,5 @@ def policy_of(text: str, option: str, stochastic: bool = False, seed: int | None
             param_hint=option,
         )
     scaling = others[0].removeprefix("normalisation=") if others else None
-    try:
+    with naming(option):
         return sb3_policy(path, not drawn, seed, normalisation=scaling)
-    except InvalidInputError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error

@@ -1,4 +1,4 @@
-"""From recorded episodes to an answer: a request, a survey, a plan, its fit and what is to be said of it."""
+"""From recorded episodes to an answer: request, survey, plan, fit, findings."""
 
 from typing import TYPE_CHECKING
 

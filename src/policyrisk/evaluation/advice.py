@@ -1,9 +1,10 @@
 """One finding about an evaluation, and the table of the rules that look for one.
 
-A rule looks at one way in which the numbers can mislead. It gets the evaluation and gives an :class:`Advice`
-(how serious it is, what was seen in numbers, and what to do, with options of the command line first and those
-of the library beside them), None where all is well, or SKIPPED where it cannot tell. A new one is a function
-with ``@rule(...)`` over it, in :mod:`policyrisk.evaluation.findings` or, of targets and tails,
+A rule looks at one way in which the numbers can mislead. It is a function of the evaluation with
+``@rule(subject, title, remedy)`` over it, and returns how serious the finding is (None where all is well) and
+what was seen, in numbers; or an :class:`Advice`, where title or remedy depend on what was seen; or SKIPPED
+where it cannot tell. Remedies name options of the command line first and those of the library beside them.
+A new rule goes into :mod:`policyrisk.evaluation.findings` or, about targets and tails, into
 :mod:`policyrisk.evaluation.target_findings`.
 """
 
@@ -37,42 +38,41 @@ class Advice:
         return f"{self.severity}: {self.title}\n  {self.seen}\n  {self.remedy}"
 
 
-SKIPPED: Literal["skipped"] = "skipped"  # what a rule gives where it cannot look
+SKIPPED: Literal["skipped"] = "skipped"  # what a rule returns where it cannot look
 Found: TypeAlias = "Advice | Literal['skipped'] | None"
+Look: TypeAlias = "Callable[[Evaluation], Found | tuple[Severity | None, str]]"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How to look for a finding, and what is then said to have been checked; nothing where it is a remark."""
+    """A function that looks for a finding, and the texts of the finding that are always the same."""
 
-    look: Callable[[Evaluation], Found]
-    checks: str
+    subject: Subject
+    look: Look
+    title: str
+    remedy: str
+    checks: str  # what is then said to have been checked; nothing where it is a remark
+
+    def __call__(self, evaluation: Evaluation) -> Found:
+        """What the rule finds."""
+        found = self.look(evaluation)
+        if not isinstance(found, tuple):
+            return found
+        severity, seen = found
+        return None if severity is None else Advice(severity, self.title, seen, self.remedy)
 
 
-RULES: dict[Subject, list[Rule]] = {"target": [], "returns": [], "estimate": [], "data": [], "tails": []}
+RULES: list[Rule] = []
 
 
-def rule(
-    subject: Subject, checks: str = ""
-) -> Callable[[Callable[[Evaluation], Found]], Callable[[Evaluation], Found]]:
+def rule(subject: Subject, title: str = "", remedy: str = "", *, checks: str = "") -> Callable[[Look], Rule]:
     """Put a rule into the table, as one about this subject; a decorator."""
 
-    def put(look: Callable[[Evaluation], Found]) -> Callable[[Evaluation], Found]:
-        RULES[subject].append(Rule(look, checks))
-        return look
+    def put(look: Look) -> Rule:
+        RULES.append(Rule(subject, look, title, remedy, checks))
+        return RULES[-1]
 
     return put
-
-
-def asked(evaluation: Evaluation, *subjects: Subject) -> list[tuple[Rule, Found]]:
-    """The rules about these subjects that an evaluation has, in their order, and what each finds."""
-    applies = {
-        "target": evaluation.target is not None,
-        "returns": evaluation.target is None,
-        "tails": "distribution" in evaluation.notes,
-    }
-    rules = (rule for subject in subjects if applies.get(subject, True) for rule in RULES[subject])
-    return [(rule, rule.look(evaluation)) for rule in rules]
 
 
 def severity_of(value: float, limits: tuple[float, float, float]) -> Severity | None:

@@ -1,4 +1,4 @@
-"""What stands against an evaluation, and how far to trust it: rules on the estimate and on the data.
+"""What limits an evaluation, and how far to trust it: rules on the estimate and on the data.
 
 The estimate, its equations, and held-out episodes where features were chosen on them:
 
@@ -29,8 +29,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -38,20 +39,18 @@ from policyrisk._core.arrays import Floats
 from policyrisk._core.text import number, percent, plural
 from policyrisk.data import TIME_LEFT
 from policyrisk.equations import DENSE_MOST
-from policyrisk.errors import PolicyRiskWarning
+from policyrisk.errors import PolicyRiskWarning, UncoveredError
 from policyrisk.evaluation.advice import (
     RULES,
     SEVERITIES,
     SKIPPED,
     Advice,
     Found,
-    Rule,
     Severity,
-    asked,
     rule,
     severity_of,
 )
-from policyrisk.evaluation.target_findings import NOT_TOLD, of_answer
+from policyrisk.evaluation.target_findings import NOT_TOLD, against_quantiles
 from policyrisk.risk import FEW_EPISODES
 from policyrisk.risk.mixture import MIXTURE
 from policyrisk.risk.summary import ROUNDING
@@ -60,6 +59,7 @@ from policyrisk.selection.specification import REFUTED
 if TYPE_CHECKING:
     from policyrisk.evaluation.record import Evaluation
 
+_Seen: TypeAlias = "Found | tuple[Severity | None, str]"
 _HARMFUL = 2.0  # of the estimator's own standard errors: its intervals then miss as often as not
 _LARGE = 0.2  # of the return's std: a difference of this size matters to anybody
 _SMALL = 0.05  # of the std, or of the variance: it is beyond doubt, but harms nobody
@@ -81,75 +81,93 @@ def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
     ...     print(f"{advice.severity}: {advice.title}")
     warning: Few episodes stand behind the estimates
     """
+    applies = {
+        "target": evaluation.target is not None,
+        "returns": evaluation.target is None,
+        "tails": "distribution" in evaluation.notes,
+    }
     with warnings.catch_warnings():
         # What they would say is said here, with the remedy.
         warnings.simplefilter("ignore", PolicyRiskWarning)
-        answers = asked(evaluation, *RULES)
-    found = [each for _, each in answers if isinstance(each, Advice)]
+        answers = {rule: rule(evaluation) for rule in RULES if applies.get(rule.subject, True)}
+    found = [each for each in answers.values() if isinstance(each, Advice)]
     if all(advice.severity == "note" for advice in found):
-        found.append(_all_well(evaluation, answers))
+        skipped = [rule.checks for rule, answer in answers.items() if answer == SKIPPED]
+        checked = [rule.checks for rule, answer in answers.items() if rule.checks and answer != SKIPPED]
+        found.append(_no_problems(evaluation, checked, skipped))
     return tuple(sorted(found, key=lambda advice: SEVERITIES.index(advice.severity)))
 
 
-def trust(evaluation: Evaluation) -> str:
-    """How far to trust the answer over the starts, in a line: the titles of what stands against it.
-
-    Where no episode was cut off it is that of the returns themselves, and what is wrong with the estimate is
-    wrong at other states alone.
-    """
-    against = [each for each in evaluation.advice if each.severity in ("serious", "warning")]
-    fine = "as far as the intervals say"
-    if not against:
-        return f"{fine}; nothing stands against these numbers"
-    titles = "; ".join(each.title[0].lower() + each.title[1:] for each in against)
-    care = f"with {'great ' if against[0].severity == 'serious' else ''}care: {titles}"
-    if any(each.severity == "serious" and each.title in NOT_TOLD for each in against):
-        care = f"none, this log cannot tell: {titles}"
-    completed = evaluation.summary.completed
-    if completed is None or evaluation.target is not None or evaluation.survey.cut_off:
-        return care
-    few = completed.count < FEW_EPISODES or isinstance(_heavy_tails(evaluation), Advice)
-    tails = any(each.severity in ("serious", "warning") for each in of_answer(evaluation))
-    return care if few or tails else f"{fine}; at states {care}"
-
-
-def _all_well(evaluation: Evaluation, answers: Sequence[tuple[Rule, Found]]) -> Advice:
-    summary = evaluation.summary
-    *checked, last = (rule.checks for rule, found in answers if rule.checks and found != SKIPPED)
-    skipped = [rule.checks for rule, found in answers if found == SKIPPED]
-    said = f" Not checked: {', '.join(skipped)}." if skipped else ""
-    cover = (
-        "The intervals still speak of randomness alone: they do not cover what these features cannot express."
-        if evaluation.risk.misfit is None
-        else "The intervals at states cover randomness and the choice of features, by what such choices have "
-        "missed on other tasks."
-    )
-    behind = (summary.model or summary).episodes
+def _no_problems(evaluation: Evaluation, checked: list[str], skipped: list[str]) -> Advice:
+    behind = (evaluation.summary.model or evaluation.summary).episodes
+    cover = "The intervals cover randomness. They do not cover what these features cannot express."
     if evaluation.risk.misfit is not None:
         behind = evaluation.survey.episodes  # as for few episodes
+        cover = (
+            "The intervals at states cover randomness and the choice of features, by what such choices have "
+            "missed on other tasks."
+        )
     return Advice(
         "ok",
-        "Nothing stands against these numbers",
-        f"{behind:.0f} episodes stand behind the average start; "
-        f"{', '.join(checked)} and {last} were checked, and none is out of the ordinary.{said}",
+        "No problems found",
+        f"{behind:.0f} episodes stand behind the average start. Checked: {', '.join(checked[:-1])} and "
+        f"{checked[-1]}." + (f" Not checked: {', '.join(skipped)}." if skipped else ""),
         f"Nothing. {cover}",
     )
 
 
-@rule("returns", "the agreement with the returns")
-def _disagreement(evaluation: Evaluation) -> Found:
+@dataclass(frozen=True)
+class Trust:
+    """How far to trust the answer over the starts, by the findings.
+
+    ``good`` without a warning, ``fair`` with one, ``poor`` with a serious finding, and ``none`` where the log
+    cannot tell what another policy earns. Where no episode was cut off, the answer is the average of the
+    recorded returns: findings about the estimate at states do not lower its level then, unless there are few
+    returns, or few episodes decide their variance or their quantiles.
+    """
+
+    level: Literal["good", "fair", "poor", "none"]
+    reason: str  # one sentence
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.reason}"
+
+    @classmethod
+    def of(cls, evaluation: Evaluation) -> Trust:
+        """The level of an evaluation, and the titles of its warnings."""
+        try:
+            against = [each for each in evaluation.advice if each.severity in ("serious", "warning")]
+        except UncoveredError as error:
+            return cls("none", f"this log cannot tell: {error}")
+        if not against:
+            return cls("good", "no problems found")
+        titles = "; ".join(each.title[0].lower() + each.title[1:] for each in against)
+        serious = {each.title for each in against if each.severity == "serious"}
+        level: Literal["fair", "poor"] = "poor" if serious else "fair"
+        if serious & {*NOT_TOLD}:
+            return cls("none", f"this log cannot tell: {titles}")
+        completed = evaluation.summary.completed
+        if completed is not None and evaluation.target is None and not evaluation.survey.cut_off:
+            few = completed.count < FEW_EPISODES or isinstance(_heavy_tails(evaluation), Advice)
+            if not (few or against_quantiles(evaluation)):
+                return cls("good", f"no problems found over the starts; at other states {level}: {titles}")
+        return cls(level, titles)
+
+
+@rule("returns", "The estimate disagrees with the returns", checks="the agreement with the returns")
+def _disagreement(evaluation: Evaluation) -> _Seen:
     """The estimator's average over the starts against the completed returns from them."""
-    summary = evaluation.summary
+    summary, misfit = evaluation.summary, evaluation.risk.misfit
     model, completed = summary.model, summary.completed
     if model is None or completed is None or not summary.comparable:
         return SKIPPED
-    m, v, misfit = summary.mean_value, summary.variance_value, evaluation.risk.misfit
     # A bias within the estimator's own error may be beyond doubt, and harms nobody.
     allowed = _HARMFUL * (1.0 if misfit is None else math.sqrt(misfit.randomness))
     errors = {name: allowed * estimate.standard_error for name, estimate in model.quantities().items()}
-    apart = {name: gap for name, gap in summary.apart.items() if abs(gap) > errors[name]}
-    if not apart:
+    gaps = {name: gap for name, gap in summary.apart.items() if abs(gap) > errors[name]}
+    if not gaps:
         return None
+    m, v = summary.mean_value, summary.variance_value
     size = max(
         abs(model.mean_value - m) / math.sqrt(max(v, 1e-300)),
         abs(1.0 - model.variance_value / v) if v > 0 else math.inf,
@@ -159,27 +177,13 @@ def _disagreement(evaluation: Evaluation) -> Found:
         f"the {name} is {number(getattr(model, name), 4)} by {by} against "
         f"{number(getattr(summary, name), 4)} by the returns"
         + (f", {abs(gap) / gap.standard_error:.1f} standard errors apart" if gap.standard_error > 0 else "")
-        for name, gap in apart.items()
+        for name, gap in gaps.items()
     )
     why = "there are no features in them"
     if completed.cut_off:
         why = (
-            f"they take from {by} only what {completed.cut_off:,} of {completed.count:,} "
-            "episodes miss, which were cut off"
-        )
-    if misfit is None:
-        remedy = (
-            "Use richer features (more tiles, bases or coordinates), or a larger --lam (lam=), which leans "
-            "less on the features."
-        )
-        if evaluation.risk.variance_method != "direct":
-            remedy += " --direct (variance='direct') often puts the variance right by itself."
-    else:
-        remedy = (
-            "Use the returns' figures for the policy as a whole, and the map to compare states more than for "
-            "its values. None of the features that were tried does better: record more episodes or what else "
-            "the policy sees, declare columns whose numbers are names with --label (labels=), or spell "
-            "richer features with --features (features=)."
+            f"they take from {by} only what {completed.cut_off:,} of {completed.count:,} episodes miss, "
+            "which were cut off"
         )
     severity: Severity = "serious" if size > (_LARGE if misfit is None else _LARGE_MIXED) else "warning"
     if misfit is not None and size < _SMALL:
@@ -187,67 +191,88 @@ def _disagreement(evaluation: Evaluation) -> Found:
     return Advice(
         severity,
         "The estimate disagrees with the returns",
-        f"Over the start states {said}. Both come from the same episodes, so that randomness does not "
-        "explain it: the features are too coarse to tell apart the states that matter. At the start believe "
-        f"the returns: {why}. At other states there is no such check, and the estimate is likely to be off "
-        "there as well.",
-        remedy,
+        f"Over the start states {said}. Both come from the same episodes, so randomness does not explain "
+        "the difference: the features are too coarse to tell apart the states that matter. At the start "
+        f"believe the returns: {why}. At other states there is no such check, and the estimate is likely to "
+        "be off there as well.",
+        _remedy_of_bias(evaluation),
     )
 
 
-@rule("estimate", "calibration on held-out episodes")
-def _calibration(evaluation: Evaluation) -> Found:
+def _remedy_of_bias(evaluation: Evaluation) -> str:
+    if evaluation.risk.misfit is not None:
+        return (
+            "Use the returns' figures for the policy as a whole, and the map to compare states more than for "
+            "its values. None of the features that were tried does better: record more episodes or what else "
+            "the policy sees, declare columns whose numbers are names with --label (labels=), or spell "
+            "richer features with --features (features=)."
+        )
+    direct = " --direct (variance='direct') often puts the variance right by itself."
+    return (
+        "Use richer features (more tiles, bases or coordinates), or a larger --lam (lam=), which depends "
+        "less "
+        "on the features." + direct * (evaluation.risk.variance_method != "direct")
+    )
+
+
+@rule("estimate", checks="calibration on held-out episodes")
+def _calibration(evaluation: Evaluation) -> _Seen:
     stack = _held_out(evaluation)
     if not stack or not _is_random(stack):
         return SKIPPED
     ratio = stack["calibration"]
-    if severity := severity_of(max(ratio, 1.0 / ratio) if ratio > 0 else math.inf, (math.inf, 1.5, 2.5)):
-        side, off = ("too small", "larger") if ratio > 1 else ("too large", "smaller")
-        return Advice(
-            severity,
-            f"The variance is {side} on episodes that were not fitted",
-            f"There the squared distances of the returns from their mean are {number(ratio, 3)} times the "
-            f"estimated variance on average, where 1 is right: the spread of outcomes is likely {off} than "
-            "the map says.",
-            "Read the map of the std to compare states, not for its values; at the start believe the "
-            "completed returns. More episodes are the remedy, or features of your own (--features, "
-            "features=).",
-        )
-    return None
+    severity = severity_of(max(ratio, 1.0 / ratio) if ratio > 0 else math.inf, (math.inf, 1.5, 2.5))
+    if severity is None:
+        return None
+    side, off = ("too small", "larger") if ratio > 1 else ("too large", "smaller")
+    return Advice(
+        severity,
+        f"The variance is {side} on episodes that were not fitted",
+        f"There the squared distances of the returns from their mean are {number(ratio, 3)} times the "
+        f"estimated variance on average, where 1 is right: the spread of outcomes is likely {off} than the "
+        "map says.",
+        "Use the map of the std to compare states, not for its values; at the start believe the completed "
+        "returns. Record more episodes, or use features of your own (--features, features=).",
+    )
 
 
-@rule("estimate", "a test of the features")
-def _misfit(evaluation: Evaluation) -> Found:
+@rule("estimate", checks="a test of the features")
+def _misfit(evaluation: Evaluation) -> _Seen:
     check = evaluation.check
     if check is None or math.isnan(check.p_value):
         return SKIPPED
     if check.p_value >= REFUTED:
         return None
     share = float(check.share[check.material()].sum())
+    large = float(check.share[check.material(*_LARGE_MISFIT)].sum())
+    seen = "Step by step, rewards and next states contradict the estimate by more than randomness explains"
     if share <= 0.05:
+        p = "< 0.001" if check.p_value < 0.001 else f"= {check.p_value:.3f}"
         where = f"at {percent(share)} of the steps only" if share else "in no region of the states"
         return Advice(
             "note",
             "The features misfit by little",
-            "Step by step, rewards and next states contradict the estimate by more than randomness explains "
-            f"(p {_p(check.p_value)}), but by an amount that matters {where}.",
+            f"{seen} (p {p}), but by an amount that matters {where}.",
             "Nothing. More episodes would let finer features be chosen.",
         )
-    large = float(check.share[check.material(*_LARGE_MISFIT)].sum())
+    regions = check.describe(evaluation.names, evaluation.label_names).replace("\n", "; of the ")
     return Advice(
         "serious" if large > 0.1 else "warning",
         "These features cannot express the risk here",
-        "Step by step, rewards and next states contradict the estimate by more than randomness explains, by "
-        f"an amount that matters at {percent(share)} of the steps. Of the "
-        + check.describe(evaluation.names, evaluation.label_names).replace("\n", "; of the ")
-        + ".",
+        f"{seen}, by an amount that matters at {percent(share)} of the steps. Of the {regions}.",
         "Record more of what the policy sees, since the state may lack what decides the outcome, or more "
         "episodes, so that finer features can be chosen. map_check.png (plotting.plot_check) shows where.",
     )
 
 
-@rule("estimate", "the range of the returns")
-def _beyond_returns(evaluation: Evaluation) -> Found:
+@rule(
+    "estimate",
+    "Estimated means lie outside the range of the returns",
+    "Do not use the estimates there. Features that do not swing far out, such as tiles:10x10 or poly:1 in "
+    "--features (features=), cannot do this by much.",
+    checks="the range of the returns",
+)
+def _beyond_returns(evaluation: Evaluation) -> _Seen:
     extent = _range_of_returns(evaluation)
     if extent is None:
         return SKIPPED
@@ -255,31 +280,25 @@ def _beyond_returns(evaluation: Evaluation) -> Found:
     J = evaluation.risk.mean(_some(evaluation))
     J = J[np.isfinite(J)]
     margin = max(0.05 * (most - least), ROUNDING * max(abs(least), abs(most)))
-    beyond = (J < least - margin) | (J > most + margin)
-    if severity := severity_of(float(beyond.mean()) if J.size else 0.0, (0.0, 0.01, 0.1)):
-        return Advice(
-            severity,
-            "Estimated means lie outside the range of the returns",
-            f"At {percent(float(beyond.mean()))} of the visited states, where the estimated mean goes from "
-            f"{number(float(J.min()), 4)} to {number(float(J.max()), 4)}; no return to go was below "
-            f"{number(least, 4)} or above {number(most, 4)}.",
-            "Do not use the estimates there. Features that do not swing far out, such as tiles:10x10 or "
-            "poly:1 in --features (features=), cannot do this by much.",
-        )
-    return None
+    share = float(np.mean((least - margin > J) | (most + margin < J))) if J.size else 0.0
+    if not share:
+        return None
+    return severity_of(share, (0.0, 0.01, 0.1)), (
+        f"At {percent(share)} of the visited states, where the estimated mean goes from "
+        f"{number(float(J.min()), 4)} to {number(float(J.max()), 4)}; no return to go was below "
+        f"{number(least, 4)} or above {number(most, 4)}."
+    )
 
 
-@rule("estimate", "variance")
-def _negative(evaluation: Evaluation) -> Found:
-    summary = evaluation.summary
-    severity = severity_of(evaluation.negative_share, (0.0, 0.0, 0.05))
+@rule("estimate", "The estimated variance is negative in places", checks="variance")
+def _negative(evaluation: Evaluation) -> _Seen:
+    summary, share = evaluation.summary, evaluation.negative_share
+    severity = severity_of(share, (0.0, 0.0, 0.05))
     over_starts = summary.variance_value < 0
     if severity is None and not over_starts:
         return None
-    cause = " The features cannot fit the mean and the second moment equally well."
-    demand = "Estimate the variance itself with --direct (variance='direct'), demand"
-    if evaluation.risk.variance_method == "direct":
-        cause, demand = "", "Demand"
+    direct = evaluation.risk.variance_method == "direct"
+    cause = "" if direct else " The features cannot fit the mean and the second moment equally well."
     if over_starts:
         cause += (
             f" Over the start states it is {number(summary.variance_value)}, so that the policy as a whole "
@@ -287,18 +306,24 @@ def _negative(evaluation: Evaluation) -> Found:
         )
     if evaluation.risk.misfit is not None:
         severity = "warning"  # of all candidates these did best on held-out episodes
+    demand = "Demand" if direct else "Estimate the variance itself with --direct (variance='direct'), demand"
     return Advice(
         "serious" if over_starts else severity or "warning",
         "The estimated variance is negative in places",
-        f"At {percent(evaluation.negative_share)} of the visited states the variance comes out below 0; the "
-        f"std is left blank there.{cause}",
-        f"{demand} V >= 0 with --nonnegative (nonnegative=True), or give it richer features "
-        "with second= in --features.",
+        f"At {percent(share)} of the visited states the variance is below 0; the std is left blank "
+        f"there.{cause}",
+        f"{demand} V >= 0 with --nonnegative (nonnegative=True), or give it richer features with second= in "
+        "--features.",
     )
 
 
-@rule("estimate")
-def _wide(evaluation: Evaluation) -> Found:
+@rule(
+    "estimate",
+    "The standard deviation is known only roughly",
+    "Record more episodes: with four times as many the intervals are about half as wide. Until then quote "
+    "the interval, not the number.",
+)
+def _wide(evaluation: Evaluation) -> _Seen:
     risk = evaluation.risk
     if risk.misfit is None or risk.error_bars is None:
         return None
@@ -310,110 +335,104 @@ def _wide(evaluation: Evaluation) -> Found:
     low, high = risk.interval(states[known], of="std", level=evaluation.level).T
     with np.errstate(divide="ignore"):  # the lower end may be 0
         middle = float(np.median(high / low))
-    if severity := severity_of(middle, (2.0, 3.0, math.inf)):
-        level = f"{100 * evaluation.level:g}%"
-        return Advice(
-            severity,
-            "The standard deviation is known only roughly",
-            "At half of the visited states "
-            + (
-                f"the upper end of its {level} interval is at least {number(middle, 3)} times the lower one."
-                if middle < math.inf
-                else f"its {level} interval reaches down to 0."
-            ),
-            "Record more episodes: with four times as many the intervals are about half as wide. Until then "
-            "quote the interval, not the number.",
-        )
-    return None
+    level = f"{100 * evaluation.level:g}%"
+    said = f"its {level} interval reaches down to 0."
+    if middle < math.inf:
+        said = f"the upper end of its {level} interval is at least {number(middle, 3)} times the lower one."
+    return severity_of(middle, (2.0, 3.0, math.inf)), f"At half of the visited states {said}"
 
 
-@rule("estimate")
-def _tells_nearly_everything(evaluation: Evaluation) -> Found:
+@rule(
+    "estimate",
+    "The state tells nearly everything about the return",
+    "If nothing is random, use the mean alone. Otherwise take the std for an upper bound.",
+)
+def _tells_nearly_everything(evaluation: Evaluation) -> _Seen:
     share = _explained(evaluation)
     if share is None or share <= 0.95:
         return None
-    return Advice(
-        "warning" if _mean_is_rough(evaluation) else "note",
-        "The state tells nearly everything about the return",
-        f"On episodes that were not fitted, {percent(share)} of the squared distances of the returns "
-        "from their average follow from the state. What is left is called variance, but how far "
-        "features miss the mean is in it as well: the std may be too large, above all if the "
-        "policy and its world are deterministic.",
-        "If nothing is random, use the mean alone. Otherwise take the std for an upper bound.",
+    return "warning" if _mean_is_rough(evaluation) else "note", (
+        f"On episodes that were not fitted, {percent(share)} of the squared distances of the returns from "
+        "their average follow from the state. The variance is the rest, which also contains the features' "
+        "error of the mean: the std may be too large, above all if the policy and its world are "
+        "deterministic."
     )
 
 
-@rule("estimate", "error of the mean on held-out episodes")
-def _tells_hardly_anything(evaluation: Evaluation) -> Found:
+@rule(
+    "estimate",
+    "The state tells hardly anything about the mean return",
+    "Nothing, if outcomes really are a matter of luck from every state. Otherwise record what the policy "
+    "sees and the state lacks, or more episodes.",
+    checks="error of the mean on held-out episodes",
+)
+def _tells_hardly_anything(evaluation: Evaluation) -> _Seen:
     share, stack = _explained(evaluation), _held_out(evaluation)
     if share is None:
         return SKIPPED
     if share >= 0.05:
         return None
-    return Advice(
-        "note" if share >= -0.05 else "warning",
-        "The state tells hardly anything about the mean return",
-        f"On episodes that were not fitted, a mean that depends on the state has "
-        f"{percent(max(share, 0.0))} less squared error than one number for all states "
-        f"({number(stack['mse'], 4)} against {number(stack['constant_mse'], 4)}). The map of the mean may "
-        "show little else than randomness; the std may be right all the same.",
-        "Nothing, if outcomes really are a matter of luck from every state. Otherwise record what the policy "
-        "sees and the state lacks, or more episodes.",
+    return "note" if share >= -0.05 else "warning", (
+        f"On episodes that were not fitted, a mean that depends on the state has {percent(max(share, 0.0))} "
+        f"less squared error than one number for all states ({number(stack['mse'], 4)} against "
+        f"{number(stack['constant_mse'], 4)}). The map of the mean may show little else than randomness; the "
+        "std may be right all the same."
     )
 
 
-@rule("estimate", "condition number")
-def _condition(evaluation: Evaluation) -> Found:
+@rule(
+    "estimate",
+    "The equations are ill-conditioned",
+    "Use features that overlap less: a lower degree of poly: or fourier:, narrower or fewer bases of rbf:, "
+    "or tiles:. A small --ridge (ridge=) trades this for some bias.",
+    checks="condition number",
+)
+def _condition(evaluation: Evaluation) -> _Seen:
     condition = evaluation.risk.provenance.condition
     if math.isnan(condition):
         return SKIPPED  # a forest has none
     limits = (math.inf, 1e9, 1e12)  # 16 digits less 9 leave 7
     if evaluation.risk.misfit is not None:  # held-out episodes have judged what came of it
         limits = (1e9, 1e12, math.inf)
-    if severity := severity_of(condition, limits):
-        return Advice(
-            severity,
-            "The equations are ill-conditioned",
-            f"Their condition number is {number(condition, 2)}: of about 16 digits "
-            f"{min(round(math.log10(condition)), 16)} may be lost, and small changes of the data change the "
-            "estimates a lot.",
-            "Use features that overlap less: a lower degree of poly: or fourier:, narrower or fewer bases of "
-            "rbf:, or tiles:. A small --ridge (ridge=) trades this for some bias.",
-        )
-    return None
+    severity = severity_of(condition, limits)
+    lost = min(round(math.log10(condition)), 16) if severity else 0
+    return severity, (
+        f"Their condition number is {number(condition, 2)}: of about 16 digits {lost} may be lost, and small "
+        "changes of the data change the estimates a lot."
+    )
 
 
-@rule("estimate")
-def _redundant(evaluation: Evaluation) -> Found:
-    facts = evaluation.risk.provenance
-    if facts.redundant:
-        return Advice(
-            "note",
-            "Some features are redundant",
-            f"{plural(facts.redundant, 'direction')} of the weights change no estimate. That is usual with "
-            "several tilings, and harmless.",
-            "Nothing. Fewer features would do as well.",
-        )
-    return None
+@rule("estimate", "Some features are redundant", "Nothing. Fewer features would do as well.")
+def _redundant(evaluation: Evaluation) -> _Seen:
+    count = evaluation.risk.provenance.redundant
+    return "note" if count else None, (
+        f"{plural(count, 'direction')} of the weights change no estimate. That is usual with several "
+        "tilings, and harmless."
+    )
 
 
-@rule("estimate")
-def _constrained(evaluation: Evaluation) -> Found:
-    facts = evaluation.risk.provenance
-    if facts.constrained:
-        return Advice(
-            "note",
-            "The demand V >= 0 is active",
-            f"At {plural(facts.constrained, 'state')} the variance would have come out negative and is held "
-            "at 0. It is small there, not nothing: do not read a std of 0 as certainty.",
-            "To see what the data say without the demand, leave out --nonnegative (nonnegative=True); "
-            "--direct (variance='direct') rarely needs it.",
-        )
-    return None
+@rule(
+    "estimate",
+    "The demand V >= 0 is active",
+    "To see what the data say without the demand, leave out --nonnegative (nonnegative=True); --direct "
+    "(variance='direct') rarely needs it.",
+)
+def _constrained(evaluation: Evaluation) -> _Seen:
+    count = evaluation.risk.provenance.constrained
+    return "note" if count else None, (
+        f"At {plural(count, 'state')} the variance would have come out negative and is held at 0. It is "
+        "small there, not nothing: do not read a std of 0 as certainty."
+    )
 
 
-@rule("data", "visits")
-def _few_episodes(evaluation: Evaluation) -> Found:
+@rule(
+    "data",
+    "Few episodes stand behind the estimates",
+    "Record more episodes, or use fewer and wider features (for tiles:50x50, try --features tiles:25x25 or "
+    "rbf:9x9; features= in Python). Until then read the map of visits beside the others.",
+    checks="visits",
+)
+def _few_episodes(evaluation: Evaluation) -> _Seen:
     summary = evaluation.summary
     behind = evaluation.at_visited[1]
     behind = behind[behind > 0]
@@ -427,191 +446,180 @@ def _few_episodes(evaluation: Evaluation) -> Found:
         count = evaluation.survey.episodes
         share, middle, at_start = (float(min(each, count)) for each in (share, count, count))
         severity = "warning" if count < FEW_EPISODES else None
-    if severity is None:
-        return None
-    return Advice(
-        "serious" if min(middle, at_start) < _VERY_FEW else severity,
-        "Few episodes stand behind the estimates",
+    if severity is not None and min(middle, at_start) < _VERY_FEW:
+        severity = "serious"
+    return severity, (
         f"{percent(share)} of the visited states have fewer than {FEW_EPISODES} episodes behind their "
         f"estimate ({middle:.0f} in the middle, {behind.min():.0f} at the fewest); the average start has "
-        f"{at_start:.0f}. Intervals are too narrow there: nominal 95% intervals of the variance have "
-        "covered the truth in 91% of cases with 100 episodes, in 84% with 40 and in 78% with 15.",
-        "Record more episodes, or use fewer and wider features (for tiles:50x50, try --features tiles:25x25 "
-        "or rbf:9x9; features= in Python). Until then read the map of visits beside the others.",
+        f"{at_start:.0f}. Intervals are too narrow there: nominal 95% intervals of the variance have covered "
+        "the truth in 91% of cases with 100 episodes, in 84% with 40 and in 78% with 15."
     )
 
 
-@rule("data")
-def _unvisited_starts(evaluation: Evaluation) -> Found:
+@rule(
+    "data",
+    "Some starts have no estimate",
+    "Record episodes that pass there, or use wider features (--features or features= with fewer tiles or "
+    "bases).",
+)
+def _unvisited_starts(evaluation: Evaluation) -> _Seen:
     summary = evaluation.summary
-    if severity := severity_of(summary.unvisited / summary.starts, (0.0, 0.01, 0.1)):
-        return Advice(
-            severity,
-            "Some starts have no estimate",
-            f"{summary.unvisited} of {plural(summary.starts, 'start')} lie where the data say "
-            f"{'nothing' if evaluation.target is None else 'too little about the target'}. They are left out "
-            "of the averages, which speak of the others.",
-            "Record episodes that pass there, or use wider features (--features or features= with fewer "
-            "tiles or bases).",
-        )
-    return None
+    return severity_of(summary.unvisited / summary.starts, (0.0, 0.01, 0.1)), (
+        f"{summary.unvisited} of {plural(summary.starts, 'start')} lie where the data say "
+        f"{'nothing' if evaluation.target is None else 'too little about the target'}. The averages leave "
+        "them out."
+    )
 
 
-@rule("data")
-def _unvisited_space(evaluation: Evaluation) -> Found:
-    support = evaluation.risk.support
-    share = evaluation.unvisited_share
+@rule(
+    "data",
+    "Part of the state space was never visited",
+    "Nothing, if the policy does not go there. Otherwise start episodes there.",
+)
+def _unvisited_space(evaluation: Evaluation) -> _Seen:
+    support, share = evaluation.risk.support, evaluation.unvisited_share
     never = int(np.count_nonzero(support.feature_episodes == 0))
     if support.gram is not None or evaluation.target is not None:  # a target's pairs are another finding
         never = 0
-    if share > 0 or never:
-        idle = f", and {never} of {support.feature_episodes.size} features were active in no episode"
-        return Advice(
-            "note",
-            "Part of the state space was never visited",
-            f"The data say nothing about {percent(share)} of the box that they span{idle if never else ''}. "
-            "Estimates there do not exist and are left blank.",
-            "Nothing, if the policy does not go there. Otherwise start episodes there.",
-        )
-    return None
+    idle = f", and {never} of {support.feature_episodes.size} features were active in no episode"
+    return "note" if share > 0 or never else None, (
+        f"The data say nothing about {percent(share)} of the box that they span{idle if never else ''}. "
+        "Estimates there do not exist and are left blank."
+    )
 
 
-@rule("data", "cut-off episodes")
-def _cut_off(evaluation: Evaluation) -> Found:
+@rule("data", checks="cut-off episodes")
+def _cut_off(evaluation: Evaluation) -> _Seen:
     facts = evaluation.risk.provenance
-    count = facts.episodes - facts.terminated
+    count, episodes = facts.episodes - facts.terminated, max(facts.episodes, 1)
     # A discount leaves little of what would have come after a long episode.
-    left = facts.discount ** (facts.transitions / max(facts.episodes, 1))
-    if severity := severity_of(left * count / max(facts.episodes, 1), (0.0, 0.05, 0.3)):
-        by_steps = evaluation.target is not None and facts.lam == 0  # each step counts, whatever followed
-        return Advice(
-            "note" if by_steps else severity,
-            "Episodes were cut off before their end",
-            f"{count:,} of {facts.episodes:,} episodes ({percent(count / facts.episodes)}) stopped at a time "
-            "limit. What would have come after is taken from the estimate itself, and the plain sample knows "
-            "the terminated episodes alone, often the short and easy ones.",
-            "Record with a longer time limit. If the task has no natural end, use --discount (discount=) "
-            "below 1, or, where the return up to the limit is meant, --time-limit end (time_limit='end').",
-        )
-    return None
+    left = facts.discount ** (facts.transitions / episodes)
+    severity = severity_of(left * count / episodes, (0.0, 0.05, 0.3))
+    if severity is None:
+        return None
+    by_steps = evaluation.target is not None and facts.lam == 0  # each step counts, whatever followed
+    return Advice(
+        "note" if by_steps else severity,
+        "Episodes were cut off before their end",
+        f"{count:,} of {facts.episodes:,} episodes ({percent(count / episodes)}) stopped at a time limit. "
+        "The estimate itself stands in for what would have come after. The plain sample contains the "
+        "terminated episodes alone, often the short and easy ones.",
+        "Record with a longer time limit. If the task has no natural end, use --discount (discount=) below "
+        "1, or, where the return up to the limit is meant, --time-limit end (time_limit='end').",
+    )
 
 
-@rule("data")
-def _given_up(evaluation: Evaluation) -> Found:
+@rule(
+    "data",
+    "Some last transitions were given up",
+    "Record more episodes or with a longer time limit, or use wider features.",
+)
+def _given_up(evaluation: Evaluation) -> _Seen:
     facts = evaluation.risk.provenance
-    if severity := severity_of(facts.given_up / max(facts.episodes, 1), (0.0, 0.01, 0.1)):
-        return Advice(
-            severity,
-            "Some last transitions were given up",
-            f"{plural(facts.given_up, 'cut-off episode')} ended in a state that no episode had set out from, "
-            "so that nothing is known of what follows; the last transition of each was left out.",
-            "Record more episodes or with a longer time limit, or use wider features.",
-        )
-    return None
+    return severity_of(facts.given_up / max(facts.episodes, 1), (0.0, 0.01, 0.1)), (
+        f"{plural(facts.given_up, 'cut-off episode')} ended in a state that no episode had set out from, so "
+        "that nothing is known of what follows; the last transition of each was left out."
+    )
 
 
-@rule("data", "the features' box")
-def _outside(evaluation: Evaluation) -> Found:
+@rule(
+    "data",
+    "States lie outside the features' box",
+    "Let the box be found from the data with --box auto (box='auto'), or widen low and high of the features.",
+    checks="the features' box",
+)
+def _outside(evaluation: Evaluation) -> _Seen:
     facts = evaluation.risk.provenance
-    if severity := severity_of(facts.outside / max(facts.transitions, 1), (0.0, 0.01, 0.1)):
-        return Advice(
-            severity,
-            "States lie outside the features' box",
-            f"{facts.outside:,} of {facts.transitions:,.0f} transitions "
-            f"({percent(facts.outside / facts.transitions)}) started outside. They were taken for the "
-            "nearest state inside, and share its estimate.",
-            "Let the box be found from the data with --box auto (box='auto'), or widen low and high of the "
-            "features.",
-        )
-    return None
+    share = facts.outside / max(facts.transitions, 1)
+    return severity_of(share, (0.0, 0.01, 0.1)), (
+        f"{facts.outside:,} of {facts.transitions:,.0f} transitions ({percent(share)}) started outside. The "
+        "nearest state inside stands in for each, and they share its estimate."
+    )
 
 
-@rule("data", "heavy tails")
-def _heavy_tails(evaluation: Evaluation) -> Found:
-    found = _tails(evaluation)
+@rule(
+    "data",
+    "A few episodes decide the variance",
+    "Record many more episodes, or look at those few: are they what you want to know about? Intervals are "
+    "too narrow for tails like these.",
+    checks="heavy tails",
+)
+def _heavy_tails(evaluation: Evaluation) -> _Seen:
+    found = _powers(evaluation)
     if found is None:
         return SKIPPED
     count, squares, fourths = found
     carried = squares**2 / fourths  # as many episodes of equal weight
     error = math.sqrt(max(1.0 / carried - 1.0 / count, 0.0))
-    severity = severity_of(error, (math.inf, 0.3, 0.6))
-    if severity is None or carried > count / _HEAVY_KURTOSIS:
-        return None
-    return Advice(
-        severity,
-        "A few episodes decide the variance",
+    severity = None if carried > count / _HEAVY_KURTOSIS else severity_of(error, (math.inf, 0.3, 0.6))
+    return severity, (
         f"The variance of the returns rests on about {carried:.0f} of {count:,} episodes, those farthest "
         f"from the mean, and has a standard error of {percent(error)} of its size. Returns with such tails "
-        "often have more in store than was seen: the variance is more likely too small than too large.",
-        "Record many more episodes, or look at those few: are they what you want to know about? Intervals "
-        "are too narrow for tails like these.",
+        "often have more in store than was seen: the variance is more likely too small than too large."
+    )
+
+
+@rule(
+    "data",
+    "Values were missing in the data",
+    "Find out why values are missing. Compare --missing drop with --missing last (missing=).",
+)
+def _missing_values(evaluation: Evaluation) -> _Seen:
+    notes = evaluation.notes
+    filled, dropped = notes.get("filled_values") or 0, notes.get("dropped_episodes") or 0
+    if not (filled or dropped):
+        return None
+    episodes = evaluation.survey.episodes + dropped
+    return severity_of(dropped / episodes, (0.0, 0.01, 0.2)) or "note", (
+        f"The last value known in the episode stands in for {plural(filled, 'value')} of states, and "
+        f"{dropped:,} of {plural(episodes, 'episode')} ({percent(dropped / episodes)}) were left out. If "
+        "episodes with missing values go differently, the numbers describe only the others."
     )
 
 
 @rule("data")
-def _missing_values(evaluation: Evaluation) -> Found:
-    notes = evaluation.notes
-    filled, dropped = notes.get("filled_values") or 0, notes.get("dropped_episodes") or 0
-    if filled or dropped:
-        all_of_them = evaluation.survey.episodes + dropped
-        severity = severity_of(dropped / all_of_them, (0.0, 0.01, 0.2)) or "note"
-        return Advice(
-            severity,
-            "Values were missing in the data",
-            f"{plural(filled, 'value')} of states that the last one known in the episode stands for, and "
-            f"{dropped:,} of {plural(all_of_them, 'episode')} ({percent(dropped / all_of_them)}) that were "
-            "left out. If episodes with missing values go differently, the numbers are of the others.",
-            "Find out why values are missing. Compare --missing drop with --missing last (missing=).",
-        )
-    return None
+def _time_limit(evaluation: Evaluation) -> _Seen:
+    limit = evaluation.notes.get("time_limit")
+    if not limit:
+        return None
+    return Advice(
+        "note",
+        f"The time limit of {plural(limit, 'step')} is the end",
+        "The numbers are of the return up to it. The time left, in steps, is the state's last coordinate, "
+        f"{TIME_LEFT}.",
+        "Give it where a state is asked for: all of it at the start, 0 at the end.",
+    )
 
 
 @rule("data")
-def _time_limit(evaluation: Evaluation) -> Found:
-    notes = evaluation.notes
-    if notes.get("time_limit"):
-        return Advice(
-            "note",
-            f"The time limit of {plural(notes['time_limit'], 'step')} is the end",
-            "The numbers are of the return up to it. The time left, in steps, is the state's last "
-            f"coordinate, {TIME_LEFT}.",
-            "Give it where a state is asked for: all of it at the start, 0 at the end.",
-        )
-    return None
+def _no_error_bars(evaluation: Evaluation) -> _Seen:
+    if evaluation.risk.error_bars is not None:
+        return None
+    return Advice(
+        "warning",
+        "There are no error bars",
+        f"The estimate came from {evaluation.risk.provenance.estimator} with "
+        f"{evaluation.risk.features.size:,} features, without them: nobody can tell randomness from fact in "
+        "these numbers.",
+        f"Use LSTD{'' if evaluation.target is None else 'Q'}.fit(data) or `policyrisk evaluate` with at "
+        f"most {DENSE_MOST:,} features, as in --features tiles:50x50.",
+    )
 
 
-@rule("data")
-def _no_error_bars(evaluation: Evaluation) -> Found:
-    if evaluation.risk.error_bars is None:
-        return Advice(
-            "warning",
-            "There are no error bars",
-            f"The estimate came from {evaluation.risk.provenance.estimator} with "
-            f"{evaluation.risk.features.size:,} features, without them: nobody can tell randomness from fact "
-            "in these numbers.",
-            f"Use LSTD{'' if evaluation.target is None else 'Q'}.fit(data) or `policyrisk evaluate` with "
-            f"at most {DENSE_MOST:,} features, as in --features tiles:50x50.",
-        )
-    return None
-
-
-@rule("data")
-def _sampled_starts(evaluation: Evaluation) -> Found:
+@rule(
+    "data",
+    "The averages are over a sample of the starts",
+    "Nothing, if that is little. Else evaluate anew with error bars, which takes all starts.",
+)
+def _sampled_starts(evaluation: Evaluation) -> _Seen:
     starts, episodes = evaluation.survey.starts, evaluation.survey.episodes
-    if evaluation.risk.starts is None and len(starts) < episodes:
-        error = np.nanstd(evaluation.risk.mean(starts)) / math.sqrt(len(starts))
-        return Advice(
-            "note",
-            "The averages are over a sample of the starts",
-            f"{len(starts):,} of {episodes:,} were drawn. Others would give another mean, by about "
-            f"{number(float(error), 2)}, which is not in the intervals.",
-            "Nothing, if that is little. Else evaluate anew with error bars, which takes all starts.",
-        )
-    return None
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"= {value:.3f}"
+    if evaluation.risk.starts is not None or len(starts) >= episodes:
+        return None
+    error = np.nanstd(evaluation.risk.mean(starts)) / math.sqrt(len(starts))
+    return "note", (
+        f"{len(starts):,} of {episodes:,} were drawn. Others would give another mean, by about "
+        f"{number(float(error), 2)}, which is not in the intervals."
+    )
 
 
 def _mean_is_rough(evaluation: Evaluation) -> bool:
@@ -632,15 +640,14 @@ def _some(evaluation: Evaluation) -> Floats:
 
 
 def _held_out(evaluation: Evaluation) -> Mapping[str, Any]:
-    """What held-out episodes said of the mixture; nothing where features were given, or in older files."""
-    choice = evaluation.notes.get("choice") or {}
-    found: Mapping[str, Any] = choice.get("stack") or {}
+    """The scores of the mixture on held-out episodes; empty where features were given."""
+    found: Mapping[str, Any] = evaluation.noted("choice").get("stack") or {}
     return found
 
 
 def _range_of_returns(evaluation: Evaluation) -> tuple[float, float] | None:
     """The least and the largest return to go, of held-out steps or of a target's log; None if not known."""
-    found = _held_out(evaluation) or evaluation.notes.get("target") or {}
+    found = _held_out(evaluation) or evaluation.noted("target")
     least, most = found.get("least"), found.get("most")
     return None if least is None or most is None else (least, most)
 
@@ -651,8 +658,8 @@ def _is_random(stack: Mapping[str, Any]) -> bool:
     return bool(math.sqrt(stack["mse"]) > ROUNDING * scale)
 
 
-def _tails(evaluation: Evaluation) -> tuple[int, float, float] | None:
-    """How many returns there are, and the sums of the second and fourth powers about their mean."""
+def _powers(evaluation: Evaluation) -> tuple[int, float, float] | None:
+    """The number of returns, and the sums of the second and fourth powers about their mean."""
     completed, returns = evaluation.summary.completed, evaluation.risk.returns
     if evaluation.target is not None:
         return None  # the returns are another policy's

@@ -1,4 +1,4 @@
-"""A policy improved on a task by its name, and the evaluations of where it began and where it ended."""
+"""Improving a policy on a named task, and the evaluations before and after."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ImprovementPlan:
         )
 
     def evaluations(self, found: BeforeAfter) -> Iterator[tuple[str, Evaluation]]:
-        """Those of the fresh episodes before and after, by the critic's features."""
+        """The evaluations of the fresh episodes before and after, by the critic's features."""
         box = list(zip(self.task.low.tolist(), self.task.high.tolist(), strict=True))
         for name, data in (("before", found.before), ("after", found.after)):
             yield (

@@ -151,11 +151,11 @@ def label_spellings(survey: Survey, names: Sequence[str], labels: Sequence[int])
         )
     if not others:
         return [Spelling("labels", shrink=visits, dims=tables) for visits in (0.0, 1.0)]
-    beside = [Spelling("poly", (degree,), dims=others) for degree in (1, 2)]
+    smooth = [Spelling("poly", (degree,), dims=others) for degree in (1, 2)]
     if len(others) <= 3:
         side = (10, 10, 4)[len(others) - 1]
-        beside.append(Spelling("tiles", (side,) * len(others), dims=others))
-    found = [replace(each, others=(Spelling("labels", shrink=1.0, dims=tables),)) for each in beside]
+        smooth.append(Spelling("tiles", (side,) * len(others), dims=others))
+    found = [replace(each, others=(Spelling("labels", shrink=1.0, dims=tables),)) for each in smooth]
     values = survey.values[labels[0]]
     gaps = values is None or np.ptp(values) != values.size - 1
     if len(labels) == 1 and 2 <= count <= CROSSED and not gaps and len(others) <= 2:

@@ -1,4 +1,4 @@
-"""What the notes of an evaluation say, as far as anything is made of it: what a file is checked against.
+"""The types of the notes that are read again; a loaded file is checked against them.
 
 Notes are plain values; keys that are not named here are passed on to ``summary.json`` as they are.
 """
@@ -77,7 +77,7 @@ class NotedSingleSteps(TypedDict):
 
 
 class NotedChoice(TypedDict, total=False):
-    """How the features were chosen."""
+    """The choice of the features."""
 
     stack: NotedStack
     one_step: NotedSingleSteps
@@ -103,7 +103,7 @@ class NotedDoublyRobust(TypedDict):
 
 
 class TargetNotes(TypedDict):
-    """Of another policy than the recorded one: what it is, and how much of the log is like it."""
+    """The target policy, and how much it has in common with the log."""
 
     name: str
     actions: int
@@ -121,7 +121,7 @@ class TargetNotes(TypedDict):
 
 
 class Notes(TypedDict, total=False):
-    """How an evaluation came about."""
+    """All notes of an evaluation."""
 
     features: str
     settings: dict[str, Any]

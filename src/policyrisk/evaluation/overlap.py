@@ -1,17 +1,16 @@
-"""How much of a log is like a target policy: what the two have in common, and what was not logged."""
+"""How much a log and a target policy have in common, and what of the target was not logged."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.spatial import KDTree
 
 from policyrisk._core.arrays import Bools, Floats, Ints
-from policyrisk._core.records import record
+from policyrisk._core.records import Additive, add_each, record
 from policyrisk.data import Source, Trajectories, batches
 from policyrisk.features.target import Target
 from policyrisk.passes.survey import Survey
@@ -23,7 +22,7 @@ NAMED = 3  # actions and states that are named
 
 @dataclass(frozen=True)
 class NotLogged:
-    """Of the target's probability at visited states, what is on actions that were not logged there."""
+    """The share of the target's probability at visited states on actions that were not logged there."""
 
     share: float
     somewhere: float  # the share of the states where there is any
@@ -67,8 +66,8 @@ def looked_at(survey: Survey) -> tuple[Floats, Ints]:
 
 @record
 @dataclass(frozen=True)
-class Overlap:
-    """How much of a log is like the target; it adds.
+class Overlap(Additive):
+    """How much a log and the target have in common; it adds.
 
     With propensities μ, the weights ρ_t = π(a_t|x_t) / μ_t make the log's steps those of the target, and
     their products over an episode its episodes: of n weights w, (Σ w)² / Σ w² are left in effect.
@@ -85,22 +84,27 @@ class Overlap:
     least_reward: float = math.inf
     most_reward: float = -math.inf
 
+    _rules: ClassVar = {
+        **dict.fromkeys(("step_weights", "episode_weights"), add_each),
+        **dict.fromkeys(("least", "least_reward"), min),
+        **dict.fromkeys(("most", "most_reward"), max),
+    }
+
     @classmethod
     def over(cls, source: Source, target: Target, discount: float) -> Overlap:
-        """Of a source of episodes, in one pass."""
+        """The overlap of a source of episodes, in one pass."""
         return sum((cls._of(batch, target, discount) for batch in batches(source) if len(batch)), cls())
 
     @classmethod
     def _of(cls, data: Trajectories, target: Target, discount: float) -> Overlap:
         assert data.actions is not None
         pi, to_go = target.chance(data.states[data.visited_rows], data.actions), data.returns_to_go(discount)
-        least, most = float(to_go.min()), float(to_go.max())
         found = cls(
             data.transitions,
             len(data),
             float(pi.sum()),
-            least=least,
-            most=most,
+            least=float(to_go.min()),
+            most=float(to_go.max()),
             least_reward=float(data.rewards.min()),
             most_reward=float(data.rewards.max()),
         )
@@ -115,18 +119,6 @@ class Overlap:
                 step_weights=(float(rho.sum()), float(rho @ rho)),
                 episode_weights=(float(w.sum()), float(w @ w)),
             )
-
-    def __add__(self, other: Overlap) -> Overlap:
-        def both(name: str, add: Callable[[Any, Any], Any] = lambda a, b: a + b) -> Any:
-            return add(getattr(self, name), getattr(other, name))
-
-        pairs = ("step_weights", "episode_weights")
-        return Overlap(
-            **{name: both(name) for name in ("steps", "episodes", "agreed", "propensities")},
-            **{name: both(name, lambda a, b: (a[0] + b[0], a[1] + b[1])) for name in pairs},
-            **{name: both(name, min) for name in ("least", "least_reward")},
-            **{name: both(name, max) for name in ("most", "most_reward")},
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """What notes hold: shares of the steps and episodes, None where propensities are not known."""

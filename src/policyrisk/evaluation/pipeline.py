@@ -141,7 +141,7 @@ def evaluate(
     >>> result.summary.std
     9.7399 ± 0.425 (8.9652 to 11.142)
     >>> [advice.title for advice in result.advice]
-    ['Nothing stands against these numbers']
+    ['No problems found']
     >>> result.risk.std([[9]]).round(3)
     array([3.459])
 
@@ -172,7 +172,7 @@ def run(request: EvaluationRequest) -> Evaluation:
 
 
 def planned(request: EvaluationRequest, log: Log) -> Plan:
-    """How the request is to be answered."""
+    """The plan for the request."""
     if request.target is not None:
         return TargetPlan.of(request, log)
     if request.spelling is not None:
@@ -183,7 +183,7 @@ def planned(request: EvaluationRequest, log: Log) -> Plan:
 
 
 def noted(request: EvaluationRequest, log: Log, plan: Plan) -> dict[str, Any]:
-    """How the evaluation comes about, in plain values."""
+    """The notes on the evaluation, in plain values."""
     survey, counts = log.survey, log.counts
     notes = {
         "data": described(request.source),
@@ -209,7 +209,7 @@ def noted(request: EvaluationRequest, log: Log, plan: Plan) -> dict[str, Any]:
 def fit(
     request: EvaluationRequest, log: Log, plan: Plan, notes: dict[str, Any], clock: Clock
 ) -> tuple[Fitted, DistributionFunction | None]:
-    """The plan's estimate, and the distribution where it is asked for, of which notes are taken."""
+    """The plan's estimate, and the distribution where it is asked for; it adds to the notes."""
     with clock("fit"):
         reduce = log.shards or _durable(request, log, plan, notes)
         try:
@@ -245,7 +245,7 @@ def answered(
     notes: dict[str, Any],
     clock: Clock,
 ) -> Evaluation:
-    """The evaluation; an error where too little of a target was logged to speak of it."""
+    """The evaluation; an error where too little of a target was logged."""
     name = request.name
     if name is None:
         name = Path(request.source).stem if isinstance(request.source, str | os.PathLike) else "policy"

@@ -1,4 +1,4 @@
-"""What is fitted: a :class:`Plan` says which features, by which estimator, and how that was settled.
+"""A :class:`Plan` says what is fitted: which features, by which estimator, and how they were chosen.
 
 There are three: features that were spelled (:class:`SpelledPlan`), a mixture that held-out episodes choose
 (:class:`policyrisk.evaluation.mixture.MixturePlan`), and features of states and actions for another policy
@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from policyrisk._core.arrays import Floats
 from policyrisk.data import Source
@@ -29,7 +29,7 @@ from policyrisk.selection.specification import SpecificationTest
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What came of a plan."""
+    """The result of a plan."""
 
     risk: RiskFunction
     notes: Mapping[str, Any] = field(default_factory=dict)  # beside those of the plan
@@ -37,7 +37,7 @@ class Fitted:
 
 
 class Plan(Protocol):
-    """How a request is answered for its log."""
+    """A way to answer a request for its log."""
 
     @property
     def spelling(self) -> Spelling:
@@ -49,7 +49,7 @@ class Plan(Protocol):
 
     @property
     def variance(self) -> VarianceMethod:
-        """How the variance is estimated."""
+        """The variance method."""
 
     @property
     def labels(self) -> tuple[int, ...]:
@@ -57,30 +57,30 @@ class Plan(Protocol):
 
     @property
     def explanation(self) -> str:
-        """How the features were chosen; nothing where they were not."""
+        """The choice of the features in words; empty where they were given."""
 
     @property
     def notes(self) -> dict[str, Any]:
-        """What notes say of the plan, in plain values."""
+        """The notes on the plan, in plain values."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What notes keep of the plan among the settings."""
+        """The plan's own settings, for the notes."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """By what else than its features in words a checkpoint knows the plan again."""
+        """What identifies the plan to a checkpoint, beside its features in words."""
 
     def fit(self, reduce: Reduce, unit: float) -> Fitted:
         """The estimate in this unit of the rewards, in passes over all of the data."""
 
     def judge(self, fitted: Fitted, data: Source) -> Fitted:
-        """What data of moderate size say of the estimate in one more look at them."""
+        """The fit, judged by one more pass over data of moderate size."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
-    """How spelled features become an estimator: of which states, in which box, with which settings."""
+    """Turns spelled features into an estimator: the states, the box and the settings."""
 
     survey: Survey
     names: tuple[str, ...]
@@ -95,7 +95,7 @@ class Fitting:
 
     @classmethod
     def of(cls, request: EvaluationRequest, log: Log, variance: VarianceMethod) -> Fitting:
-        """That of a request, whose variance is estimated so unless it says otherwise."""
+        """The fitting of a request; ``variance`` is the method unless the request names one."""
         settings = {of: getattr(request, of) for of in ("lam", "discount", "ridge", "nonnegative_at")}
         states = {of: getattr(log, of) for of in ("survey", "names", "low", "high")}
         return cls(**states, **settings, variance=request.variance or variance, labels=tuple(log.labels))
@@ -137,26 +137,18 @@ class SpelledPlan:
 
     labels = ()
     explanation = ""
+    notes: ClassVar = {"choice": None}
+    settings: ClassVar[dict[str, Any]] = {}  # they are the request's
 
     @property
     def features(self) -> str:
-        """As they were spelled."""
+        """The features as they were spelled."""
         return str(self.spelling)
 
     @property
     def variance(self) -> VarianceMethod:
-        """As LSTD estimates it."""
+        """The variance method of LSTD."""
         return self.lstd.variance
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """Nothing was chosen."""
-        return {"choice": None}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """They are the request's."""
-        return {}
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -168,7 +160,7 @@ class SpelledPlan:
         return Fitted(fit_warning(self.lstd, reduce_in_units(reduce, unit)))
 
     def judge(self, fitted: Fitted, data: Source) -> Fitted:
-        """Nothing was chosen, so that nothing is tested."""
+        """The same: features that were not chosen are not tested."""
         return fitted
 
 

@@ -33,7 +33,7 @@ from policyrisk._core.text import Readable, TextTable, escape, number, percent, 
 from policyrisk.data import Source, coordinates_of
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation.advice import Advice
-from policyrisk.evaluation.findings import advise, trust
+from policyrisk.evaluation.findings import Trust, advise
 from policyrisk.evaluation.notes import Notes
 from policyrisk.features import Features, Tabular
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 
 RISK, SURVEY, DISTRIBUTION = "risk.npz", "survey.npz", "distribution.npz"
 FEW_COORDINATES = 2  # up to which they are mapped in their own order
+# Notes that ``summary.json`` holds, null where they say nothing.
+_NOTED = (
+    *("data", "features", "box", "settings", "columns", "labels", "choice"),
+    *("unrecorded_ends", "vanished_episodes", "filled_values", "dropped_episodes"),
+)
 _POINTS = 10_000  # of the box, to tell how much of it the data speak of
 _PERMUTED = 1_000  # visited states that influence is measured at
 NEIGHBOURS = 2000  # visited states whose distances are looked at
@@ -66,7 +71,7 @@ class SavedEvaluation(TypedDict):
     level: float
     notes: Notes
     check: SpecificationTest | None
-    told: NotRequired[tuple[Advice, ...]]
+    saved_advice: NotRequired[tuple[Advice, ...]]
     risk: str
     distribution: NotRequired[str]
 
@@ -93,7 +98,7 @@ class Evaluation(Readable):
         What the parts took; they are not saved.
     check
         The test of the features, where it was made.
-    told
+    saved_advice
         The advice in the file of a target that is a function.
     distribution
         That of the return, where quantiles or the chance of a loss were asked for.
@@ -105,7 +110,7 @@ class Evaluation(Readable):
     >>> risk = pr.LSTD(pr.Tabular(5)).fit(data)
     >>> evaluation = Evaluation("walk", ("place",), risk, Survey.of(data, seed=0))
     >>> evaluation
-    Evaluation('walk', 500 episodes, RiskFunction(LSTD, lam=0.9, discount=1, Tabular(...), ...))
+    Evaluation('walk', 500 episodes, trust good, RiskFunction(LSTD, lam=0.9, discount=1, Tabular(...), ...))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     evaluation.save(folder)
     ...     again = Evaluation.load(folder)
@@ -123,7 +128,7 @@ class Evaluation(Readable):
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain values: settings, counts, the choice
     seconds: Mapping[str, float] = field(default_factory=dict)  # that the parts took; they are not saved
     check: SpecificationTest | None = None  # the test of the features, where it was made
-    told: tuple[Advice, ...] | None = None  # the advice that a file tells, of a target that is a function
+    saved_advice: tuple[Advice, ...] | None = None  # that of the file, for a target that is a function
 
     def __post_init__(self) -> None:
         if len(self.names) != self.survey.dim or not all(isinstance(name, str) for name in self.names):
@@ -133,23 +138,24 @@ class Evaluation(Readable):
             )
 
     def __repr__(self) -> str:
-        return f"Evaluation({self.name!r}, {plural(self.survey.episodes, 'episode')}, {self.risk!r})"
+        episodes = plural(self.survey.episodes, "episode")
+        return f"Evaluation({self.name!r}, {episodes}, trust {self.trust.level}, {self.risk!r})"
 
     def _blocks(self) -> Iterator[str | TextTable]:
-        """The answer, and how far to trust it; the details are the report's."""
-        summary, told = self.summary, self.notes.get("distribution")
+        """The answer, and how far to trust it; the report has the details."""
+        summary, notes = self.summary, self.notes.get("distribution")
         rows = {"mean": summary.mean, "std": summary.std}
         of, tails, _ = self.tails()
         rows |= tails
         yield f"{printable(self.name)}: return {self._whose()}"
         head = ["", "value", "std error", f"{100 * self.level:g}% interval"]
         yield TextTable(head, [[name, *estimate.cells] for name, estimate in rows.items()])
-        if told is not None and ("model" not in told or told["starts"] < self.survey.episodes):
+        if notes is not None and ("model" not in notes or notes["starts"] < self.survey.episodes):
             yield f"quantiles: {of}"
-        yield f"trust: {trust(self)}"
+        yield f"trust: {self.trust}"
 
     def _repr_html_(self) -> str:
-        """In a notebook: the answer, maps of mean and std, and folded up below them what the report says."""
+        """In a notebook: the answer, maps of mean and std, and the findings folded up below them."""
         advice = "".join(
             f"<li><b>{escape(each.severity)}: {escape(each.title)}</b><br>{escape(each.seen)}<br>"
             f"{escape(each.remedy)}</li>"
@@ -164,7 +170,7 @@ class Evaluation(Readable):
 
     def _pictures(self) -> str:
         """Small maps of mean and std; none without Matplotlib, or where a target's function is not there."""
-        if hindrance("matplotlib") or self.told is not None:
+        if hindrance("matplotlib") or self.saved_advice is not None:
             return ""
         from policyrisk.plotting.evaluation_maps import draw_map
 
@@ -244,16 +250,25 @@ class Evaluation(Readable):
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
         """What to know before the numbers are trusted, the most serious first."""
-        return advise(self) if self.told is None else self.told
+        return advise(self) if self.saved_advice is None else self.saved_advice
+
+    @cached_property
+    def trust(self) -> Trust:
+        """How far to trust the answer over the starts: ``level`` (good, fair, poor, none) and ``reason``."""
+        return Trust.of(self)
 
     @property
     def target(self) -> Target | None:
         """The policy that the estimates are of, where it is another one than the recorded one."""
         return self.risk.features.target if isinstance(self.risk.features, PolicyFeatures) else None
 
+    def noted(self, subject: str) -> Mapping[str, Any]:
+        """What notes say of a subject, such as the target or the choice; empty where they say nothing."""
+        return self.notes.get(subject) or {}
+
     def action_name(self, action: int) -> str:
         """What to call an action: its name, where the log has names, or its number."""
-        names = (self.notes.get("target") or {}).get("action_names") or ()
+        names = self.noted("target").get("action_names") or ()
         return names[action] if action < len(names) else str(action)
 
     def place(self, state: Sequence[float]) -> str:
@@ -273,7 +288,7 @@ class Evaluation(Readable):
 
     @cached_property
     def changing(self) -> tuple[int, ...]:
-        """Those of them that take more than one value in the data: what there is to map.
+        """The coordinates among these that take more than one value in the data, to be mapped.
 
         In their order where one map shows all, up to FEW_COORDINATES of them, and else the most influential
         ones first.
@@ -334,10 +349,10 @@ class Evaluation(Readable):
         )
         between = _squared_distances(sample, sample)
         np.fill_diagonal(between, np.inf)
-        apart = max(float(between.min(axis=1).max()), _MARGIN**2)  # infinite for one state alone
+        farthest = max(float(between.min(axis=1).max()), _MARGIN**2)  # infinite for one state alone
         for first in range(0, len(places), _BLOCK):
-            near = _squared_distances(places[first : first + _BLOCK], sample).min(axis=1)
-            found[first : first + _BLOCK] |= near > apart
+            nearest = _squared_distances(places[first : first + _BLOCK], sample).min(axis=1)
+            found[first : first + _BLOCK] |= nearest > farthest
         return found
 
     @property
@@ -388,7 +403,11 @@ class Evaluation(Readable):
         dict
             Notes that do not apply are None.
         """
-        survey, facts, notes = self.survey, self.risk.provenance, self.notes
+        survey, facts = self.survey, self.risk.provenance
+        notes = {name: self.notes.get(name) for name in _NOTED}
+        notes |= {name: self.notes[name] for name in ("time_limit", "distribution") if name in self.notes}
+        if self.target is not None:
+            notes["target"] = self.notes.get("target")
         summary = self.summary.to_dict()
         for count in ("unvisited", "negative"):
             summary[f"{count}_starts"] = summary.pop(count)
@@ -396,8 +415,8 @@ class Evaluation(Readable):
         return {
             "policyrisk": policyrisk.__version__,
             "name": self.name,
-            "data": notes.get("data"),
             "coordinates": list(self.names),
+            "trust": asdict(self.trust),
             **summary,
             "episodes": survey.episodes,
             "transitions": survey.transitions,
@@ -407,28 +426,16 @@ class Evaluation(Readable):
             "negative_variance_share": self.negative_share,
             "condition_number": facts.condition,
             "given_up": facts.given_up,
-            "unrecorded_ends": notes.get("unrecorded_ends"),
-            "vanished_episodes": notes.get("vanished_episodes"),
-            "filled_values": notes.get("filled_values"),
-            "dropped_episodes": notes.get("dropped_episodes"),
-            **{key: notes[key] for key in ("time_limit",) if key in notes},
             "outside_box": facts.outside,
             "redundant_directions": facts.redundant,
             "constraint_active": facts.constrained,
-            "features": notes.get("features"),
             "feature_count": self.risk.features.size,
             "variance_method": self.risk.variance_method,
-            "box": notes.get("box"),
-            **{key: notes[key] for key in ("distribution",) if key in notes},
-            "settings": notes.get("settings"),
-            "columns": notes.get("columns"),
-            "labels": notes.get("labels"),
-            "choice": notes.get("choice"),
+            **notes,
             "check": None if self.check is None else self.check.to_dict(),
             "influence": dict(zip(self.names, self.influence.tolist(), strict=True)),
             "advice": [asdict(one) for one in self.advice],
             "seconds": dict(self.seconds),
-            **({"target": notes.get("target")} if self.target is not None else {}),
         }
 
     def tails(self) -> tuple[str, dict[str, Estimate], dict[str, Estimate]]:
@@ -438,11 +445,11 @@ class Evaluation(Readable):
         """
         from policyrisk.evaluation import tails
 
-        told = self.notes.get("distribution")
-        if told is None:
+        notes = self.notes.get("distribution")
+        if notes is None:
             return "", {}, {}
-        model = dict(tails.rows(told["model"])) if "model" in told else {}
-        return tails.whose(told, self.survey), dict(tails.rows(told)), model
+        model = dict(tails.rows(notes["model"])) if "model" in notes else {}
+        return tails.whose(notes, self.survey), dict(tails.rows(notes)), model
 
     def tail_pictures(self) -> dict[str, Axes]:
         """The return's distribution over the starts and a map of the mean of its worst, by their names."""
@@ -484,7 +491,7 @@ class Evaluation(Readable):
         self.risk.save(place / RISK)
         values = {of: getattr(self, of) for of in ("name", "names", "survey", "level", "notes", "check")}
         if self.target is not None and isinstance(self.target.policy, PolicyFunction):
-            values["told"] = self.advice  # which it takes the function to find out
+            values["saved_advice"] = self.advice  # which it takes the function to find out
         if self.distribution is not None:
             self.distribution.save(place / DISTRIBUTION)
             values["distribution"] = _digest(place / DISTRIBUTION)
@@ -544,7 +551,7 @@ class Evaluation(Readable):
             values["level"],
             values["notes"],
             check=values["check"],
-            told=values.get("told"),
+            saved_advice=values.get("saved_advice"),
             distribution=distribution,
         )
 

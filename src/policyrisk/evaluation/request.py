@@ -1,4 +1,4 @@
-"""What is asked for: a frozen record for each workflow, from which the command's options come as well.
+"""The request of each workflow: a frozen record, from which the command's options are derived.
 
 A new option is one field here (and, for Python, the parameter of that name of
 :func:`policyrisk.evaluate`). A field is an option of the command where it has metadata: the panel of the
@@ -67,10 +67,9 @@ class EvaluationRequest:
     level
         The intervals' level.
     quantiles
-        Quantiles of the return that are wanted as well, as in 0.05,0.5,0.95, each with the mean of the
-        worst.
+        Quantiles of the return to estimate as well, as in 0.05,0.5,0.95, each with the mean of the worst.
     loss_below
-        The chance of a return below this line is wanted as well.
+        Estimate the chance of a return below this line as well.
     seed
         The seed of everything random, else fresh.
     name
@@ -80,10 +79,10 @@ class EvaluationRequest:
     labels
         A column of the state whose numbers are names, as all text is; may be given several times.
     time_limit
-        Take the limit at which episodes were cut off for their end, and add the time left to the state: end,
-        or the limit in steps.
+        Treat the time limit as the end of an episode, and add the time left to the state: end, or the limit
+        in steps.
     checkpoint
-        The file of the fit's sums so far.
+        The file that keeps the fit's sums while it runs.
     resume
         Go on with the same evaluation where it was killed or stopped.
     on_cluster
@@ -135,7 +134,7 @@ class EvaluationRequest:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What was asked for in plain values, as notes and checkpoints keep it."""
+        """The request in plain values, for notes and checkpoints."""
         asked: dict[str, Any] = {} if self.time_limit is None else {"time_limit": self.time_limit}
         if self.quantiles:
             asked |= {"quantiles": list(self.quantiles), "loss_below": self.loss_below}
@@ -156,14 +155,14 @@ class EvaluationRequest:
 
 @dataclass(frozen=True, eq=False)
 class ImprovementRequest:
-    """What ``policyrisk improve`` is asked for; the texts are those of its help.
+    """The parameters of ``policyrisk improve``; the texts are those of the command's help.
 
     Parameters
     ----------
     env
         pinball, portfolio, or a Gymnasium id, as in CartPole-v1.
     criterion
-        What is to be large.
+        The criterion to maximise.
     env_args
         The environment's arguments.
     episodes
@@ -184,13 +183,13 @@ class ImprovementRequest:
         Noise in an environment's actions: the probability of a random one instead, or, of continuous ones,
         the standard deviation in units of half their range.
     reward_so_far
-        Let the policy see what it has earned, as `earned`.
+        Let the policy see the reward so far, as `earned`.
     lam
         The gradient by the critic (0) or by whole returns (1).
     groups
         Average the criterion over tiles of the starts, as pinball's tiles:10x10,dims=x+y.
     fresh
-        Fresh episodes that both policies are run on.
+        Number of fresh episodes on which both policies are compared.
     seed
         The seed of everything random.
     device

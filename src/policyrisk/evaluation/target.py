@@ -1,4 +1,4 @@
-"""Another policy than the recorded one: what it is, which features it gets, and what is fitted for it.
+"""The evaluation of another policy than the recorded one: its features and its fit.
 
 The target policy π is a table of probabilities (states, actions), an action for each state, or a function
 from states (n, dim) to (n, actions). Features of the state get a block for each action
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -133,6 +133,7 @@ class TargetPlan:
     episodes: int  # of the log
 
     labels = ()
+    identity: ClassVar[dict[str, Any]] = {}  # the settings hold all of it
 
     @classmethod
     def of(cls, request: EvaluationRequest, log: Log) -> TargetPlan:
@@ -175,7 +176,7 @@ class TargetPlan:
 
     @property
     def variance(self) -> VarianceMethod:
-        """As LSTDQ estimates it."""
+        """The variance method of LSTDQ."""
         return self.lstdq.variance
 
     @property
@@ -202,11 +203,6 @@ class TargetPlan:
     def settings(self) -> dict[str, Any]:
         """What tells the target from another one."""
         return {"target": list(self.fingerprint)}
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The settings hold all of it."""
-        return {}
 
     def fit(self, reduce: Reduce, unit: float) -> Fitted:
         """LSTDQ's passes, and one for what the log and the target have in common.

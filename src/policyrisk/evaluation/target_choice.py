@@ -109,15 +109,9 @@ class TargetScores(Readable):
 
     def times(self, factor: float) -> TargetScores:
         """The same for rewards that are ``factor`` times as large."""
-        squares = factor * factor
+        powers = {"score": 2, "misfit": 2, "unsteady": 2, "mean": 1}
         ranking = tuple(
-            replace(
-                each,
-                score=each.score * squares,
-                misfit=each.misfit * squares,
-                unsteady=each.unsteady * squares,
-                mean=each.mean * factor,
-            )
+            replace(each, **{of: getattr(each, of) * factor**power for of, power in powers.items()})
             for each in self.ranking
         )
         return replace(self, ranking=ranking, reward=self.reward * factor)
@@ -175,13 +169,13 @@ def score_for_target(
     """The candidates by the module's rule; ``labels`` are coordinates whose numbers are names."""
     key = int(keys(seed)[0])
     fold_of = fold_of_episodes(0, len(data), FOLDS, key)
-    near = alike(data, fold_of, labels)
+    neighbours = alike(data, fold_of, labels)
     extent = float(data.rewards.min()), float(data.rewards.max())
     found = []
     with ProgressBar("features", len(estimators)) as bar:
         for name, lstdq in estimators.items():
             try:
-                found.append(_scored(name, lstdq, data, key, near, extent, most_steps))
+                found.append(_scored(name, lstdq, data, key, neighbours, extent, most_steps))
             except (PolicyRiskError, np.linalg.LinAlgError) as error:
                 found.append(TargetCandidate(name, reason=f"{type(error).__name__}: {error}"))
             bar.advance()
@@ -219,7 +213,7 @@ def _scored(
     lstdq: LSTDQ,
     data: Trajectories,
     key: int,
-    near: Ints,
+    neighbours: Ints,
     extent: tuple[float, float],
     most_steps: float,
 ) -> TargetCandidate:
@@ -233,9 +227,11 @@ def _scored(
             held_out[step_fold == fold] = np.concatenate([_step_errors(risk, part) for part in own])
             risk.summary(data.starts())  # an error where it cannot tell
             starts.append(risk.mean(data.starts()))
-    known = near >= 0
-    beside = np.where(known, held_out[near], 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    misfit, mean = float(np.mean(held_out * beside)), float(np.nanmean(starts))
+    known = neighbours >= 0
+    neighbour_errors = np.where(known, held_out[neighbours], 0.0).sum(axis=1) / np.maximum(
+        known.sum(axis=1), 1
+    )
+    misfit, mean = float(np.mean(held_out * neighbour_errors)), float(np.nanmean(starts))
     unsteady = (FOLDS - 1) * float(np.nanmean(np.var(starts, axis=0)))
     steps = float(np.mean(discounted_steps(gamma, data.lengths)))
     return TargetCandidate(

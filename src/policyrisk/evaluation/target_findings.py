@@ -1,4 +1,4 @@
-"""What stands against an evaluation of another policy than the recorded one, and against quantiles.
+"""What limits an evaluation of another policy than the recorded one, and quantiles.
 
 What the log says nothing about; an evaluation of the recorded policy has none of these:
 
@@ -24,19 +24,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from policyrisk._core.text import number, percent, plural
 from policyrisk.errors import UncoveredError
 from policyrisk.evaluation.advice import (
+    RULES,
     SEVERITIES,
     SKIPPED,
     Advice,
     Found,
     Severity,
-    asked,
     rule,
     severity_of,
 )
@@ -47,6 +47,7 @@ from policyrisk.risk.action_estimates import Choice
 if TYPE_CHECKING:
     from policyrisk.evaluation.record import Evaluation
 
+_Seen: TypeAlias = "Found | tuple[Severity | None, str]"
 NOT_TOLD = "The mean is none that such rewards sum up to", "The log does not settle what the target earns"
 _COARSE = 0.25  # of an interval's width, by which straight lines between thresholds may be off
 _HARMFUL = 2.0  # standard errors of the distribution's own: its intervals then miss as often as not
@@ -59,9 +60,9 @@ _REMEDY = (
 )
 
 
-@rule("target", "means that such rewards can sum up to")
-def _impossible(evaluation: Evaluation) -> Found:
-    notes, gamma = evaluation.notes.get("target") or {}, evaluation.risk.provenance.discount
+@rule("target", NOT_TOLD[0], _REMEDY, checks="means that such rewards can sum up to")
+def _impossible(evaluation: Evaluation) -> _Seen:
+    notes, gamma = evaluation.noted("target"), evaluation.risk.provenance.discount
     if notes.get("least_reward") is None:
         return SKIPPED
     rewards = notes["least_reward"], notes["most_reward"]
@@ -74,20 +75,15 @@ def _impossible(evaluation: Evaluation) -> Found:
     elif not (low <= mean <= high):
         end = estimate.high if mean < low else estimate.low
         severity = None if is_possible(end, rewards, *bounds, beyond=0.01) else "warning"
-    if severity is None:
-        return None
-    return Advice(
-        severity,
-        NOT_TOLD[0],
+    return severity, (
         f"It is {number(mean, 4)}. All recorded rewards are {_between(*rewards)}, so that no policy has a "
-        f"mean {'below' if mean < low else 'above'} {number(low if mean < low else high, 4)} with them.",
-        _REMEDY,
+        f"mean {'below' if mean < low else 'above'} {number(low if mean < low else high, 4)} with them."
     )
 
 
-@rule("target", "errors of single steps")
-def _unsettled(evaluation: Evaluation) -> Found:
-    found = (evaluation.notes.get("choice") or {}).get("one_step")
+@rule("target", NOT_TOLD[1], _REMEDY, checks="errors of single steps")
+def _unsettled(evaluation: Evaluation) -> _Seen:
+    found = evaluation.noted("choice").get("one_step")
     if found is None:
         return SKIPPED
     summary = evaluation.summary
@@ -98,196 +94,203 @@ def _unsettled(evaluation: Evaluation) -> Found:
     share = found["misfit"] / found["reward"] if found["reward"] > 0 else 0.0
     limits = (math.inf, 0.25, 0.5)
     severities = severity_of(far / scale if beyond else 0.0, limits), severity_of(share, limits)
-    severity = next((each for each in SEVERITIES if each in severities), None)
-    if severity is None:
-        return None
     other = f" With features that are nearly as good the mean is {_between(low, high)}." if low < high else ""
-    return Advice(
-        severity,
-        NOT_TOLD[1],
+    return next((each for each in SEVERITIES if each in severities), None), (
         f"In a single step of the target these features err by {number(found['misfit'], 2)} (root mean "
         f"square, beside rewards of {number(found['reward'], 2)}), which adds up along its way.{other} No "
-        "episode is of the target to tell what is right, and the intervals are of randomness alone.",
-        _REMEDY,
+        "episode is of the target to tell what is right, and the intervals cover randomness alone."
     )
 
 
-@rule("target", "what was logged of the target's actions")
-def _uncovered(evaluation: Evaluation) -> Found:
+@rule(
+    "target",
+    "The target takes actions that were never logged",
+    "Read the map of what is covered beside the others (risk.covered). Record episodes in which these "
+    "actions are taken there, evaluate a target that keeps to what was logged, or let states share what is "
+    "known with coarser features (--features, features=).",
+    checks="what was logged of the target's actions",
+)
+def _uncovered(evaluation: Evaluation) -> _Seen:
     covered = evaluation.summary.covered
-    # Any share is a warning: below a note, nothing would be said to stand against the numbers.
+    # Any share is a warning: a note alone would leave "no problems found".
     if covered is None or not (severity := severity_of(1.0 - covered, (0.0, 0.0, 0.25))):
         return None
-    return Advice(
-        severity,
-        "The target takes actions that were never logged",
+    return severity, (
         f"From the starts on it does so with a probability of up to {percent(1.0 - covered)}, and is "
-        f"estimated as if it took its other actions instead. {missing(evaluation)}",
-        "Read the map of what is covered beside the others (risk.covered). Record episodes in which these "
-        "actions are taken there, evaluate a target that keeps to what was logged, or let states share what "
-        "is known with coarser features (--features, features=).",
+        f"estimated as if it took its other actions instead. {missing(evaluation)}"
     )
 
 
-@rule("target", "the agreement with the doubly robust figures")
-def _disagreement(evaluation: Evaluation) -> Found:
-    beside = doubly_robust(evaluation)
-    if beside is None:
+@rule(
+    "target",
+    "The estimate disagrees with what the episodes say",
+    "If you trust the propensities, believe the doubly robust figures over the starts, and use richer "
+    "features (--features, features=) for the states.",
+    checks="the agreement with the doubly robust figures",
+)
+def _disagreement(evaluation: Evaluation) -> _Seen:
+    summary, robust = evaluation.summary, evaluation.noted("target").get("doubly_robust")
+    if robust is None:
         return SKIPPED
-    if not beside["apart"]:
-        return None
-    summary = evaluation.summary
     said = "; ".join(
         f"the {of} is {number(getattr(summary, of), 4)} by {summary.estimator} against "
-        f"{number(beside[of]['value'], 4)} ± {number(beside[of]['standard_error'], 2)}"
-        for of in beside["apart"]
+        f"{number(robust[of]['value'], 4)} ± {number(robust[of]['standard_error'], 2)}"
+        for of in robust["apart"]
     )
-    return Advice(
-        "warning",
-        "The estimate disagrees with what the episodes say",
+    return "warning" if said else None, (
         f"Weighted by the propensities (doubly robust), {said}: more than randomness explains. Either the "
         "features are too coarse to tell apart the states that matter, or the propensities are not those of "
-        "the recorded policy.",
-        "If you trust the propensities, believe the doubly robust figures over the starts, and use richer "
-        "features (--features, features=) for the states.",
+        "the recorded policy."
     )
 
 
-@rule("target")
-def _elsewhere(evaluation: Evaluation) -> Found:
-    near = (evaluation.notes.get("target") or {}).get("near")
+@rule(
+    "target",
+    "Some of what the target does was logged elsewhere only",
+    "Use features that say where nothing was logged, as in --features tiles:10x10 (features=), or record "
+    "episodes in which these actions are taken there.",
+)
+def _elsewhere(evaluation: Evaluation) -> _Seen:
+    near = evaluation.noted("target").get("near")
     if near is None or evaluation.risk.support.gram is None:
         return None  # tiles and tables say themselves what was not logged
-    if severity := severity_of(near["share"], (0.01, 0.05, 0.25)):
-        return Advice(
-            severity,
-            "Some of what the target does was logged elsewhere only",
-            f"{percent(near['share'])} of its probability is on actions that none of the {NEAREST} nearest "
-            f"logged steps took. {_described(evaluation, near)} These features are smooth: what they say "
-            "there comes from states far away.",
-            "Use features that say where nothing was logged, as in --features tiles:10x10 (features=), or "
-            "record episodes in which these actions are taken there.",
-        )
-    return None
-
-
-@rule("target")
-def _another_policy(evaluation: Evaluation) -> Found:
-    return Advice(
-        "note",
-        "The log is of another policy",
-        f"In all {plural(evaluation.survey.episodes, 'episode')} another policy than the one evaluated here "
-        f"chose the actions. {overlap(evaluation)} {propensities(evaluation)}".replace("  ", " "),
-        "Nothing, if the state holds everything that the recorded policy looked at when it chose. If it "
-        "chose by something that was not recorded, the estimates are biased, and no number here shows it.",
+    return severity_of(near["share"], (0.01, 0.05, 0.25)), (
+        f"{percent(near['share'])} of its probability is on actions that none of the {NEAREST} nearest "
+        f"logged steps took. {_described(evaluation, near)} These features are smooth: what they say there "
+        "comes from states far away."
     )
 
 
-@rule("tails", "the tails of the distribution")
-def _few_in_tail(evaluation: Evaluation) -> Found:
-    told, episodes = _told(evaluation), evaluation.survey.episodes
-    share, q = min((min(float(q), 1.0 - float(q)), float(q)) for q in told["quantiles"] if float(q) < 1.0)
+@rule(
+    "target",
+    "The log is of another policy",
+    "Nothing, if the state holds everything that the recorded policy looked at when it chose. If it chose "
+    "by something that was not recorded, the estimates are biased, and no number here shows it.",
+)
+def _another_policy(evaluation: Evaluation) -> _Seen:
+    return "note", (
+        f"In all {plural(evaluation.survey.episodes, 'episode')} another policy than the one evaluated here "
+        f"chose the actions. {overlap(evaluation)}{propensities(evaluation)}"
+    )
+
+
+@rule("tails", checks="the tails of the distribution")
+def _few_in_tail(evaluation: Evaluation) -> Advice | None:
+    notes, episodes = _quantile_notes(evaluation), evaluation.survey.episodes
+    share, q = min((min(float(q), 1.0 - float(q)), float(q)) for q in notes["quantiles"] if float(q) < 1.0)
     severity = severity_of(1.0 / max(share * episodes, 1e-9), (0.05, 0.1, 0.3))  # below 20, 10, 3
-    if severity is not None:
-        side = "worst" if q <= 0.5 else "best"
-        return Advice(
-            severity,
-            f"Few episodes stand behind the {side} {percent(share)}",
-            f"Of {plural(episodes, 'episode')} the {side} {percent(share)} are {share * episodes:.3g}. The "
-            f"{percent(q)} quantile and the mean beyond it rest on these alone, and where they are few, "
-            "intervals cover less often than they say: what is rarer still has not been seen.",
-            f"Record {math.ceil(20 / share):,} episodes or more, or ask for a quantile nearer to the middle.",
-        )
-    return None
+    if severity is None:
+        return None
+    side = "worst" if q <= 0.5 else "best"
+    return Advice(
+        severity,
+        f"Few episodes stand behind the {side} {percent(share)}",
+        f"Of {plural(episodes, 'episode')} the {side} {percent(share)} are {share * episodes:.3g}. The "
+        f"{percent(q)} quantile and the mean beyond it rest on these alone, and where they are few, "
+        "intervals cover less often than they say: what is rarer still has not been seen.",
+        f"Record {math.ceil(20 / share):,} episodes or more, or ask for a quantile nearer to the middle.",
+    )
 
 
-@rule("tails", "the thresholds of the distribution")
-def _thresholds(evaluation: Evaluation) -> Found:
+@rule("tails", checks="the thresholds of the distribution")
+def _thresholds(evaluation: Evaluation) -> _Seen:
     """Straight lines between the thresholds that F was estimated at."""
-    told, off = _told(evaluation), _coarseness(evaluation)
+    notes, off = _quantile_notes(evaluation), _coarseness(evaluation)
     if evaluation.distribution is None:
         return SKIPPED
-    values: Mapping[str, Any] = told["quantiles"]
+    values: Mapping[str, Any] = notes["quantiles"]
     widths = {q: value["high"] - value["low"] for q, value in values.items()}
     coarse = {q: error for q, error in off.items() if _COARSE * widths[q] < error < math.inf}
-    if coarse:
-        q, error = max(coarse.items(), key=lambda each: each[1] / max(widths[each[0]], 1e-300))
-        value, theta = values[q], evaluation.distribution.thresholds
-        return Advice(
-            "warning",
-            "The thresholds are coarse where the quantiles lie",
-            f"F is drawn straight between {plural(theta.size, 'threshold')}. With every other one the "
-            f"{percent(float(q))} quantile changes so much that it may be off by {number(error, 2)}, which "
-            f"its interval ({number(value['low'], 4)} to {number(value['high'], 4)}) does not hold.",
-            f"Fit pr.ReturnDistribution(features, thresholds={5 * theta.size}) to the data, or thresholds of "
-            "your own that are dense there.",
-        )
-    return None
+    if not coarse:
+        return None
+    q, error = max(coarse.items(), key=lambda each: each[1] / max(widths[each[0]], 1e-300))
+    value, count = values[q], evaluation.distribution.thresholds.size
+    return Advice(
+        "warning",
+        "The thresholds are coarse where the quantiles lie",
+        f"F is drawn straight between {plural(count, 'threshold')}. With every other one the "
+        f"{percent(float(q))} quantile changes so much that it may be off by {number(error, 2)}, which its "
+        f"interval ({number(value['low'], 4)} to {number(value['high'], 4)}) does not hold.",
+        f"Fit pr.ReturnDistribution(features, thresholds={5 * count}) to the data, or thresholds of your "
+        "own that are dense there.",
+    )
 
 
-@rule("tails")
-def _at_the_end(evaluation: Evaluation) -> Found:
+@rule(
+    "tails",
+    "A quantile lies at the end of the thresholds",
+    "Fit pr.ReturnDistribution with thresholds= that reach further, record more episodes, or ask for a "
+    "quantile nearer to the middle.",
+)
+def _at_the_end(evaluation: Evaluation) -> _Seen:
     ends = [q for q, error in _coarseness(evaluation).items() if math.isinf(error)]
-    if ends and evaluation.distribution is not None:
-        theta = evaluation.distribution.thresholds
-        return Advice(
-            "warning",
-            "A quantile lies at the end of the thresholds",
-            f"The {', '.join(percent(float(q)) for q in ends)} quantile is one of the ends, "
-            f"{number(theta[0], 4)} to {number(theta[-1], 4)}, of what was looked at; it may be further out.",
-            "Fit pr.ReturnDistribution with thresholds= that reach further, record more episodes, or ask for "
-            "a quantile nearer to the middle.",
-        )
-    return None
+    if not ends or evaluation.distribution is None:
+        return None
+    theta = evaluation.distribution.thresholds
+    return "warning", (
+        f"The {', '.join(percent(float(q)) for q in ends)} quantile is one of the ends, "
+        f"{number(theta[0], 4)} to {number(theta[-1], 4)}, of what was looked at; it may be further out."
+    )
 
 
 @rule("tails")
-def _distribution_disagrees(evaluation: Evaluation) -> Found:
+def _distribution_disagrees(evaluation: Evaluation) -> Advice | None:
     """The distribution's mean and std over the starts against those of the returns."""
-    summary, told = evaluation.summary, _told(evaluation)
+    summary, notes = evaluation.summary, _quantile_notes(evaluation)
     std = float(summary.std)
     if summary.completed is None or not std > 0:
         return None
     beyond = {}
     for of in ("mean", "std"):
-        gap = told[of]["value"] - float(getattr(summary, of))
-        if abs(gap) > _HARMFUL * np.nan_to_num(told[of]["standard_error"]):
+        gap = notes[of]["value"] - float(getattr(summary, of))
+        if abs(gap) > _HARMFUL * np.nan_to_num(notes[of]["standard_error"]):
             beyond[of] = abs(gap) / std
     severity = severity_of(max(beyond.values(), default=0.0), (math.inf, 0.1, 0.3))
-    if severity is not None:
-        of = max(beyond, key=beyond.__getitem__)
-        return Advice(
-            severity,
-            "The distribution disagrees with the returns",
-            f"Over the starts its {of} is {number(told[of]['value'], 4)}, that of the returns "
-            f"{number(getattr(summary, of), 4)}. Both come from the same episodes: the distribution's "
-            f"features ({told['features']}) are too coarse at the starts, and so its quantiles are off too.",
-            "Use finer --features (features=), which the distribution then has as well"
-            + ("; those over the starts are of the recorded returns." if "model" in told else "."),
-        )
-    return None
+    if severity is None:
+        return None
+    of = max(beyond, key=beyond.__getitem__)
+    return Advice(
+        severity,
+        "The distribution disagrees with the returns",
+        f"Over the starts its {of} is {number(notes[of]['value'], 4)}, that of the returns "
+        f"{number(getattr(summary, of), 4)}. Both come from the same episodes: the distribution's features "
+        f"({notes['features']}) are too coarse at the starts, and so its quantiles are off too.",
+        "Use finer --features (features=), which the distribution then has as well"
+        + ("; those over the starts are of the recorded returns." if "model" in notes else "."),
+    )
 
 
-@rule("tails")
-def _corrected(evaluation: Evaluation) -> Found:
-    """By how much F̃ was changed where it is read."""
-    dist, told, visited = evaluation.distribution, _told(evaluation), evaluation.survey.visited
+@rule(
+    "tails",
+    "The distribution was made monotone",
+    "Use tiles or a table (--features tiles:20), whose probabilities are averages: they rise anyway.",
+)
+def _corrected(evaluation: Evaluation) -> _Seen:
+    """The change of F̃ where it is read."""
+    dist, visited = evaluation.distribution, evaluation.survey.visited
     if dist is None:
         return None
     changed = dist.corrected(visited[:: -(-len(visited) // _STATES)])
     changed = changed[~np.isnan(changed)]
-    middle = float(np.median(changed)) if changed.size else 0.0
-    severity = severity_of(middle, (0.02, 0.1, math.inf))
-    if severity is not None:
-        return Advice(
-            severity,
-            "The distribution was made monotone",
-            f"At half of the visited states a probability was changed by {percent(middle)} or more (at most "
-            f"by {percent(float(changed.max()))}) so that probabilities rise from 0 to 1: "
-            f"{told['features']} cannot express the distribution.",
-            "Use tiles or a table (--features tiles:20), whose probabilities are averages: they rise anyway.",
-        )
-    return None
+    if not changed.size:
+        return None
+    middle, most = float(np.median(changed)), float(changed.max())
+    features = _quantile_notes(evaluation)["features"]
+    return severity_of(middle, (0.02, 0.1, math.inf)), (
+        f"At half of the visited states a probability was changed by {percent(middle)} or more (at most by "
+        f"{percent(most)}) so that probabilities rise from 0 to 1: {features} cannot "
+        "express the distribution."
+    )
+
+
+def against_quantiles(evaluation: Evaluation) -> bool:
+    """Whether a warning is about the quantiles over the starts: all of the model's, few of the returns'."""
+    notes = evaluation.notes.get("distribution")
+    if notes is None:
+        return False
+    rules = [_few_in_tail] if "model" in notes else [each for each in RULES if each.subject == "tails"]
+    found = (each(evaluation) for each in rules)
+    return any(isinstance(each, Advice) and each.severity in ("serious", "warning") for each in found)
 
 
 def refuse_uncovered(evaluation: Evaluation) -> None:
@@ -323,37 +326,33 @@ def _described(evaluation: Evaluation, found: Mapping[str, Any]) -> str:
 
 
 def overlap(evaluation: Evaluation) -> str:
-    """How much the log is like the target, in a sentence; nothing where that was not counted."""
-    notes = evaluation.notes.get("target")
-    if notes is None:
+    """The overlap of log and target, as a sentence and a space; empty where it was not counted."""
+    notes = evaluation.noted("target")
+    if not notes:
         return ""
-    agreed = percent(notes["agreed"])
-    said = f"At the average logged step the target takes the logged action with probability {agreed}"
+    said = (
+        "At the average logged step the target takes the logged action with probability "
+        f"{percent(notes['agreed'])}"
+    )
     if notes["propensities"]:
         said += (
             f"; weighted by the propensities {percent(notes['effective_steps'])} of the steps are left in "
             f"effect, and of {plural(evaluation.survey.episodes, 'episode')} taken as a whole "
             f"{notes['effective_episodes']:,.{1 if notes['effective_episodes'] < 10 else 0}f}"
         )
-    return f"{said}."
+    return f"{said}. "
 
 
 def propensities(evaluation: Evaluation) -> str:
     """Whether propensities are known and used, in a sentence."""
-    lam, notes = evaluation.risk.provenance.lam, evaluation.notes.get("target")
-    known = notes is not None and notes["propensities"]
+    lam, notes = evaluation.risk.provenance.lam, evaluation.noted("target")
+    known = notes.get("propensities", False)
     if lam == 0:
-        used = "serve the doubly robust figures alone" if doubly_robust(evaluation) else "were not used"
+        used = "serve the doubly robust figures alone" if notes.get("doubly_robust") else "were not used"
         return f"With λ = 0 no propensities are needed{f'; those of the log {used}' if known else ''}."
     return f"Traces with λ = {lam:g} are cut by " + (
         "min(1, ρ), with the log's propensities." if known else "the target's own probabilities."
     )
-
-
-def doubly_robust(evaluation: Evaluation) -> Mapping[str, Any] | None:
-    """What was estimated beside, where the log has propensities for it."""
-    notes: Mapping[str, Any] = evaluation.notes.get("target") or {}
-    return notes.get("doubly_robust")
 
 
 def _between(low: float, high: float) -> str:
@@ -361,24 +360,16 @@ def _between(low: float, high: float) -> str:
     return ends[0] if ends[0] == ends[1] else f"between {' and '.join(ends)}"
 
 
-def _told(evaluation: Evaluation) -> dict[str, Any]:
-    """What notes say of the fitted distribution."""
-    told = evaluation.notes["distribution"]
-    return {**told, **told.get("model", {})}
+def _quantile_notes(evaluation: Evaluation) -> dict[str, Any]:
+    """The notes on the fitted distribution."""
+    notes = evaluation.notes["distribution"]
+    return {**notes, **notes.get("model", {})}
 
 
 def _coarseness(evaluation: Evaluation) -> dict[str, float]:
-    """By how much each quantile may be off between thresholds; infinite at the ends, nothing for steps."""
-    dist, told = evaluation.distribution, _told(evaluation)
+    """The error of each quantile between thresholds; infinite at the ends, nothing for steps."""
+    dist, notes = evaluation.distribution, _quantile_notes(evaluation)
     if dist is None or dist.grid.steps:  # with steps all returns are thresholds
         return {}
     over = dist.over(evaluation.survey.starts)
-    return {q: over.coarseness(float(q)) for q in told["quantiles"]}
-
-
-def of_answer(evaluation: Evaluation) -> list[Advice]:
-    """What stands against the quantiles over the starts: all of the model's, few of the returns'."""
-    found = [each for _, each in asked(evaluation, "tails")]
-    if "model" in (evaluation.notes.get("distribution") or {}):
-        found = [_few_in_tail(evaluation)]
-    return [each for each in found if isinstance(each, Advice)]
+    return {q: over.coarseness(float(q)) for q in notes["quantiles"]}

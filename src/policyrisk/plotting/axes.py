@@ -24,7 +24,7 @@ def axes_or_new(axes: Axes | None, width: float, height: float) -> Axes:
 
 
 def new_axes(width: float, height: float) -> Axes:
-    """Those of a figure of this size, in inches."""
+    """Axes of a new figure of this size, in inches."""
     check_installed("matplotlib", "a picture")
     from matplotlib.figure import Figure
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats
-from policyrisk._core.imports import check_installed
 from policyrisk._core.output import write_figure
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import percent
@@ -20,7 +17,7 @@ from policyrisk.errors import PolicyRiskWarning
 from policyrisk.features import Tabular
 from policyrisk.features.spelling import data_box
 from policyrisk.plotting import plot_check, plot_line, plot_map
-from policyrisk.plotting.axes import literal
+from policyrisk.plotting.axes import literal, new_axes
 from policyrisk.plotting.states import Shown
 
 if TYPE_CHECKING:
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
     from policyrisk.evaluation import Evaluation
-    from policyrisk.returns import DistributionFunction
 
 _LINE = 400  # states along a line
 _TICKS = 12  # names along a coordinate
@@ -69,16 +65,22 @@ def draw_map(evaluation: Evaluation, of: Shown) -> Axes:
 
 def tail_map(evaluation: Evaluation) -> Axes:
     """A map, or a line, of the mean of the worst returns, for the smallest share that was asked for."""
-    assert evaluation.distribution is not None
+    dist, of = evaluation.distribution, "cvar"
+    assert dist is not None
     q = min(map(float, evaluation.notes["distribution"]["cvar"]))
-    worst: Any = WorstReturns(evaluation.distribution, q)
-    of: Any = "cvar"
+    # What a map or a line asks of an estimate.
+    worst = SimpleNamespace(
+        provenance=SimpleNamespace(estimator="ReturnDistribution"),
+        error_bars=dist.influences,
+        cvar=partial(dist.cvar, q=q),
+        interval=partial(dist.interval, q=q),
+    )
     axes = _draw(evaluation, of, _mapped(evaluation), worst)
     axes.set_title(f"mean of the worst {percent(q)} of the returns", fontsize="small")
     return axes
 
 
-def _draw(evaluation: Evaluation, of: Shown, dims: tuple[int, ...], risk: Any = None) -> Axes:
+def _draw(evaluation: Evaluation, of: Any, dims: tuple[int, ...], risk: Any = None) -> Axes:
     survey, risk, names = evaluation.survey, risk or evaluation.risk, evaluation.names
     outside = evaluation.outside
     if len(dims) == 1:
@@ -136,58 +138,29 @@ def _mapped(evaluation: Evaluation) -> tuple[int, ...]:
     return evaluation.changing[:2] or evaluation.looked_at[:1]
 
 
-@dataclass(frozen=True, eq=False)
-class WorstReturns:
-    """The mean of the worst q of the returns, as maps and lines draw an estimate."""
-
-    dist: DistributionFunction
-    q: float
-
-    @property
-    def provenance(self) -> Any:
-        """Which estimator a legend names."""
-        return SimpleNamespace(estimator="ReturnDistribution")
-
-    @property
-    def error_bars(self) -> Any:
-        """Whatever intervals come from, None where there are none."""
-        return self.dist.influences
-
-    def cvar(self, x: npt.ArrayLike) -> Floats:
-        """(n,)."""
-        return self.dist.cvar(x, self.q)
-
-    def interval(self, x: npt.ArrayLike, of: str, level: float) -> Floats:
-        """(n, 2)."""
-        return self.dist.interval(x, of="cvar", q=self.q, level=level)
-
-
 def plot_start(evaluation: Evaluation) -> Axes:
     """F over the starts, with the quantiles that were asked for and the line that a loss is below.
 
     The recorded returns' F, where the quantiles are theirs, and the model's.
     """
-    check_installed("matplotlib", "a picture")
-    from matplotlib.figure import Figure
-
-    dist, told = evaluation.distribution, evaluation.notes["distribution"]
+    dist, notes = evaluation.distribution, evaluation.notes["distribution"]
     assert dist is not None
     theta = dist.thresholds
     F = dist.over(evaluation.survey.starts).curve[0, : theta.size]
-    axes: Axes = Figure(figsize=(6, 4), layout="constrained").subplots()
+    axes = new_axes(6, 4)
     how: dict[str, Any] = {"color": "tab:blue"}
-    if "model" in told:
+    if "model" in notes:
         returns = np.sort(evaluation.survey.returns[0])
         shares = np.arange(1, returns.size + 1) / returns.size
         axes.step(returns, shares, where="post", color="tab:blue", label="recorded returns")
         how = {"color": "0.5", "linewidth": 1.0, "linestyle": "--", "label": "model"}
     axes.plot(theta, F, drawstyle="steps-post" if dist.grid.steps else "default", **how)
-    if "model" in told:
+    if "model" in notes:
         axes.legend(fontsize="small", loc="lower right")
-    for q, value in told["quantiles"].items():
+    for q, value in notes["quantiles"].items():
         axes.plot([value["low"], value["high"]], [float(q)] * 2, color="tab:orange", linewidth=1.6)
         axes.plot(value["value"], float(q), "o", color="tab:orange", markersize=4)
-    for line, value in told["below"].items():
+    for line, value in notes["below"].items():
         axes.axvline(float(line), color="0.5", linestyle="--", linewidth=1.0)
         label = f"{percent(value['value'])} below {line} "
         axes.text(float(line), 1.02, label, color="0.3", fontsize="small", ha="right")

@@ -100,7 +100,8 @@ def _ends(moments: Moments) -> dict[str, list[float | None]]:
 
 
 def _plotly() -> str:
-    check_installed("plotly", "a report")
+    for package in ("plotly", "jinja2"):
+        check_installed(package, "a report")
     from plotly.offline import get_plotlyjs
 
     return get_plotlyjs()

@@ -1,4 +1,4 @@
-"""Which states a report looks at: coordinates, cells along them, and the levels that the others are held at.
+"""The states of a report: coordinates, cells along them, and the levels of the other coordinates.
 
 A map lies over two coordinates. Of the others, the most influential ones have a *slider*, with which each is
 held at one of its *levels*, quantiles of the visited states (values that occur), in all combinations; the
@@ -119,7 +119,7 @@ class MapGrid:
 
 
 def _affordable(evaluation: Evaluation) -> int:
-    """How many cells can be evaluated in a few seconds: an error bar costs non-zeros · features, or draws."""
+    """The number of cells that take a few seconds: an error bar costs non-zeros · features, or draws."""
     risk = evaluation.risk
     draws = 0 if risk.error_bars is None else risk.error_bars.width
     few = evaluation.survey.visited[:100]

@@ -1,4 +1,4 @@
-"""The numbers of a report: estimates on the grid, the riskiest states, and what the page's script is given.
+"""The numbers of a report: estimates on the grid, the riskiest states, and the script's data.
 
 Maps are five numbers a cell: J, V, their errors, and the episodes behind them; of a target policy a sixth,
 how much of it the data cover. They are sent as float32 of which four digits are kept, two of the errors, all
@@ -70,7 +70,7 @@ def measure(risk: RiskFunction, states: Floats) -> Floats:
 
 
 def _measure_inside(evaluation: Evaluation, states: Floats) -> Floats:
-    """As ``measure``, and outside the data nan with 0 episodes, whatever the features extrapolate there."""
+    """As ``measure``, but nan with 0 episodes outside the data, whatever the features extrapolate there."""
     inside = ~evaluation.outside(states)
     measured = measure(evaluation.risk, states[inside])
     values = np.full((len(measured), len(states)), np.nan)
@@ -80,7 +80,7 @@ def _measure_inside(evaluation: Evaluation, states: Floats) -> Floats:
 
 
 def _errors(at: StateEstimates, bars: ErrorBars | None) -> Floats:
-    """Those of J and V, of shape (2, n), nan where unknown."""
+    """The errors of J and V, of shape (2, n), nan where unknown."""
     if bars is None:
         return np.full((2, len(at.J)), np.nan)
     if at.model is None:
