@@ -24,7 +24,7 @@ from policyrisk.features import Fourier, Polynomial, RadialBasis, Tabular, TileC
 from policyrisk.lstd import _sweep_kernels
 from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.definition import Definition, rows
-from policyrisk.lstd.rows import DenseRows, Memory, SparseRows
+from policyrisk.lstd.rows import DenseRows, SparseRows
 from policyrisk.lstd.trace_products import Total, TraceProduct
 
 SUMS = ("A", "b", "C", "D", "e", "gram", "mean_gram")
@@ -375,11 +375,11 @@ def test_product_kernels_agree_with_plain_numpy() -> None:
         return SparseRows.of(ends[at], csr.indptr, csr.indices, csr.data, phi.shape[1])
 
     def whole(phi: npt.NDArray[np.float64], at: slice) -> DenseRows:
-        return DenseRows(ends[at], readonly(phi[at].view()), Memory())
+        return DenseRows(ends[at], readonly(phi[at].view()))
 
     for left, right in itertools.product((sparse, whole), repeat=2):
         for cuts in ([0, 12], [0, 2, 3, 8, 12]):
-            part = TraceProduct(g, h, kappa, 5, Memory())
+            part = TraceProduct(g, h, kappa, 5)
             for first, last in reversed(list(itertools.pairwise(cuts))):
                 at = slice(first, last)
                 part.block(at, left(rho, at), right(sigma, at))

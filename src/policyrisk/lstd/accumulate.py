@@ -21,10 +21,9 @@ Of more than DENSE_MOST sparse features the sums stay sparse, and traces are cut
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import and_
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -34,7 +33,6 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Floats, Matrix, as_number
 from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.records import Additive, record
-from policyrisk._core.threads import in_order
 from policyrisk.data import Source, Trajectories, batches
 from policyrisk.data.source import largest_of
 from policyrisk.equations import MomentEquations
@@ -42,12 +40,10 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.lstd import _row_kernels
 from policyrisk.lstd.chunks import planned, worked
-from policyrisk.lstd.rows import DenseRows, Rows, SparseRows
+from policyrisk.lstd.rows import Rows, SparseRows, add_gram
 from policyrisk.lstd.steps import Coverage, Steps, View
 from policyrisk.lstd.trace_products import Product
 from policyrisk.risk import SampleReturns
-
-_PAGES = 1 << 16  # entries of a matrix from which on its fresh memory is worth several threads
 
 
 def accumulate(
@@ -117,29 +113,33 @@ class FirstPass(Additive):
                 yield batch
 
         sums = Sums.of(*planned(observed(), features, second_features, lam, discount), device)
-        return cls(sums.equations().without_maps(), returns, (sums.episodes,), sums.coverage, largest)
+        return cls(sums.equations().without_maps(), returns, (sums.counts.episodes,), sums.coverage, largest)
 
 
-class ChunkCounts(NamedTuple):
-    """What a chunk is counted with."""
+@dataclass(frozen=True, eq=False)
+class Counts(Additive):
+    """How many episodes and transitions there were; they add."""
 
-    data: Trajectories
-    transitions: int
-    outside: int
-    single: bool  # whether its states are known in single precision alone
-    coverage: Coverage
+    episodes: int = 0
+    terminated: int = 0
+    transitions: int = 0
+    outside: int = 0  # transitions that started outside a map's box
+    single: bool = True  # whether all states are known in single precision alone
+    _rules: ClassVar = {"single": and_}
 
     @classmethod
-    def of(cls, steps: Steps) -> ChunkCounts:
+    def of(cls, steps: Steps) -> Counts:
         """Those of some steps."""
-        single = in_single_precision(steps.data.states)
-        return cls(steps.data, steps.transitions, steps.outside, single, steps.coverage)
+        data = steps.data
+        single = in_single_precision(data.states)
+        return cls(len(data), int(data.terminated.sum()), steps.transitions, steps.outside, single)
 
 
 class ChunkSums(NamedTuple):
     """What a chunk adds to the equations."""
 
-    counts: ChunkCounts
+    counts: Counts
+    coverage: Coverage
     maps: list[_MapSums]
     products: list[Product]
 
@@ -161,15 +161,12 @@ class ChunkSums(NamedTuple):
                 sums.block(rows, x[:, at])
             for product, (left, right, _) in zip(products, plan.products, strict=True):
                 product.block(at, phi[left], phi[right])
-            for rows in phi:
-                if isinstance(rows, DenseRows):
-                    rows.release()
         for sums in maps:
             sums.episodes += sums.under_way
         if not plan.sparse_sums:
             for product in products:
                 product.finish()
-        return cls(ChunkCounts.of(steps), maps, products)
+        return cls(Counts.of(steps), steps.coverage, maps, products)
 
 
 def in_single_precision(states: npt.NDArray[Any]) -> bool:
@@ -190,7 +187,7 @@ class _MapSums:
     def __init__(self, size: int, sums: int, diagonal: bool) -> None:
         self._diagonal_alone = diagonal  # all that is wanted of the Gram matrix
         self.visits, self.episodes = np.zeros(size), np.zeros(size)
-        self.under_way = np.zeros(size)  # 1 where the episode that goes on before a block had the feature
+        self.under_way = np.zeros(size, dtype=np.bool_)  # what the episode that goes on before a block had
         self.sums = np.zeros((sums, size))  # Σ_i weight_i φ_i
         self.diagonal = np.zeros(size)  # of the Gram matrix of rows with one entry each, or of all
         self.gram: Any = None  # of other rows, (l, l)
@@ -209,10 +206,18 @@ class _MapSums:
             if not diagonal:
                 self._sparse.append(phi)
         else:
-            gram = phi.visited.T @ phi.visited
+            gram, nonzero = phi.visited.T @ phi.visited, phi.visited != 0
             self.gram = gram if self.gram is None else np.add(self.gram, gram, out=self.gram)
-            self.sums += weights @ phi.phi
-            _row_kernels.tally_dense(phi.ends, phi.phi, self.under_way, self.visits, self.episodes)
+            self.sums += weights @ phi.matrix
+            self.visits += np.count_nonzero(nonzero, axis=0)
+            # A block's last episode may go on in the block after it, which was put in before.
+            met = np.zeros((np.count_nonzero(phi.ends) + 1, phi.size), dtype=np.bool_)
+            episode, first = np.unique(np.cumsum(phi.ends)[~phi.ends], return_index=True)
+            if episode.size:
+                met[episode] = np.logical_or.reduceat(nonzero, first, axis=0)
+            met[-1] |= self.under_way
+            self.episodes += np.count_nonzero(met[1:], axis=0)
+            self.under_way = met[0]
 
     def add(self, chunk: _MapSums) -> None:
         """Add a chunk's; chunks come in the order of the data."""
@@ -221,7 +226,7 @@ class _MapSums:
         self.sums += chunk.sums
         self.diagonal += chunk.diagonal
         for phi in chunk._sparse:
-            _row_kernels.gram_sparse(phi.ends, phi.ptr, phi.idx, phi.val, self.gram)
+            add_gram(phi.visited, self.gram)
         if chunk.gram is not None:
             self.gram += chunk.gram
 
@@ -230,14 +235,7 @@ class _MapSums:
         size = self.diagonal.size
         if self.gram is None:
             return sp.csr_array((self.diagonal, (np.arange(size), np.arange(size))))
-        on_diagonal = self.gram.reshape(-1)[:: size + 1]
-
-        def add(rows: tuple[int, int]) -> None:
-            on_diagonal[slice(*rows)] += self.diagonal[slice(*rows)]
-
-        if self.diagonal.any():  # on all threads: most of the time goes to fresh pages of memory
-            bounds = np.linspace(0, size, 9 if self.gram.size > _PAGES else 2).astype(int).tolist()
-            deque(in_order(add, pairwise(bounds), uses_blas=False), maxlen=0)
+        self.gram.reshape(-1)[:: size + 1] += self.diagonal
         return self.gram  # type: ignore[no-any-return]
 
 
@@ -257,9 +255,7 @@ class Sums:
         if not plan.sparse_sums:
             for each in self.maps:
                 each.gram = np.zeros((each.visits.size, each.visits.size))
-        self.coverage = Coverage.empty(plan.sizes[0])
-        self.episodes = self.terminated = self.transitions = self.outside = 0
-        self.single = True
+        self.coverage, self.counts = Coverage.empty(plan.sizes[0]), Counts()
 
     @classmethod
     def of(cls, plan: View, found: Iterator[Trajectories], device: Device = "cpu") -> Sums:
@@ -271,21 +267,13 @@ class Sums:
             add_on_gpu(sums, found)
             return sums
         for part in worked(ChunkSums.of, plan, found):
-            sums.count(part.counts)
+            sums.counts += part.counts
+            sums.coverage += part.coverage
             for own, more in zip(sums.maps, part.maps, strict=True):
                 own.add(more)
             for total, product in zip(sums.totals, part.products, strict=True):
                 total.add(product)
         return sums
-
-    def count(self, chunk: ChunkCounts) -> None:
-        """Count the episodes of a chunk."""
-        self.episodes += len(chunk.data)
-        self.terminated += int(chunk.data.terminated.sum())
-        self.transitions += chunk.transitions
-        self.outside += chunk.outside
-        self.single = self.single and chunk.single
-        self.coverage += chunk.coverage
 
     def equations(self) -> MomentEquations:
         """The finished record."""
@@ -312,14 +300,10 @@ class Sums:
             second_visits=last.visits,
             feature_episodes=first.episodes,
             second_feature_episodes=last.episodes,
-            episodes=self.episodes,
-            terminated=self.terminated,
-            transitions=self.transitions,
-            outside=self.outside,
+            **vars(self.counts),
             lam=plan.lam,
             discount=plan.discount,
             features=plan.features,
             second_features=plan.second_features,
             trace_cut=plan.trace_cut,
-            single=self.single,
         )

@@ -27,7 +27,7 @@ from policyrisk._core.devices import cupy, kernel
 from policyrisk._core.threads import in_order
 from policyrisk.data import Trajectories
 from policyrisk.errors import DeviceError
-from policyrisk.lstd.accumulate import ChunkCounts
+from policyrisk.lstd.accumulate import Counts
 from policyrisk.lstd.chunks import chunks
 from policyrisk.lstd.rows import DenseRows
 from policyrisk.lstd.trace_products import Total
@@ -118,7 +118,7 @@ def add_on_gpu(sums: Sums, batches: Iterator[Trajectories]) -> None:
     gpu.fetch()
 
 
-def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[ChunkCounts, list[Any], list[Any]]:
+def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[Trajectories, Counts, list[Any], list[Any]]:
     """What the CPU does for a chunk: features, or what a GPU needs for them, where they can be copied from.
 
     The last row is repeated until slabs have the same length. Then rewards, and each episode's first row and
@@ -133,12 +133,12 @@ def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[ChunkCounts, list
         else:
             phi = each(steps.states, steps.ends)
             assert isinstance(phi, DenseRows)
-            found = phi.phi
+            found = phi.matrix
         rows.append(_pinned(found, -(-len(found) // slabs) * slabs))
     first: Ints = np.append(data.offsets[:-1] + np.arange(len(data)), len(steps.ends))
     ended: Bools = data.terminated
     episodes = [_pinned(each, len(each)) for each in (data.rewards, first, ended.astype(np.uint8))]
-    return ChunkCounts.of(steps), rows, episodes
+    return data, Counts.of(steps), rows, episodes
 
 
 def _pinned(array: Any, length: int) -> Any:
@@ -175,10 +175,10 @@ class _Gpu:
             self._products.append((left, rho, sigma, blocks, total))
         self._under_way: deque[tuple[Any, Any]] = deque()
 
-    def add(self, counts: ChunkCounts, rows: list[Any], told: list[Any]) -> None:
+    def add(self, data: Trajectories, counts: Counts, rows: list[Any], told: list[Any]) -> None:
         """Add a chunk; what was copied from stays until the GPU has done with it."""
-        xp, plan, data = self._xp, self._sums.plan, counts.data
-        self._sums.count(counts)
+        xp, plan = self._xp, self._sums.plan
+        self._sums.counts += counts
         with self._copies:
             copied = [_copied(xp, each, self._copies) for each in rows]
             episodes = [_copied(xp, each, self._copies) for each in told]

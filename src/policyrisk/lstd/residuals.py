@@ -47,8 +47,8 @@ from policyrisk.data import Source, episode_numbers
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.equations.table_system import TableSystem
 from policyrisk.features import Features
-from policyrisk.lstd import _row_kernels
 from policyrisk.lstd.chunks import by_chunks, planned, worked
+from policyrisk.lstd.rows import add_gram
 from policyrisk.lstd.steps import Errors, Steps
 from policyrisk.lstd.trace_products import Product
 from policyrisk.risk.completed import SIZE, episode_terms
@@ -147,11 +147,7 @@ class ResidualSums(Additive):
         n = self.sum.size
         squares = np.zeros((n, n)) if self.squares is None else self.squares
         for part in self.waiting:
-            if sp.issparse(part):
-                none_ends = np.zeros(part.shape[0], dtype=np.bool_)
-                _row_kernels.gram_sparse(none_ends, part.indptr, part.indices, part.data, squares)
-            else:
-                squares += part.T @ part
+            add_gram(part, squares)
         return replace(self, waiting=(), squares=squares)
 
 

@@ -20,7 +20,7 @@ the state before, and weighs nothing. Features are called from several threads a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -28,13 +28,13 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Matrix, is_sparse, readonly
+from policyrisk._core.arrays import Floats, Matrix, as_dense, readonly
 from policyrisk._core.records import Additive, record
 from policyrisk.data import Trajectories
 from policyrisk.equations import too_many_for_dense
 from policyrisk.features.protocol import outside
 from policyrisk.lstd import _row_kernels, trace_products
-from policyrisk.lstd.rows import DenseRows, Evaluator, Memory, Rows
+from policyrisk.lstd.rows import Evaluator, Rows
 from policyrisk.lstd.trace_products import Product, SparseTotal, Total, TraceProduct, steps_of
 
 SPARSE_CHUNK = 1 << 16  # transitions whose sparse traces and indices are in hand at once
@@ -84,13 +84,12 @@ class View:
     lam: float
     discount: float
     maps: tuple[Evaluator, ...] = ()  # φ_J, and φ_M where it is another one; none without data
-    memory: Memory = field(default_factory=Memory)
 
     def at(self, batch: Trajectories) -> Self:
         """The plan that suits a batch's first few states."""
         states = batch.states[batch.visited_rows[:_PROBE]]
         pair = (self.features,) if self.shared else (self.features, self.second_features)
-        return replace(self, maps=tuple(Evaluator.of(each, states, self.memory) for each in pair))
+        return replace(self, maps=tuple(Evaluator.of(each, states) for each in pair))
 
     def steps(self, data: Trajectories) -> Steps:
         """The steps of a chunk."""
@@ -235,7 +234,7 @@ class Steps:
             else:
                 h[:, c] = a * now
             g[:, c] += kappa * h[:, c]
-        return TraceProduct(g, h, kappa, self.plan.sizes[right], self.plan.memory)
+        return TraceProduct(g, h, kappa, self.plan.sizes[right])
 
     def to_go(self, x: Floats, which: int) -> Floats:
         """X_t at the rows (rows,) for z (0) or y (1), as far as the traces last, 0 where episodes end."""
@@ -251,7 +250,7 @@ class Steps:
         """φ_tᵀ w and φ'_tᵀ w of φ_J (which = 0) or φ_M (1), each of shape (transitions,)."""
         out, data = np.empty(len(self.ends)), self.data
         for at, *phi in self:
-            out[at] = phi[which].dot(w)
+            out[at] = phi[which].matrix @ w
         after = out[data.visited_rows + 1]
         after[data.offsets[1:][data.terminated] - 1] = 0.0
         return out[data.visited_rows], after
@@ -288,7 +287,7 @@ class Steps:
         total: Any = 0
         carry = np.zeros((3, self.plan.sizes[0]))
         for at, phi_J, phi_M in self:
-            phi = phi_J.phi if isinstance(phi_J, DenseRows) else phi_J.matrix.toarray()
+            phi = as_dense(phi_J.matrix)
             out = np.empty((int(np.count_nonzero(~phi_J.ends)), phi.shape[1]))
             _row_kernels.error_traces(
                 phi_J.ends, phi, by[:, at], gamma, kappa, self.plan.decays[1], carry, out
@@ -300,29 +299,17 @@ class Steps:
 
     def by_feature(self, weight: Floats, which: int) -> Floats:
         """Σ_t weight_t φ_t, of shape (l,); weights (rows,) are 0 where episodes end."""
-        total: Floats = np.sum([phi[which].weighted_sum(weight[at]) for at, *phi in self], axis=0)
+        total: Floats = np.sum([phi[which].matrix.T @ weight[at] for at, *phi in self], axis=0)
         return total
 
     def by_episode(self, weight: Floats, which: int) -> Matrix:
         """Σ_t weight_t φ_t of every episode, of shape (episodes, l)."""
-        episodes = len(self.data)
-        total: Any = 0
-        before = episodes  # episodes that end before the block does
+        data, total = self.data, 0
+        episode = np.repeat(np.arange(len(data)), data.lengths + 1)
         for at, *phi in self:
-            part = phi[which].by_episode(weight[at])
-            before -= part.shape[0] - 1
-            # A block's last sum belongs to the episode that goes on in the block after it.
-            total = total + _placed(part, before, episodes)
-        sums: Matrix = total[:episodes]
+            some = np.flatnonzero(~self.ends[at])
+            shape = len(data), at.stop - at.start
+            weights = sp.csr_array((weight[at][some], (episode[at][some], some)), shape=shape)
+            total = total + weights @ phi[which].matrix
+        sums: Matrix = total
         return sums
-
-
-def _placed(part: Any, first: int, episodes: int) -> Any:
-    """The rows of ``part`` as rows first, first + 1, … of episodes + 1."""
-    after = episodes + 1 - first - part.shape[0]
-    if first == after == 0:
-        return part
-    if is_sparse(part):
-        ptr = np.pad(part.indptr, (first, after), mode="edge")
-        return sp.csr_array((part.data, part.indices, ptr), shape=(episodes + 1, part.shape[1]))
-    return np.pad(part, ((first, after), (0, 0)))

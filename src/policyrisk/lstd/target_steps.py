@@ -136,7 +136,7 @@ class TargetSteps(Steps):
 
     def __iter__(self) -> Iterator[RowBlock]:
         """All rows, with 0 in those of dropped transitions."""
-        yield slice(None), self._rows[0], self._rows[-1]
+        yield slice(0, len(self.ends)), self._rows[0], self._rows[-1]
 
     @cached_property
     def _rows(self) -> list[Rows]:
@@ -150,7 +150,7 @@ class TargetSteps(Steps):
             else:
                 rows = np.zeros((len(self.ends), phi.shape[1]))
                 rows[at] = phi
-                found.append(DenseRows(self.ends, readonly(rows), self.plan.memory))
+                found.append(DenseRows(self.ends, readonly(rows)))
         return found
 
     @property
