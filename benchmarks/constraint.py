@@ -117,7 +117,7 @@ def direct_and_projection(name: str, C, d, H, g, gram) -> dict[str, object]:
     def solve(solver: str) -> ConstrainedSolution:
         return solve_constrained(C, d, H, g, gram=gram, solver=solver, tol=TOL)
 
-    solve("active-set")  # compiles
+    solve("active-set")  # warms up
     ours, ours_seconds = best(lambda: solve("active-set"), 20)
     peer, peer_seconds = best(lambda: solve("projection"), 10)
     negative = np.mean(H @ np.linalg.solve(C, d) > g)

@@ -23,7 +23,6 @@ import policyrisk as pr
 from policyrisk.control import pinball_policy
 from policyrisk.equations import moment_equations as equations_module
 from policyrisk.lstd import trace_products
-from policyrisk.lstd.accumulate import accumulate
 
 FEATURES, BINS = 100_000, 16
 BATCH = 30_000  # episodes, about 1.05·10⁶ transitions
@@ -116,7 +115,7 @@ def both(lam: float, path: str) -> dict[str, Any]:
 
     def run(name: str, most: int, cut: float) -> pr.RiskFunction:
         equations_module.DENSE_MOST, trace_products.TRACE_CUT = most, cut
-        accumulate(data[:3], lstd.features, lam=lam, discount=1.0)
+        lstd.equations(data[:3])
         start = time.perf_counter()
         equations = lstd.equations(data)
         middle = time.perf_counter()

@@ -25,7 +25,6 @@ from policyrisk.data import Trajectories
 from policyrisk.domains import Pinball
 from policyrisk.features import Features, Fourier, TileCoding
 from policyrisk.lstd import LSTD
-from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.influences import sandwich
 from policyrisk.lstd.residuals import ResidualPass
 from policyrisk.risk import Provenance, RiskFunction
@@ -72,7 +71,7 @@ def dgemm_rate() -> float:
 
 def sums(data: Trajectories, features: Any) -> Callable[[], object]:
     """One pass over the data."""
-    return lambda: accumulate(data, features, lam=LAM, discount=1.0)
+    return lambda: LSTD(features, lam=LAM).equations(data)
 
 
 def outer_product_loop(data: Trajectories, features: Any, transitions: int) -> float:
@@ -108,7 +107,7 @@ def measure() -> dict[str, float]:
         "dense": (walk(200, 200, 0.02), DENSE, 4),
     }
     for data, features, _ in cases.values():
-        accumulate(data[:2], features, lam=LAM, discount=1.0)  # compiled before it is timed
+        LSTD(features, lam=LAM).equations(data[:2])  # compiled before it is timed
     found = {"bandwidth": bandwidth(), **dict.fromkeys(["dgemm", *cases], 0.0)}
     for _ in range(4):  # in turns, so that all of them meet the same disturbances
         found["dgemm"] = max(found["dgemm"], dgemm_rate())
@@ -126,7 +125,7 @@ def centres() -> npt.NDArray[np.float64]:
 def error_bars() -> float:
     """Seconds from the equations to the standard error of the variance at all 2,500 tiles' centres."""
     data = walk(3_000, 200, 0.02)
-    equations = accumulate(data, TILES, lam=LAM, discount=1.0)
+    equations = LSTD(TILES, lam=LAM).equations(data)
     weights = equations.solve()
     support = Support(equations.visits, equations.feature_episodes, equations.episodes, None, 1.0)
     risk = RiskFunction(
@@ -141,7 +140,9 @@ def error_bars() -> float:
     )
 
     def work() -> npt.NDArray[np.float64]:
-        bars = sandwich(ResidualPass.of(equations, weights, direct=False)(data, 0), equations, weights)
+        bars = sandwich(
+            ResidualPass.of(LSTD(TILES, lam=LAM).view, weights, direct=False)(data, 0), equations, weights
+        )
         return replace(risk, error_bars=bars).standard_error(centres())
 
     return best(work, 5)
@@ -170,7 +171,7 @@ class Stream:
 
 def peak_megabytes(transitions: int) -> float:
     """Peak resident size after a pass over a stream."""
-    equations = accumulate(Stream(transitions), TILES, lam=LAM, discount=1.0)
+    equations = LSTD(TILES, lam=LAM).equations(Stream(transitions))
     assert equations.transitions == transitions
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 

@@ -12,6 +12,8 @@ import pytest
 import scipy.sparse as sp
 
 from policyrisk.features import registry
+from policyrisk.lstd import accumulate as sums
+from policyrisk.lstd.steps import View
 
 collect_ignore = ["data"]  # programs there wrote the files beside them, with the package of their time
 SERVICES = {"machines", "browser"}  # fixtures: a Ray cluster, a Chromium
@@ -37,6 +39,11 @@ def only_maps_of_before() -> Iterator[None]:
 def dense(phi: Any) -> npt.NDArray[np.float64]:
     """Features, or another matrix that may be sparse, as an array."""
     return phi.toarray() if sp.issparse(phi) else np.asarray(phi)
+
+
+def accumulate(data: Any, features: Any, second: Any = None, *, lam: float, discount: float) -> Any:
+    """The moment equations of some episodes; φ_M is φ_J where ``second`` is None."""
+    return sums.accumulate(data, View(features, features if second is None else second, lam, discount))
 
 
 def scaled(x: list[float], low: list[float], high: list[float]) -> list[float]:

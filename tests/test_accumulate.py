@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
+from conftest import accumulate
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from policyrisk._core import threads as threads_module
@@ -22,9 +23,8 @@ from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Fourier, Polynomial, RadialBasis, Tabular, TileCoding
 from policyrisk.lstd import _sweep_kernels
-from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.definition import Definition, rows
-from policyrisk.lstd.rows import DenseRows, Memory, SparseRows
+from policyrisk.lstd.rows import DenseRows, SparseRows
 from policyrisk.lstd.trace_products import Total, TraceProduct
 
 SUMS = ("A", "b", "C", "D", "e", "gram", "mean_gram")
@@ -347,8 +347,6 @@ def test_wrong_features_are_named() -> None:
     ]:
         with pytest.raises(InvalidInputError, match=message):
             accumulate(data, features, lam=0.9, discount=1.0)
-    with pytest.raises(InvalidInputError, match="lam"):
-        accumulate(data, Waves(), lam=1.1, discount=1.0)
     huge = Trajectories([0, 1], [1e200], [1], [True])
     with pytest.raises(InvalidInputError, match="huge rewards"), np.errstate(over="ignore"):
         accumulate(huge, Tabular(1), lam=0.9, discount=1.0)
@@ -375,11 +373,11 @@ def test_product_kernels_agree_with_plain_numpy() -> None:
         return SparseRows.of(ends[at], csr.indptr, csr.indices, csr.data, phi.shape[1])
 
     def whole(phi: npt.NDArray[np.float64], at: slice) -> DenseRows:
-        return DenseRows(ends[at], readonly(phi[at].view()), Memory())
+        return DenseRows(ends[at], readonly(phi[at].view()))
 
     for left, right in itertools.product((sparse, whole), repeat=2):
         for cuts in ([0, 12], [0, 2, 3, 8, 12]):
-            part = TraceProduct(g, h, kappa, 5, Memory())
+            part = TraceProduct(g, h, kappa, 5)
             for first, last in reversed(list(itertools.pairwise(cuts))):
                 at = slice(first, last)
                 part.block(at, left(rho, at), right(sigma, at))

@@ -13,7 +13,6 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spl
 from scipy.optimize import linprog
 
-from policyrisk.equations.constraint import _pivot_kernels as kernels
 from policyrisk.equations.constraint import active_set, projection, solve_constrained
 from policyrisk.equations.constraint.problem import equilibrate
 from policyrisk.errors import (
@@ -284,35 +283,29 @@ def test_brute_force_over_active_sets(seed, solver):
     np.testing.assert_allclose(result.w, brute_force(problem), rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("lemke", [kernels.lemke, kernels.compiled_lemke], ids=["plain", "compiled"])
 @pytest.mark.parametrize("seed", range(20))
-def test_kernel_follows_the_textbook_tableau(seed, lemke):
+def test_path_follows_the_textbook_tableau(seed):
     problem = random_small(seed, features=8, rows=30, tight=0.0)
     H, C_inverse = problem.H, np.linalg.inv(problem.C)
     H, g = (x / np.linalg.norm(H, axis=1).reshape(-1, *[1] * (x.ndim - 1)) for x in (H, problem.g))
     q = g - H @ C_inverse @ problem.d
     p = np.random.default_rng(seed).uniform(1, 2, q.size)
     assert q.min() < 0
-    status, pivots, rows, values = lemke(H, C_inverse, q, p, 1000)
+    status, pivots, rows, values = active_set.lemke(H, C_inverse, q, p, 1000)
     mu, expected_pivots = tableau_lemke(H @ C_inverse @ H.T, q, p)
-    assert status == kernels.SOLVED
+    assert status == active_set.SOLVED
     assert pivots == expected_pivots
     np.testing.assert_allclose(np.bincount(rows, values, q.size), mu, atol=1e-9)
 
 
-def test_small_problems_compile_nothing(monkeypatch):
-    monkeypatch.setattr(kernels, "compiled_lemke", None)
-    assert paper_chain().solve().solver == "active-set"
-
-
-def test_kernel_renews_its_inverse_on_a_long_path():
+def test_path_renews_its_inverse_on_a_long_path():
     problem = instance("large", 0.0)
     scaled = equilibrate(problem.C, problem.d, problem.H, problem.g, problem.gram)
     C_inverse = np.linalg.inv(scaled.C)
     q = scaled.g - scaled.H @ scaled.unconstrained
     p = np.random.default_rng(0).uniform(1, 2, q.size)
-    _, pivots, rows, mu = kernels.compiled_lemke(scaled.H, C_inverse, q, p, 10_000)
-    assert pivots > 2 * kernels._PIVOTS_BETWEEN_REFRESHES
+    _, pivots, rows, mu = active_set.lemke(scaled.H, C_inverse, q, p, 10_000)
+    assert pivots > 2 * active_set._PIVOTS_BETWEEN_REFRESHES
     H_A = scaled.H[rows]
     np.testing.assert_allclose(H_A @ C_inverse @ H_A.T @ mu, -q[rows], rtol=0, atol=1e-13)
 
@@ -555,20 +548,20 @@ def test_bounds_path_is_left_alone_where_it_is_not_proved(C, H):
 def test_a_stalled_path_is_followed_again_in_another_direction(monkeypatch):
     problem = instance("grid", 0.9)
     expected = problem.solve()
-    follow, directions = kernels.compiled_lemke, []
+    follow, directions = active_set.lemke, []
 
     def stall_twice(H, C_inverse, q, p, max_pivots):
         directions.append(p)
         return follow(H, C_inverse, q, p, 3 if len(directions) <= 2 else max_pivots)
 
-    monkeypatch.setattr(kernels, "compiled_lemke", stall_twice)
+    monkeypatch.setattr(active_set, "lemke", stall_twice)
     result = problem.solve()
     assert len(directions) == 3
     assert not np.array_equal(directions[0], directions[1])
     np.testing.assert_array_equal(result.active, expected.active)
     assert np.linalg.norm(result.w - expected.w) <= 1e-9 * np.linalg.norm(expected.w)
 
-    monkeypatch.setattr(kernels, "compiled_lemke", lambda *a: follow(*a[:-1], 3))
+    monkeypatch.setattr(active_set, "lemke", lambda *a: follow(*a[:-1], 3))
     with pytest.raises(SolverError, match=r"3 pivots in 5 attempts.*projection"):
         problem.solve()
 

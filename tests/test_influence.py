@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import dense
+from conftest import accumulate, dense
 from scipy.linalg import block_diag
 
 from policyrisk._core import threads as threads_module
@@ -23,11 +23,11 @@ from policyrisk.equations import Weights
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Polynomial, Tabular, TileCoding
 from policyrisk.lstd import LSTD
-from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.definition import Definition, rows
 from policyrisk.lstd.influences import Face, sandwich
 from policyrisk.lstd.refits import fits_without_each
 from policyrisk.lstd.residuals import ResidualPass, direct_right_hand_side, lag_products
+from policyrisk.lstd.steps import View
 from policyrisk.risk import ErrorBars
 
 N = 5
@@ -70,14 +70,18 @@ def bars_of(
     parts: Any, equations: Any, weights: Weights, direct: bool = False, face: Face | None = None, **draws: Any
 ) -> ErrorBars:
     """The error bars of data in parts."""
-    work = ResidualPass.of(equations, weights, direct=direct, episodes=[len(part) for part in parts], **draws)
+    work = ResidualPass.of(
+        view_of(equations), weights, direct=direct, episodes=[len(part) for part in parts], **draws
+    )
     return sandwich(reduce(add, [work(part, i) for i, part in enumerate(parts)]), equations, weights, face)
 
 
 def right_hand_side(data: Any, equations: Any, w_J: Any, kappa: float = 0.0) -> npt.NDArray[np.float64]:
-    maps = equations.features, equations.second_features
-    settings = {"lam": equations.lam, "discount": equations.discount, "variance_lam": kappa}
-    return direct_right_hand_side(data, w_J, *maps, **settings)
+    return direct_right_hand_side(data, w_J, view_of(equations), kappa)
+
+
+def view_of(equations: Any) -> View:
+    return View(equations.features, equations.second_features, equations.lam, equations.discount)
 
 
 def stacked(bars: Any, l_J: int, l_M: int) -> npt.NDArray[np.float64]:
@@ -198,7 +202,7 @@ def test_streams_chunks_blocks_and_threads_change_nothing(
 ) -> None:
     data, pair = walks(40, seed=5), MAPS[name]
     equations, weights = fitted(data, pair, 0.9, 0.9, 0.0, True, kappa)
-    work = ResidualPass.of(equations, weights, direct=True, variance_lam=kappa, replicates=3, seed=1)
+    work = ResidualPass.of(view_of(equations), weights, direct=True, variance_lam=kappa, replicates=3, seed=1)
     whole = sandwich(work(data, 0), equations, weights)
     rhs = right_hand_side(data, equations, weights.mean, kappa)
     for size in ("DENSE_CHUNK", "DENSE_BLOCK", "SPARSE_CHUNK"):
@@ -340,7 +344,7 @@ def test_lag_products_are_those_of_every_pair_of_steps() -> None:
         found.append(
             sum(2 * gamma ** (2 * t) * (lam * gamma) ** (s - t) * delta[t] * delta[s] for t, s in pairs)
         )
-    got = lag_products(list(data), w, Tabular(N), lam=lam, discount=gamma)
+    got = lag_products(list(data), w, View(Tabular(N), Tabular(N), lam, gamma))
     np.testing.assert_allclose(got, [np.sum(found), np.square(found).sum()], rtol=1e-10)
 
 

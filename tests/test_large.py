@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
-from conftest import dense
+from conftest import accumulate, dense
 from test_accumulate import MAPS, episodes, reference
 
 import policyrisk as pr
@@ -31,7 +31,6 @@ from policyrisk.errors import (
     UnvisitedError,
 )
 from policyrisk.lstd import trace_products
-from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.trace_products import steps_of
 
 MATRICES = ("A", "C", "D")

@@ -7,10 +7,6 @@ row i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1].
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 from numba import njit
 
 from policyrisk._core.arrays import Bools, Floats, Ints
@@ -30,9 +26,6 @@ def to_go(x: Floats, lengths: Ints, decay: float, steps: int, out: Floats) -> No
             if t + steps < end:
                 total -= leave * x[t + steps]
             out[t + k] = total
-
-
-# --- sums over rows ---------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
@@ -69,101 +62,6 @@ def tally_sparse(
                     last[j] = mark
                     episodes[j] += 1.0
     return mark
-
-
-@njit(cache=True, nogil=True)
-def tally_dense(ends: Bools, phi: Floats, seen: Floats, visits: Floats, episodes: Floats) -> None:
-    """As tally_sparse; ``seen`` (l,) is 1 where the episode under way had the feature."""
-    # Most rows of dense features have no zero, and need no more than these.
-    without_zeros, all_seen = 0.0, False
-    for i in range(ends.size - 1, -1, -1):
-        if ends[i]:
-            for j in range(seen.size):
-                episodes[j] += 1.0 if all_seen else seen[j]
-                seen[j] = 0.0
-            all_seen = False
-            continue
-        zeros = 0
-        for j in range(seen.size):
-            zeros += phi[i, j] == 0.0
-        if zeros == 0:
-            without_zeros += 1.0
-            all_seen = True
-        else:
-            for j in range(seen.size):
-                if phi[i, j] != 0.0:
-                    visits[j] += 1.0
-                    seen[j] = 1.0
-    for j in range(seen.size):
-        visits[j] += without_zeros
-        if all_seen:
-            seen[j] = 1.0
-
-
-@njit(cache=True, nogil=True)
-def row_values(ptr: Ints, idx: Ints, val: Floats, w: Floats, out: Floats) -> None:
-    """out_i = φ_iᵀ w, of shape (rows,)."""
-    for i in range(out.size):
-        total = 0.0
-        for p in range(ptr[i], ptr[i + 1]):
-            total += val[p] * w[idx[p]]
-        out[i] = total
-
-
-@njit(cache=True, nogil=True)
-def gram_sparse(ends: Bools, ptr: npt.NDArray[Any], idx: npt.NDArray[Any], val: Floats, out: Floats) -> None:
-    """out += Σ_i φ_i φ_iᵀ over the visited rows, of shape (l, l)."""
-    for i in range(ends.size):
-        if ends[i]:
-            continue
-        for p in range(ptr[i], ptr[i + 1]):
-            for q in range(ptr[i], ptr[i + 1]):
-                out[idx[p], idx[q]] += val[p] * val[q]
-
-
-# --- sums over the rows of each episode ---------------------------------------------------------------
-
-
-@njit(cache=True, nogil=True)
-def by_episode_sparse(
-    ends: Bools, ptr: Ints, idx: Ints, val: Floats, weight: Floats, size: int
-) -> tuple[Ints, Ints, Floats]:
-    """Σ_t weight_t φ_t of every episode that ends in these rows or after them, in CSR form.
-
-    There is one row more than there are ends: the last belongs to an episode that ends after these rows.
-    """
-    episodes = np.count_nonzero(ends) + 1
-    out_ptr = np.zeros(episodes + 1, np.int64)
-    out_idx, out_val = np.empty(idx.size, np.int64), np.empty(idx.size)
-    slot = np.full(size, -1)
-    k, at = 0, 0
-    for i in range(ends.size):
-        if ends[i]:
-            for p in range(out_ptr[k], at):
-                slot[out_idx[p]] = -1
-            k += 1
-            out_ptr[k] = at
-            continue
-        for p in range(ptr[i], ptr[i + 1]):
-            j = idx[p]
-            if slot[j] < 0:
-                slot[j], out_idx[at], out_val[at] = at, j, 0.0
-                at += 1
-            out_val[slot[j]] += weight[i] * val[p]
-    out_ptr[episodes] = at
-    return out_ptr, out_idx[:at], out_val[:at]
-
-
-@njit(cache=True, nogil=True)
-def by_episode_dense(ends: Bools, phi: Floats, weight: Floats, out: Floats) -> None:
-    """As by_episode_sparse, into out (ends + 1, l)."""
-    k = 0
-    for i in range(ends.size):
-        if ends[i]:
-            k += 1
-        else:
-            for j in range(phi.shape[1]):
-                out[k, j] += weight[i] * phi[i, j]
 
 
 @njit(cache=True, nogil=True)

@@ -21,53 +21,38 @@ Of more than DENSE_MOST sparse features the sums stay sparse, and traces are cut
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import and_
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Matrix, as_number
+from policyrisk._core.arrays import Floats, Matrix
 from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.records import Additive, record
-from policyrisk._core.threads import in_order
 from policyrisk.data import Source, Trajectories, batches
 from policyrisk.data.source import largest_of
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import Features
 from policyrisk.lstd import _row_kernels
-from policyrisk.lstd.chunks import planned, worked
-from policyrisk.lstd.rows import DenseRows, Rows, SparseRows
+from policyrisk.lstd.rows import Rows, SparseRows, add_gram
 from policyrisk.lstd.steps import Coverage, Steps, View
 from policyrisk.lstd.trace_products import Product
 from policyrisk.risk import SampleReturns
 
-_PAGES = 1 << 16  # entries of a matrix from which on its fresh memory is worth several threads
 
-
-def accumulate(
-    source: Source,
-    features: Features,
-    second_features: Features | None = None,
-    *,
-    lam: float,
-    discount: float,
-    device: Device = "cpu",
-) -> MomentEquations:
+def accumulate(source: Source, view: View, device: Device = "cpu") -> MomentEquations:
     """The moment equations of a source's episodes: the sums of the module's docstring.
 
-    One pass, in memory that does not depend on the source's length. φ_M is φ_J where
-    ``second_features`` is None. The same data give the same bits, on one thread and on many; on a GPU
-    (``device="cuda"``, for dense features) the same but for rounding.
+    One pass, in memory that does not depend on the source's length. The same data give the same bits, on one
+    thread and on many; on a GPU (``device="cuda"``, for dense features) the same but for rounding.
 
     >>> from policyrisk.features import Tabular
     >>> data = Trajectories([[0], [1], [2]], [1.0, 3.0], [2], [True])
-    >>> equations = accumulate(data, Tabular(2), lam=0.0, discount=1.0)
+    >>> equations = accumulate(data, View(Tabular(2), Tabular(2), lam=0.0, discount=1.0))
     >>> equations.A
     array([[ 1., -1.],
            [ 0.,  1.]])
@@ -76,10 +61,7 @@ def accumulate(
     >>> equations.solve().mean
     array([4., 3.])
     """
-    second = features if second_features is None else second_features
-    lam = as_number(lam, "lam", 0.0, 1.0)
-    discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
-    return Sums.of(*planned(source, features, second, lam, discount), device).equations()
+    return Sums.of(*view.over(source), device).equations()
 
 
 @record
@@ -95,51 +77,46 @@ class FirstPass(Additive):
     _rules: ClassVar = {"largest": max}
 
     @classmethod
-    def over(
-        cls,
-        source: Source,
-        features: Features,
-        second_features: Features,
-        *,
-        lam: float,
-        discount: float,
-        device: Device = "cpu",
-    ) -> FirstPass:
+    def over(cls, view: View, device: Device, source: Source, part: int) -> FirstPass:
         """Of one part of the data."""
         returns, largest = SampleReturns.of([]), 0.0
 
         def observed() -> Iterator[Trajectories]:
             nonlocal returns, largest
             for batch in batches(source):
-                whole = batch.returns(discount)
+                whole = batch.returns(view.discount)
                 returns += SampleReturns.of(whole[batch.terminated])
                 largest = max(largest, largest_of(batch, whole))
                 yield batch
 
-        sums = Sums.of(*planned(observed(), features, second_features, lam, discount), device)
-        return cls(sums.equations().without_maps(), returns, (sums.episodes,), sums.coverage, largest)
+        sums = Sums.of(*view.over(observed()), device)
+        return cls(sums.equations().without_maps(), returns, (sums.counts.episodes,), sums.coverage, largest)
 
 
-class ChunkCounts(NamedTuple):
-    """What a chunk is counted with."""
+@dataclass(frozen=True, eq=False)
+class Counts(Additive):
+    """How many episodes and transitions there were; they add."""
 
-    data: Trajectories
-    transitions: int
-    outside: int
-    single: bool  # whether its states are known in single precision alone
-    coverage: Coverage
+    episodes: int = 0
+    terminated: int = 0
+    transitions: int = 0
+    outside: int = 0  # transitions that started outside a map's box
+    single: bool = True  # whether all states are known in single precision alone
+    _rules: ClassVar = {"single": and_}
 
     @classmethod
-    def of(cls, steps: Steps) -> ChunkCounts:
+    def of(cls, steps: Steps) -> Counts:
         """Those of some steps."""
-        single = in_single_precision(steps.data.states)
-        return cls(steps.data, steps.transitions, steps.outside, single, steps.coverage)
+        data = steps.data
+        single = in_single_precision(data.states)
+        return cls(len(data), int(data.terminated.sum()), steps.transitions, steps.outside, single)
 
 
 class ChunkSums(NamedTuple):
     """What a chunk adds to the equations."""
 
-    counts: ChunkCounts
+    counts: Counts
+    coverage: Coverage
     maps: list[_MapSums]
     products: list[Product]
 
@@ -147,29 +124,26 @@ class ChunkSums(NamedTuple):
     @np.errstate(over="ignore", invalid="ignore")  # of rewards whose unit is not known yet
     def of(cls, steps: Steps) -> ChunkSums:
         """Those of some steps."""
-        plan, r = steps.plan, steps.data.rewards
-        gamma, maps = plan.discount, plan_sums(plan)
+        view, r = steps.view, steps.data.rewards
+        gamma, maps = view.discount, view_sums(view)
         # a_t and b_t of Σ z_t (a_t φ_t + b_t φ'_t)ᵀ
         weights: Any = {"A": (1.0, -gamma), "C": (1.0, -(gamma**2)), "D": (0.0, 2.0 * gamma * r)}
         products = [
             steps.product(left, right, *(weights[name] for name in names))
-            for left, right, names in plan.products
+            for left, right, names in view.products
         ]
         X = np.split(np.stack([steps.to_go(r, 0), steps.to_go(r**2, 1)]), len(maps))  # for b and e
         for at, *phi in steps:
             for sums, rows, x in zip(maps, phi, X, strict=False):
                 sums.block(rows, x[:, at])
-            for product, (left, right, _) in zip(products, plan.products, strict=True):
+            for product, (left, right, _) in zip(products, view.products, strict=True):
                 product.block(at, phi[left], phi[right])
-            for rows in phi:
-                if isinstance(rows, DenseRows):
-                    rows.release()
         for sums in maps:
             sums.episodes += sums.under_way
-        if not plan.sparse_sums:
+        if not view.sparse_sums:
             for product in products:
                 product.finish()
-        return cls(ChunkCounts.of(steps), maps, products)
+        return cls(Counts.of(steps), steps.coverage, maps, products)
 
 
 def in_single_precision(states: npt.NDArray[Any]) -> bool:
@@ -190,7 +164,7 @@ class _MapSums:
     def __init__(self, size: int, sums: int, diagonal: bool) -> None:
         self._diagonal_alone = diagonal  # all that is wanted of the Gram matrix
         self.visits, self.episodes = np.zeros(size), np.zeros(size)
-        self.under_way = np.zeros(size)  # 1 where the episode that goes on before a block had the feature
+        self.under_way = np.zeros(size, dtype=np.bool_)  # what the episode that goes on before a block had
         self.sums = np.zeros((sums, size))  # Σ_i weight_i φ_i
         self.diagonal = np.zeros(size)  # of the Gram matrix of rows with one entry each, or of all
         self.gram: Any = None  # of other rows, (l, l)
@@ -209,10 +183,18 @@ class _MapSums:
             if not diagonal:
                 self._sparse.append(phi)
         else:
-            gram = phi.visited.T @ phi.visited
+            gram, nonzero = phi.visited.T @ phi.visited, phi.visited != 0
             self.gram = gram if self.gram is None else np.add(self.gram, gram, out=self.gram)
-            self.sums += weights @ phi.phi
-            _row_kernels.tally_dense(phi.ends, phi.phi, self.under_way, self.visits, self.episodes)
+            self.sums += weights @ phi.matrix
+            self.visits += np.count_nonzero(nonzero, axis=0)
+            # A block's last episode may go on in the block after it, which was put in before.
+            met = np.zeros((np.count_nonzero(phi.ends) + 1, phi.size), dtype=np.bool_)
+            episode, first = np.unique(np.cumsum(phi.ends)[~phi.ends], return_index=True)
+            if episode.size:
+                met[episode] = np.logical_or.reduceat(nonzero, first, axis=0)
+            met[-1] |= self.under_way
+            self.episodes += np.count_nonzero(met[1:], axis=0)
+            self.under_way = met[0]
 
     def add(self, chunk: _MapSums) -> None:
         """Add a chunk's; chunks come in the order of the data."""
@@ -221,7 +203,7 @@ class _MapSums:
         self.sums += chunk.sums
         self.diagonal += chunk.diagonal
         for phi in chunk._sparse:
-            _row_kernels.gram_sparse(phi.ends, phi.ptr, phi.idx, phi.val, self.gram)
+            add_gram(phi.visited, self.gram)
         if chunk.gram is not None:
             self.gram += chunk.gram
 
@@ -230,66 +212,49 @@ class _MapSums:
         size = self.diagonal.size
         if self.gram is None:
             return sp.csr_array((self.diagonal, (np.arange(size), np.arange(size))))
-        on_diagonal = self.gram.reshape(-1)[:: size + 1]
-
-        def add(rows: tuple[int, int]) -> None:
-            on_diagonal[slice(*rows)] += self.diagonal[slice(*rows)]
-
-        if self.diagonal.any():  # on all threads: most of the time goes to fresh pages of memory
-            bounds = np.linspace(0, size, 9 if self.gram.size > _PAGES else 2).astype(int).tolist()
-            deque(in_order(add, pairwise(bounds), uses_blas=False), maxlen=0)
+        self.gram.reshape(-1)[:: size + 1] += self.diagonal
         return self.gram  # type: ignore[no-any-return]
 
 
-def plan_sums(plan: View) -> list[_MapSums]:
+def view_sums(view: View) -> list[_MapSums]:
     """Empty sums for each map; for a map that is both, with both right-hand sides in one."""
-    sizes = plan.sizes[:1] if plan.shared else plan.sizes
-    return [_MapSums(size, 3 - len(sizes), plan.sparse_sums) for size in sizes]
+    sizes = view.sizes[:1] if view.shared else view.sizes
+    return [_MapSums(size, 3 - len(sizes), view.sparse_sums) for size in sizes]
 
 
 class Sums:
     """The equations under way."""
 
-    def __init__(self, plan: View) -> None:
-        self.plan = plan
-        self.maps = plan_sums(plan)
-        self.totals = [plan.total(left, right, len(names)) for left, right, names in plan.products]
-        if not plan.sparse_sums:
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.maps = view_sums(view)
+        self.totals = [view.total(left, right, len(names)) for left, right, names in view.products]
+        if not view.sparse_sums:
             for each in self.maps:
                 each.gram = np.zeros((each.visits.size, each.visits.size))
-        self.coverage = Coverage.empty(plan.sizes[0])
-        self.episodes = self.terminated = self.transitions = self.outside = 0
-        self.single = True
+        self.coverage, self.counts = Coverage.empty(view.sizes[0]), Counts()
 
     @classmethod
-    def of(cls, plan: View, found: Iterator[Trajectories], device: Device = "cpu") -> Sums:
+    def of(cls, view: View, found: Iterator[Trajectories], device: Device = "cpu") -> Sums:
         """Those of all batches, in one pass."""
-        sums = cls(plan)
-        if on_gpu(device, "cupy") and plan.maps:
+        sums = cls(view)
+        if on_gpu(device, "cupy") and view.maps:
             from policyrisk.lstd.gpu_sums import add_on_gpu
 
             add_on_gpu(sums, found)
             return sums
-        for part in worked(ChunkSums.of, plan, found):
-            sums.count(part.counts)
+        for part in view.each_of(ChunkSums.of, found):
+            sums.counts += part.counts
+            sums.coverage += part.coverage
             for own, more in zip(sums.maps, part.maps, strict=True):
                 own.add(more)
             for total, product in zip(sums.totals, part.products, strict=True):
                 total.add(product)
         return sums
 
-    def count(self, chunk: ChunkCounts) -> None:
-        """Count the episodes of a chunk."""
-        self.episodes += len(chunk.data)
-        self.terminated += int(chunk.data.terminated.sum())
-        self.transitions += chunk.transitions
-        self.outside += chunk.outside
-        self.single = self.single and chunk.single
-        self.coverage += chunk.coverage
-
     def equations(self) -> MomentEquations:
         """The finished record."""
-        plan, first, last = self.plan, self.maps[0], self.maps[-1]
+        view, first, last = self.view, self.maps[0], self.maps[-1]
         b, e = first.sums[0], last.sums[-1]
         if not (np.isfinite(b).all() and np.isfinite(e).all()):
             raise InvalidInputError(
@@ -297,7 +262,7 @@ class Sums:
                 "does not; look for huge rewards or features"
             )
         found: dict[str, Matrix] = {}
-        for (_, _, names), total in zip(plan.products, self.totals, strict=True):
+        for (_, _, names), total in zip(view.products, self.totals, strict=True):
             found |= zip(names, total.finish(), strict=True)
         grams = [each.whole_gram() for each in self.maps]
         return MomentEquations(
@@ -312,14 +277,10 @@ class Sums:
             second_visits=last.visits,
             feature_episodes=first.episodes,
             second_feature_episodes=last.episodes,
-            episodes=self.episodes,
-            terminated=self.terminated,
-            transitions=self.transitions,
-            outside=self.outside,
-            lam=plan.lam,
-            discount=plan.discount,
-            features=plan.features,
-            second_features=plan.second_features,
-            trace_cut=plan.trace_cut,
-            single=self.single,
+            **vars(self.counts),
+            lam=view.lam,
+            discount=view.discount,
+            features=view.features,
+            second_features=view.second_features,
+            trace_cut=view.trace_cut,
         )

@@ -50,11 +50,10 @@ from policyrisk.lstd.answer import (
     second_right_hand_side,
     solve,
 )
-from policyrisk.lstd.chunks import by_chunks
 from policyrisk.lstd.cutoffs import Trim
 from policyrisk.lstd.doubly_robust import DoublyRobust, doubly_robust
 from policyrisk.lstd.influences import with_error_bars, with_starts
-from policyrisk.lstd.target_steps import TargetSteps
+from policyrisk.lstd.target_steps import TargetSteps, TargetView
 from policyrisk.passes.reduce import Reduce, here, reduce_in_units
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.risk.support import UNCOVERED_MOST, Support
@@ -148,7 +147,7 @@ class LSTDQ:
 
     def equations(self, data: Source) -> MomentEquations:
         """The sums A, b, C, D and e over recorded episodes, in one pass; they add."""
-        return accumulate(data, *self._maps_under(self.policy), lam=self.lam, discount=self.discount)
+        return accumulate(data, self.view)
 
     def solve(self, equations: MomentEquations) -> RiskFunction:
         """The risk function of summed equations, without error bars.
@@ -156,7 +155,7 @@ class LSTDQ:
         What needs the data again is an error that points to ``fit``: the direct variance, "visited" states
         of the constraint, and a target that takes actions which nobody logged.
         """
-        return solve(self, self._maps_under(self.policy), equations, "LSTDQ")
+        return solve(self, equations, "LSTDQ")
 
     def fit(
         self, data: Source, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
@@ -202,7 +201,7 @@ class LSTDQ:
         table = isinstance(weights.mean_system, TableSystem)
         if not table:
             check_sparse(self, equations, bootstrap, error_bars)
-        d = second_right_hand_side(self, equations, weights.mean, reduce)
+        d = second_right_hand_side(self, self._view_of(maps), equations, weights.mean, reduce)
         next_states = max(equations.transitions + sums.coverage.dropped - equations.terminated, 1)
         facts: dict[str, Any] = {
             "returns": sums.returns,
@@ -217,10 +216,9 @@ class LSTDQ:
         if equations.sparse and not table:
             return with_starts(risk, reduce)
         draws: dict[str, Any] = {"replicates": bootstrap or (FEWEST_DRAWS if table else 0), "seed": seed}
-        at = risk.parts  # what z is about
-        return with_error_bars(
-            risk, reduce, equations, weights, face, cut=Trim(()), episodes=sums.episodes, at=at, **draws
-        )
+        draws |= {"episodes": sums.episodes, "at": risk.parts}  # what z is about
+        view = self._view_of(maps)
+        return with_error_bars(risk, reduce, view, equations, weights, face, cut=Trim(()), **draws)
 
     def doubly_robust(
         self, data: Source, folds: int = 4, *, level: float = 0.95, seed: Seed = None
@@ -257,10 +255,18 @@ class LSTDQ:
         phi = [PolicyFeatures(each, target) for each in self._maps]
         return phi[0], phi[-1]
 
+    @property
+    def view(self) -> TargetView:
+        """What the sums over data depend on."""
+        return self._view_of(self._maps_under(self.policy))
+
+    def _view_of(self, maps: _PolicyMaps) -> TargetView:
+        return TargetView(*maps, self.lam, self.discount)
+
     def _summed(self, reduce: Reduce, target: Target) -> tuple[_PolicyMaps, FirstPass]:
         """φ̄ under a target, and its sums."""
-        maps, lam, gamma = self._maps_under(target), self.lam, self.discount
-        return maps, reduce(lambda source, _: FirstPass.over(source, *maps, lam=lam, discount=gamma))
+        maps = self._maps_under(target)
+        return maps, reduce(partial(FirstPass.over, self._view_of(maps), "cpu"))
 
     def _covered(self, reduce: Reduce, maps: _PolicyMaps, sums: FirstPass) -> tuple[_PolicyMaps, FirstPass]:
         """φ̄ of covered actions alone, and its sums: the same where the target takes no others."""
@@ -335,8 +341,7 @@ class Ways(Additive):
 
         sizes = [each.size for each in maps]
         nothing = cls(tuple(sp.csr_array((n, n)) for n in sizes), tuple(np.zeros(n) for n in sizes))
-        work: Any = found
-        return sum(by_chunks(work, source, maps[0], maps[-1], 0.0, 1.0), start=nothing)
+        return sum(TargetView(maps[0], maps[-1], 0.0, 1.0).each(found, source), start=nothing)
 
     def to_an_end(self) -> tuple[Bools, ...]:
         """The features that an end can be reached from, (l,) for each map."""

@@ -46,6 +46,7 @@ from policyrisk.errors import (
 from policyrisk.features import Features
 from policyrisk.lstd.influences import Face
 from policyrisk.lstd.residuals import direct_right_hand_side
+from policyrisk.lstd.steps import View
 from policyrisk.passes.reduce import Reduce
 from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
 from policyrisk.risk.support import Support, supports_of
@@ -111,24 +112,16 @@ def check_sparse(settings: Settings, equations: MomentEquations, bootstrap: int,
 
 
 def second_right_hand_side(
-    settings: Settings, equations: MomentEquations, w_mean: Floats, reduce: Reduce | None = None
+    settings: Settings, view: View, equations: MomentEquations, w_mean: Floats, reduce: Reduce
 ) -> Floats:
     """d of C w_second = d, (l_M,); the direct variance's takes a pass."""
     if settings.variance == "second-moment":
         return equations.second_rhs(w_mean)
-    assert reduce is not None
-    maps = equations.features, equations.second_features
-    own = {"lam": settings.lam, "discount": settings.discount, "variance_lam": settings.variance_lam}
-    return reduce(lambda source, _: direct_right_hand_side(source, w_mean, *maps, **own))
+    kappa = settings.variance_lam
+    return reduce(lambda source, _: direct_right_hand_side(source, w_mean, view, kappa))
 
 
-def solve(
-    settings: Settings,
-    maps: tuple[Features, Features],
-    equations: MomentEquations,
-    name: str,
-    moments: int = 2,
-) -> RiskFunction:
+def solve(settings: Settings, equations: MomentEquations, name: str, moments: int = 2) -> RiskFunction:
     """The answer of summed equations; what needs the data again is an error that points to ``fit``."""
     check_kind(equations, "equations", MomentEquations, f"make them with {name.lower()}.equations(data)")
     needs_data = {
@@ -141,14 +134,8 @@ def solve(
             f"solve(equations) cannot do {setting}, which needs the data a second time; "
             "use fit(data) or fit_exact(chain, start)"
         )
-    own = {
-        "lam": settings.lam,
-        "discount": settings.discount,
-        "features": maps[0],
-        "second_features": maps[1],
-    }
-    for each, mine in own.items():
-        theirs = getattr(equations, each)
+    for each in ("lam", "discount", "features", "second_features"):
+        mine, theirs = getattr(settings.view, each), getattr(equations, each)
         if mine != theirs:
             raise MismatchError(
                 f"equations must agree with the estimator on {each}={mine!r}, got {theirs!r}; "

@@ -26,8 +26,7 @@ from policyrisk.equations import MomentEquations, Weights
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.lstd.accumulate import accumulate
-from policyrisk.lstd.chunks import by_chunks
-from policyrisk.lstd.steps import Steps
+from policyrisk.lstd.steps import Steps, View
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.reduce import Reduce
@@ -65,11 +64,8 @@ class MomentPasses:
 
     def equations(self, phi: Features, discount: float) -> MomentEquations:
         """Those whose matrix A is C_k, of φ_k and γ^k."""
-        lam = self.lam
-        sums = self.reduce(
-            lambda source, _: accumulate(source, phi, lam=lam, discount=discount).without_maps()
-        )
-        return sums.of_maps(phi, phi)
+        view = View(phi, phi, self.lam, discount)
+        return self.reduce(lambda source, _: accumulate(source, view).without_maps()).of_maps(phi, phi)
 
     def right_hand_side(self, risk: RiskFunction, phi: Features) -> Floats:
         """That of the first moment that an estimate lacks, (l_k,)."""
@@ -109,7 +105,7 @@ def moment_right_hand_side(source: Source, risk: RiskFunction, phi: Features) ->
     >>> moment_right_hand_side(data, pr.LSTD(table).fit(data), table)  # −1 − 1 + 8
     array([6.])
     """
-    lam, discount = risk.provenance.lam, risk.provenance.discount
+    discount = risk.provenance.discount
     order = 3 if risk.higher is None else risk.higher.order + 1
 
     def found(steps: Steps) -> Floats:
@@ -122,8 +118,8 @@ def moment_right_hand_side(source: Source, risk: RiskFunction, phi: Features) ->
         x = np.sum([comb(k, j) * delta ** (k - j) * discount**j * after[j] for j in range(k)], axis=0)
         return steps.by_feature(steps.to_go(x, 0), 0)
 
-    parts = by_chunks(found, source, phi, phi, lam, discount**order)
-    return sum(parts, start=np.zeros(phi.size))
+    view = View(phi, phi, risk.provenance.lam, discount**order)
+    return sum(view.each(found, source), start=np.zeros(phi.size))
 
 
 def moments_at(risk: RiskFunction, states: Floats) -> tuple[Floats, Floats]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -37,6 +38,7 @@ from policyrisk.lstd.answer import (
 from policyrisk.lstd.central_moments import ExactMoments, MomentPasses, with_higher_moments
 from policyrisk.lstd.cutoffs import Trim, count_biased, lost_traces, trim
 from policyrisk.lstd.influences import with_error_bars, with_starts
+from policyrisk.lstd.steps import View
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
 from policyrisk.passes.reduce import Reduce, here, reduce_in_units
@@ -177,7 +179,7 @@ class LSTD:
         MomentEquations
             The equations of these episodes.
         """
-        return accumulate(data, **self._sampled, device=device)
+        return accumulate(data, self.view, device)
 
     def fit(
         self,
@@ -244,8 +246,8 @@ class LSTD:
         True
         """
         error_bars = check_fit(reduce, error_bars, bootstrap)
-        maps, sampled = (self.features, self.second_features), self._sampled
-        first = reduce(lambda source, _: FirstPass.over(source, **sampled, device=device))
+        maps, first_pass = (self.features, self.second_features), partial(FirstPass.over, self.view, device)
+        first = reduce(first_pass)
         unit = unit_of(first.largest)
         if unit != 1.0:
             del first
@@ -259,11 +261,11 @@ class LSTD:
         lost: tuple[Floats, ...] = ()
         if cut.transitions:
             del first, equations  # large, and no longer true
-            first = trimmed(lambda source, _: FirstPass.over(source, **sampled, device=device))
+            first = trimmed(first_pass)
             equations = first.equations.of_maps(*maps)
             lost = lost_traces(reduce, cut, decays)[: 1 + (self.second_features != self.features)]
         weights = equations.solve(self.ridge)
-        d = second_right_hand_side(self, equations, weights.mean, trimmed)
+        d = second_right_hand_side(self, self.view, equations, weights.mean, trimmed)
         found: dict[str, Any] = {"returns": returns, "given_up": cut.transitions, "lost": lost}
         risk, face = answer(self, equations, weights, d, "LSTD", visited=trimmed, **found)
         if lost:
@@ -275,7 +277,7 @@ class LSTD:
         if equations.sparse:
             return with_starts(risk, reduce)
         draws: dict[str, Any] = {"episodes": episodes, "replicates": bootstrap, "seed": seed}
-        return with_error_bars(risk, reduce, equations, weights, face, cut=cut, **draws)
+        return with_error_bars(risk, reduce, self.view, equations, weights, face, cut=cut, **draws)
 
     def _cut(self, reduce: Reduce, equations: MomentEquations) -> tuple[Trim, list[float]]:
         """What cut-off episodes give up, and by how much the trace of each map decays in a step."""
@@ -292,9 +294,9 @@ class LSTD:
         return trim(reduce, seen, self.discount), decays
 
     @property
-    def _sampled(self) -> dict[str, Any]:
-        """What the sums over data depend on: the arguments of :func:`accumulate` besides the data."""
-        return {name: getattr(self, name) for name in ("features", "second_features", "lam", "discount")}
+    def view(self) -> View:
+        """What the sums over data depend on."""
+        return View(self.features, self.second_features, self.lam, self.discount)
 
     def solve(self, equations: MomentEquations) -> RiskFunction:
         """The risk function of summed equations, without error bars.
@@ -311,7 +313,7 @@ class LSTD:
         RiskFunction
             J̃, M̃ and Ṽ at any state.
         """
-        return solve(self, (self.features, self.second_features), equations, "LSTD", self.moments)
+        return solve(self, equations, "LSTD", self.moments)
 
     def _project(self, chain: MarkovChain, start: npt.ArrayLike) -> ProjectedChain:
         check_kind(chain, "chain", MarkovChain, "build MarkovChain(P, r)")

@@ -4,7 +4,7 @@ Features that can be computed on a GPU (``on_gpu``: those of a network that is t
 states; others are computed on the CPU's threads. Either is copied, chunk by chunk, while the GPU works on
 earlier chunks, with the rewards; all else that the sums weigh rows with is found on the way.
 
-For each of the plan's products (see :mod:`policyrisk.lstd.trace_products`) one kernel goes backwards through
+For each of the view's products (see :mod:`policyrisk.lstd.trace_products`) one kernel goes backwards through
 every episode, a thread for each episode and feature, and writes the right-hand factor of
 
     [Gram | A | D] = Φᵀ [Φ | traces of A | traces of D],
@@ -27,9 +27,9 @@ from policyrisk._core.devices import cupy, kernel
 from policyrisk._core.threads import in_order
 from policyrisk.data import Trajectories
 from policyrisk.errors import DeviceError
-from policyrisk.lstd.accumulate import ChunkCounts
-from policyrisk.lstd.chunks import chunks
+from policyrisk.lstd.accumulate import Counts
 from policyrisk.lstd.rows import DenseRows
+from policyrisk.lstd.steps import chunks
 from policyrisk.lstd.trace_products import Total
 
 if TYPE_CHECKING:
@@ -103,14 +103,14 @@ extern "C" __global__ void sweep(
 
 def add_on_gpu(sums: Sums, batches: Iterator[Trajectories]) -> None:
     """Add all batches to the equations under way."""
-    plan = sums.plan
-    if not all(each.dense for each in plan.maps):
+    view = sums.view
+    if not all(each.dense for each in view.maps):
         raise DeviceError(
             'device="cuda" is for dense features, got sparse ones, which are summed on the CPU as fast; '
             'pass device="cpu"'
         )
-    widest = max(each.features.size for each in plan.maps)
-    found_there = all(getattr(each.features, "on_gpu", False) for each in plan.maps)
+    widest = max(each.features.size for each in view.maps)
+    found_there = all(getattr(each.features, "on_gpu", False) for each in view.maps)
     most = min(max(_NUMBERS[found_there] // widest, _FEWEST), _MOST)
     gpu = _Gpu(sums)
     for part in in_order(partial(_host, sums, gpu.slabs), chunks(batches, most), uses_blas=True):
@@ -118,27 +118,27 @@ def add_on_gpu(sums: Sums, batches: Iterator[Trajectories]) -> None:
     gpu.fetch()
 
 
-def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[ChunkCounts, list[Any], list[Any]]:
+def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[Trajectories, Counts, list[Any], list[Any]]:
     """What the CPU does for a chunk: features, or what a GPU needs for them, where they can be copied from.
 
     The last row is repeated until slabs have the same length. Then rewards, and each episode's first row and
     whether it terminated.
     """
-    plan, steps = sums.plan, sums.plan.steps(data)
+    view, steps = sums.view, sums.view.steps(data)
     rows = []
-    for each in plan.maps:
+    for each in view.maps:
         features: Any = each.features
         if getattr(features, "on_gpu", False):
             found = features.gpu_input(steps.states)
         else:
             phi = each(steps.states, steps.ends)
             assert isinstance(phi, DenseRows)
-            found = phi.phi
+            found = phi.matrix
         rows.append(_pinned(found, -(-len(found) // slabs) * slabs))
     first: Ints = np.append(data.offsets[:-1] + np.arange(len(data)), len(steps.ends))
     ended: Bools = data.terminated
     episodes = [_pinned(each, len(each)) for each in (data.rewards, first, ended.astype(np.uint8))]
-    return ChunkCounts.of(steps), rows, episodes
+    return data, Counts.of(steps), rows, episodes
 
 
 def _pinned(array: Any, length: int) -> Any:
@@ -155,9 +155,9 @@ class _Gpu:
     """The sums in the GPU's memory."""
 
     def __init__(self, sums: Sums) -> None:
-        xp, plan = cupy(), sums.plan
+        xp, view = cupy(), sums.view
         self._sums, self._xp = sums, xp
-        self._maps: list[Any] = [each.features for each in plan.maps]
+        self._maps: list[Any] = [each.features for each in view.maps]
         sizes = [each.size for each in self._maps]
         self.slabs = min(max(_PARTIAL // (3 * max(sizes) ** 2), 1), _SLABS)
         self._copies, self._work = xp.cuda.Stream(non_blocking=True), xp.cuda.Stream(non_blocking=True)
@@ -165,7 +165,7 @@ class _Gpu:
             self._met = [xp.zeros((4, min(max(_SWEEPERS // size, 1), _BLOCKS), size)) for size in sizes]
         self._products = []
         known: set[int] = set()
-        for left, right, names in plan.products:
+        for left, right, names in view.products:
             rho, sigma = (min(each, len(sizes) - 1) for each in (left, right))
             own, gram = left == right, left == right and sigma not in known
             known |= {sigma} if gram else set()
@@ -175,10 +175,10 @@ class _Gpu:
             self._products.append((left, rho, sigma, blocks, total))
         self._under_way: deque[tuple[Any, Any]] = deque()
 
-    def add(self, counts: ChunkCounts, rows: list[Any], told: list[Any]) -> None:
+    def add(self, data: Trajectories, counts: Counts, rows: list[Any], told: list[Any]) -> None:
         """Add a chunk; what was copied from stays until the GPU has done with it."""
-        xp, plan, data = self._xp, self._sums.plan, counts.data
-        self._sums.count(counts)
+        xp, view = self._xp, self._sums.view
+        self._sums.counts += counts
         with self._copies:
             copied = [_copied(xp, each, self._copies) for each in rows]
             episodes = [_copied(xp, each, self._copies) for each in told]
@@ -198,9 +198,9 @@ class _Gpu:
                     (_THREADS,),
                     (
                         phi[sigma], *episodes, np.int64(len(data)), np.int32(size),
-                        np.float64(plan.decays[left]), np.float64(plan.discount ** (1 + left)),
-                        np.float64(plan.lam), np.float64(2.0 * plan.discount),
-                        *map(np.float64, plan.decays), *map(np.int32, blocks), factor, met,
+                        np.float64(view.decays[left]), np.float64(view.discount ** (1 + left)),
+                        np.float64(view.lam), np.float64(2.0 * view.discount),
+                        *map(np.float64, view.decays), *map(np.int32, blocks), factor, met,
                     ),
                 )  # fmt: skip
                 _add_product(xp, phi[rho], factor, total)

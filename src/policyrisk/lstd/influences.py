@@ -44,6 +44,7 @@ from policyrisk.equations import MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.lstd.cutoffs import Trim
 from policyrisk.lstd.residuals import ResidualPass, ResidualSums
+from policyrisk.lstd.steps import View
 from policyrisk.passes.reduce import Reduce
 from policyrisk.risk import ErrorBars, RiskFunction
 from policyrisk.risk.completed import EPISODES, SIZE, TRANSITIONS, CompletedReturns, centre_shift
@@ -67,6 +68,7 @@ class Face:
 def with_error_bars(
     risk: RiskFunction,
     reduce: Reduce,
+    view: View,
     equations: MomentEquations,
     weights: Weights,
     face: Face | None,
@@ -84,7 +86,7 @@ def with_error_bars(
     weights = replace(weights, second=risk.w_second)
     reference = risk.returns.mean if risk.returns is not None and risk.returns.count else 0.0
     work = ResidualPass.of(
-        equations,
+        view,
         weights,
         direct=risk.variance_method == "direct",
         variance_lam=risk.provenance.variance_lam,
@@ -175,9 +177,10 @@ def sandwich(
     >>> from policyrisk.lstd.residuals import ResidualPass
     >>> from policyrisk.data import Trajectories
     >>> data = Trajectories([[0], [1], [0], [1]], [1.0, 3.0], [1, 1], [True, True])
-    >>> equations = accumulate(data, Tabular(1), lam=0.0, discount=1.0)
+    >>> view = View(Tabular(1), Tabular(1), lam=0.0, discount=1.0)
+    >>> equations = accumulate(data, view)
     >>> weights = equations.solve()
-    >>> bars = sandwich(ResidualPass.of(equations, weights, direct=False)(data, 0), equations, weights)
+    >>> bars = sandwich(ResidualPass.of(view, weights, direct=False)(data, 0), equations, weights)
     >>> bars.mean, bars.cross  # the sample variance of (1, 3), and its covariance with (1, 9), over 2
     (array([[1.]]), array([[4.]]))
     """

@@ -56,7 +56,8 @@ def fits_without_each(
             equations = sum(sums[k] for k in others)
             assert not isinstance(equations, int)
             weights = equations.solve(lstd.ridge)
-            d = second_right_hand_side(lstd, equations, weights.mean, here([parts[k] for k in others]))
+            reduce = here([parts[k] for k in others])
+            d = second_right_hand_side(lstd, lstd.view, equations, weights.mean, reduce)
             fits.append(answer(lstd, equations, weights, d, "LSTD")[0])
         except PolicyRiskError:
             if all(part.terminated.all() for part in parts):
@@ -72,8 +73,8 @@ def _misses(lstd: LSTD, parts: Sequence[Trajectories], sums: Sequence[MomentEqua
         w_mean = equations.solve(lstd.ridge).mean
     except PolicyRiskError:
         return False
-    settings = {"lam": lstd.lam, "discount": lstd.discount}
-    found = np.sum([lag_products(part, w_mean, lstd.features, **settings) for part in parts], axis=0)
+    view = replace(lstd.view, second_features=lstd.features)
+    found = np.sum([lag_products(part, w_mean, view) for part in parts], axis=0)
     K = equations.episodes
     mean, square = found / K
     return K > 1 and abs(mean) > _ZERO * math.sqrt(max(square - mean**2, 0.0) / (K - 1))

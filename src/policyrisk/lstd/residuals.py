@@ -44,47 +44,33 @@ from policyrisk._core.arrays import Floats, Ints, Matrix, Seed, as_count, as_den
 from policyrisk._core.random import keys
 from policyrisk._core.records import Additive, record
 from policyrisk.data import Source, episode_numbers
-from policyrisk.equations import MomentEquations, Weights
+from policyrisk.equations import Weights
 from policyrisk.equations.table_system import TableSystem
-from policyrisk.features import Features
-from policyrisk.lstd import _row_kernels
-from policyrisk.lstd.chunks import by_chunks, planned, worked
-from policyrisk.lstd.steps import Errors, Steps
+from policyrisk.lstd.rows import add_gram
+from policyrisk.lstd.steps import Errors, Steps, View
 from policyrisk.lstd.trace_products import Product
 from policyrisk.risk.completed import SIZE, episode_terms
 from policyrisk.risk.draws import multipliers
 from policyrisk.risk.state_estimates import EstimatesAt
 
 
-def direct_right_hand_side(
-    source: Source,
-    w_mean: Floats,
-    features: Features,
-    second_features: Features,
-    *,
-    lam: float,
-    discount: float,
-    variance_lam: float = 0.0,
-) -> Floats:
+def direct_right_hand_side(source: Source, w_mean: Floats, view: View, variance_lam: float = 0.0) -> Floats:
     """Σ y_t δ_t (2ε_t − δ_t), the right-hand side of C w_V = … for the direct variance, of shape (l_M,).
 
     >>> from policyrisk.data import Trajectories
     >>> from policyrisk.features import Tabular
     >>> data = Trajectories([[0], [1], [0], [1]], [1.0, 3.0], [1, 1], [True, True])
-    >>> direct_right_hand_side(data, np.array([2.0]), Tabular(1), Tabular(1), lam=0.0, discount=1.0)
+    >>> direct_right_hand_side(data, np.array([2.0]), View(Tabular(1), Tabular(1), lam=0.0, discount=1.0))
     array([2.])
     """
 
     def found(steps: Steps) -> Floats:
         return steps.by_feature(steps.to_go(steps.errors(w_mean, variance_lam).squares, 1), 1)
 
-    parts = by_chunks(found, source, features, second_features, lam, discount)
-    return sum(parts, start=np.zeros(second_features.size))
+    return sum(view.each(found, source), start=np.zeros(view.sizes[1]))
 
 
-def lag_products(
-    source: Source, w_mean: Floats, features: Features, *, lam: float, discount: float
-) -> tuple[float, float]:
+def lag_products(source: Source, w_mean: Floats, view: View) -> tuple[float, float]:
     """Σ_k X_k and Σ_k X_k², X_k = Σ_t γ²ᵗ 2δ_t (ε_t − δ_t) of episode k with ε_t = Σ_{s≥t} (λγ)^{s−t} δ_s.
 
     Where J̃ is right, products of the δ's of different steps have mean 0.
@@ -92,17 +78,17 @@ def lag_products(
     >>> from policyrisk.data import Trajectories
     >>> from policyrisk.features import Tabular
     >>> data = Trajectories([[0], [0], [1]], [1.0, 3.0], [2], [True])
-    >>> lag_products(data, np.array([2.0]), Tabular(1), lam=1.0, discount=1.0)
+    >>> lag_products(data, np.array([2.0]), View(Tabular(1), Tabular(1), lam=1.0, discount=1.0))
     (2.0, 4.0)
     """
 
     def found(steps: Steps) -> Floats:
-        data, errors = steps.data, steps.errors(w_mean, lam)
-        X = steps.discounted(2.0 * errors.delta * (errors.epsilon - errors.delta), discount**2)
+        data, errors = steps.data, steps.errors(w_mean, view.lam)
+        X = steps.discounted(2.0 * errors.delta * (errors.epsilon - errors.delta), view.discount**2)
         return X[data.visited_rows[data.offsets[:-1]]]
 
     total = square = 0.0
-    for X in by_chunks(found, source, features, features, lam, discount):
+    for X in view.each(found, source):
         total, square = total + float(X.sum()), square + float(X @ X)
     return total, square
 
@@ -147,11 +133,7 @@ class ResidualSums(Additive):
         n = self.sum.size
         squares = np.zeros((n, n)) if self.squares is None else self.squares
         for part in self.waiting:
-            if sp.issparse(part):
-                none_ends = np.zeros(part.shape[0], dtype=np.bool_)
-                _row_kernels.gram_sparse(none_ends, part.indptr, part.indices, part.data, squares)
-            else:
-                squares += part.T @ part
+            add_gram(part, squares)
         return replace(self, waiting=(), squares=squares)
 
 
@@ -171,10 +153,7 @@ class ResidualPass:
     than the one that logged (:meth:`policyrisk.risk.completed.CompletedReturns.of_starts`).
     """
 
-    features: Features
-    second_features: Features
-    lam: float
-    discount: float
+    view: View
     w_mean: Floats  # (l_J,)
     w_second: Floats  # (l_M,)
     kept: tuple[Ints, Ints]  # the visited features of either map
@@ -190,7 +169,7 @@ class ResidualPass:
     @classmethod
     def of(
         cls,
-        equations: MomentEquations,
+        view: View,
         weights: Weights,
         *,
         direct: bool,
@@ -206,10 +185,7 @@ class ResidualPass:
         ``reference`` is a number near the completed returns.
         """
         return cls(
-            features=equations.features,
-            second_features=equations.second_features,
-            lam=equations.lam,
-            discount=equations.discount,
+            view=view,
             w_mean=weights.mean,
             w_second=weights.second,
             kept=(weights.mean_system.kept, weights.second_system.kept),
@@ -228,9 +204,9 @@ class ResidualPass:
         l_J, l_M = self.w_mean.size, self.w_second.size
         columns = np.concatenate([self.kept[0], l_J + self.kept[1]])
         sums, waiting = ResidualSums.empty(columns.size, self.replicates), 0
-        plan, batches = planned(source, self.features, self.second_features, self.lam, self.discount)
-        D = plan.total(1, 0)
-        for residuals, z, slope in worked(self._found, plan, batches):
+        view, batches = self.view.over(source)
+        D = view.total(1, 0)
+        for residuals, z, slope in view.each_of(self._found, batches):
             numbers = self.first[part] + episode_numbers(source, sums.count, len(z))
             sums = self._with(sums, _columns_of(residuals, columns, l_J + l_M), z, numbers)
             waiting += len(z)
@@ -258,7 +234,7 @@ class ResidualPass:
 
     def _found(self, steps: Steps) -> _Found:
         """The residuals of a chunk's episodes, z, and the chunk's part of the direct variance's D."""
-        gamma, r = steps.plan.discount, steps.data.rewards
+        gamma, r = steps.view.discount, steps.data.rewards
         errors = steps.errors(self.w_mean, self.variance_lam)
         M, M_next = steps.values(self.w_second, 1)
         target, slope = errors.squares, None
@@ -283,8 +259,8 @@ class ResidualPass:
             values if self.direct else values - mean**2
             for values, mean in ((M_next[last], J_next[last]), (M[first], J[first]))
         )
-        by = np.float64(self.discount) ** data.lengths
-        g = data.returns(self.discount) + by * J_next[last]
+        by = np.float64(self.view.discount) ** data.lengths
+        g = data.returns(self.view.discount) + by * J_next[last]
         return episode_terms(g - self.reference, by**2 * V_next, J[first] - self.reference, V)
 
     def _start_terms(self, steps: Steps, at: EstimatesAt) -> Floats:

@@ -11,30 +11,33 @@ things, with φ_t and φ'_t for the features of now and of what comes next, κ_J
 Of :class:`Steps`, LSTD's, φ' is φ(x_{t+1}), 0 where the episode terminated, and traces decay by κ. LSTDQ's
 are :class:`policyrisk.lstd.target_steps.TargetSteps`; nothing else differs between the two.
 
-A chunk is whole episodes: about 4,000 transitions where features are dense, up to 65,000 where they are
-sparse. Within a chunk an episode of length T takes T + 1 *rows*: its visited states, and its last one, for
-which ``ends`` is true. The last state of a terminated episode is never shown to the features: its row repeats
-the state before, and weighs nothing. Features are called from several threads at once.
+Chunks are worked on by all threads, and what they give is added in the order of the data, so that the result
+does not depend on the number of threads. A chunk is whole episodes: about 4,000 transitions where features
+are dense, up to 65,000 where they are sparse. Within a chunk an episode of length T takes T + 1 *rows*: its
+visited states, and its last one, for which ``ends`` is true. The last state of a terminated episode is never
+shown to the features: its row repeats the state before, and weighs nothing. Features are called from several
+threads at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, NamedTuple, Self, TypeAlias
+from itertools import chain, pairwise
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Matrix, is_sparse, readonly
+from policyrisk._core.arrays import Floats, Matrix, as_dense, readonly
 from policyrisk._core.records import Additive, record
-from policyrisk.data import Trajectories
+from policyrisk._core.threads import in_order
+from policyrisk.data import Source, Trajectories, batches, pieces
 from policyrisk.equations import too_many_for_dense
 from policyrisk.features.protocol import outside
 from policyrisk.lstd import _row_kernels, trace_products
-from policyrisk.lstd.rows import DenseRows, Evaluator, Memory, Rows
+from policyrisk.lstd.rows import Evaluator, Rows
 from policyrisk.lstd.trace_products import Product, SparseTotal, Total, TraceProduct, steps_of
 
 SPARSE_CHUNK = 1 << 16  # transitions whose sparse traces and indices are in hand at once
@@ -44,6 +47,9 @@ _PROBE = 64  # states that decide whether features are sparse
 
 RowBlock: TypeAlias = tuple[slice, Rows, Rows]  # where in the rows, φ_J and φ_M
 Weight: TypeAlias = Floats | float  # of each transition, or of all of them
+
+
+T = TypeVar("T")
 
 
 class Errors(NamedTuple):
@@ -84,17 +90,32 @@ class View:
     lam: float
     discount: float
     maps: tuple[Evaluator, ...] = ()  # φ_J, and φ_M where it is another one; none without data
-    memory: Memory = field(default_factory=Memory)
 
     def at(self, batch: Trajectories) -> Self:
-        """The plan that suits a batch's first few states."""
+        """The view that suits a batch's first few states."""
         states = batch.states[batch.visited_rows[:_PROBE]]
         pair = (self.features,) if self.shared else (self.features, self.second_features)
-        return replace(self, maps=tuple(Evaluator.of(each, states, self.memory) for each in pair))
+        return replace(self, maps=tuple(Evaluator.of(each, states) for each in pair))
 
     def steps(self, data: Trajectories) -> Steps:
         """The steps of a chunk."""
         return Steps(self, data)
+
+    def over(self, source: Source) -> tuple[Self, Iterator[Trajectories]]:
+        """The view that suits the first states of a source, and all its batches."""
+        found = (batch for batch in batches(source) if len(batch))
+        first = next(found, None)
+        return (self, found) if first is None else (self.at(first), chain([first], found))
+
+    def each(self, work: Callable[[Any], T], source: Source) -> Iterator[T]:
+        """``work`` of the steps of each chunk of a source, on all threads, in the order of the data."""
+        view, found = self.over(source)
+        yield from view.each_of(work, found)
+
+    def each_of(self, work: Callable[[Any], T], found: Iterable[Trajectories]) -> Iterator[T]:
+        """The same of batches whose first states this view suits."""
+        parts = chunks(found, self.chunk_size)
+        yield from in_order(lambda data: work(self.steps(data)), parts, uses_blas=self.dense)
 
     @cached_property
     def shared(self) -> bool:
@@ -165,8 +186,8 @@ class View:
 class Steps:
     """The steps of a chunk. Its features are computed once where they are one block, else again each time."""
 
-    def __init__(self, plan: View, data: Trajectories) -> None:
-        self.plan, self.data = plan, data
+    def __init__(self, view: View, data: Trajectories) -> None:
+        self.view, self.data = view, data
         ends = np.zeros(len(data.states), dtype=np.bool_)
         ends[data.final_rows] = True
         self.ends = readonly(ends)
@@ -185,7 +206,7 @@ class Steps:
     def blocks(self) -> list[slice]:
         """The rows in blocks of about the same size, the last one first."""
         rows = len(self.ends)
-        cuts = np.linspace(0, rows, max(round(rows / self.plan.block_size), 1) + 1).astype(int).tolist()
+        cuts = np.linspace(0, rows, max(round(rows / self.view.block_size), 1) + 1).astype(int).tolist()
         return [slice(begin, end) for begin, end in pairwise(cuts)][::-1]
 
     def __iter__(self) -> Iterator[RowBlock]:
@@ -195,7 +216,7 @@ class Steps:
             return
         blocks = self.blocks
         for at in blocks:
-            phi = [each(self.states[at], self.ends[at]) for each in self.plan.maps]
+            phi = [each(self.states[at], self.ends[at]) for each in self.view.maps]
             block = at, phi[0], phi[-1]
             if len(blocks) == 1:
                 self._cached = [block]
@@ -209,12 +230,12 @@ class Steps:
     @property
     def coverage(self) -> Coverage:
         """What a target is not given."""
-        return Coverage.empty(self.plan.sizes[0])
+        return Coverage.empty(self.view.sizes[0])
 
     @property
     def outside(self) -> int:
         """How many transitions start outside a map's box."""
-        beyond = outside([each.features for each in self.plan.maps], self.states)
+        beyond = outside([each.features for each in self.view.maps], self.states)
         return int(np.count_nonzero(beyond)) - int(np.count_nonzero(beyond[self.ends]))
 
     # --- what comes next, and how traces decay ----------------------------------------------------------
@@ -225,7 +246,7 @@ class Steps:
         φ'_t is the φ of the row after, so that row s counts in the columns with a_s z_s + b_{s−1} z_{s−1}
         = (b_{s−1} + κ a_s) z_{s−1} + a_s φ_s. The rows are to be put in block by block.
         """
-        data, kappa, now = self.data, self.plan.decays[left], ~self.ends
+        data, kappa, now = self.data, self.view.decays[left], ~self.ends
         g, h = np.zeros((2, len(self.ends), len(channels)))
         for c, (a, b) in enumerate(channels):
             g[data.visited_rows + 1 if np.ndim(b) else slice(None), c] = b
@@ -235,23 +256,23 @@ class Steps:
             else:
                 h[:, c] = a * now
             g[:, c] += kappa * h[:, c]
-        return TraceProduct(g, h, kappa, self.plan.sizes[right], self.plan.memory)
+        return TraceProduct(g, h, kappa, self.view.sizes[right])
 
     def to_go(self, x: Floats, which: int) -> Floats:
         """X_t at the rows (rows,) for z (0) or y (1), as far as the traces last, 0 where episodes end."""
-        return self.discounted(x, self.plan.decays[which])
+        return self.discounted(x, self.view.decays[which])
 
     def discounted(self, x: Floats, decay: float) -> Floats:
         """Σ_{s≥t} κ^{s−t} x_s at the rows (rows,), as far as traces last, 0 where episodes end."""
         out = np.empty(len(self.ends))
-        _row_kernels.to_go(x, self.data.lengths, decay, steps_of(decay, self.plan.trace_cut), out)
+        _row_kernels.to_go(x, self.data.lengths, decay, steps_of(decay, self.view.trace_cut), out)
         return out
 
     def values(self, w: Floats, which: int) -> tuple[Floats, Floats]:
         """φ_tᵀ w and φ'_tᵀ w of φ_J (which = 0) or φ_M (1), each of shape (transitions,)."""
         out, data = np.empty(len(self.ends)), self.data
         for at, *phi in self:
-            out[at] = phi[which].dot(w)
+            out[at] = phi[which].matrix @ w
         after = out[data.visited_rows + 1]
         after[data.offsets[1:][data.terminated] - 1] = 0.0
         return out[data.visited_rows], after
@@ -259,16 +280,16 @@ class Steps:
     def errors(self, w_mean: Floats, variance_lam: float = 0.0) -> Errors:
         """δ_t = r_t + γJ̃(x_{t+1}) − J̃(x_t), and its squares for the direct variance."""
         J, J_next = self.values(w_mean, 0)
-        delta = self.data.rewards + self.plan.discount * J_next - J
+        delta = self.data.rewards + self.view.discount * J_next - J
         epsilon = delta
         if variance_lam:
-            decay = variance_lam * self.plan.discount
+            decay = variance_lam * self.view.discount
             epsilon = self.discounted(delta, decay)[self.data.visited_rows]
         return Errors(J, J_next, delta, delta * (2.0 * epsilon - delta), epsilon)
 
     def slope(self, w_mean: Floats, errors: Errors, variance_lam: float) -> Product:
         """The derivative of Σ_t y_t ``errors.squares`` by w_J, (l_M, l_J), whole."""
-        delta, gamma, kappa = errors.delta, self.plan.discount, variance_lam * self.plan.discount
+        delta, gamma, kappa = errors.delta, self.view.discount, variance_lam * self.view.discount
         if kappa:
             return Product(self._slope_to_go(errors, gamma, kappa))
         product = self.product(1, 0, (-2.0 * delta, 2.0 * gamma * delta))
@@ -286,12 +307,12 @@ class Steps:
         by[:, data.visited_rows] = 2.0 * (errors.epsilon - errors.delta), 2.0 * errors.delta
         by[0, data.final_rows[~data.terminated]] = 1.0  # where φ_{t+1} counts
         total: Any = 0
-        carry = np.zeros((3, self.plan.sizes[0]))
+        carry = np.zeros((3, self.view.sizes[0]))
         for at, phi_J, phi_M in self:
-            phi = phi_J.phi if isinstance(phi_J, DenseRows) else phi_J.matrix.toarray()
+            phi = as_dense(phi_J.matrix)
             out = np.empty((int(np.count_nonzero(~phi_J.ends)), phi.shape[1]))
             _row_kernels.error_traces(
-                phi_J.ends, phi, by[:, at], gamma, kappa, self.plan.decays[1], carry, out
+                phi_J.ends, phi, by[:, at], gamma, kappa, self.view.decays[1], carry, out
             )
             total = total + np.asarray(phi_M.visited.T @ out)
         return np.asarray(total)
@@ -300,29 +321,33 @@ class Steps:
 
     def by_feature(self, weight: Floats, which: int) -> Floats:
         """Σ_t weight_t φ_t, of shape (l,); weights (rows,) are 0 where episodes end."""
-        total: Floats = np.sum([phi[which].weighted_sum(weight[at]) for at, *phi in self], axis=0)
+        total: Floats = np.sum([phi[which].matrix.T @ weight[at] for at, *phi in self], axis=0)
         return total
 
     def by_episode(self, weight: Floats, which: int) -> Matrix:
         """Σ_t weight_t φ_t of every episode, of shape (episodes, l)."""
-        episodes = len(self.data)
-        total: Any = 0
-        before = episodes  # episodes that end before the block does
+        data, total = self.data, 0
+        episode = np.repeat(np.arange(len(data)), data.lengths + 1)
         for at, *phi in self:
-            part = phi[which].by_episode(weight[at])
-            before -= part.shape[0] - 1
-            # A block's last sum belongs to the episode that goes on in the block after it.
-            total = total + _placed(part, before, episodes)
-        sums: Matrix = total[:episodes]
+            some = np.flatnonzero(~self.ends[at])
+            shape = len(data), at.stop - at.start
+            weights = sp.csr_array((weight[at][some], (episode[at][some], some)), shape=shape)
+            total = total + weights @ phi[which].matrix
+        sums: Matrix = total
         return sums
 
 
-def _placed(part: Any, first: int, episodes: int) -> Any:
-    """The rows of ``part`` as rows first, first + 1, … of episodes + 1."""
-    after = episodes + 1 - first - part.shape[0]
-    if first == after == 0:
-        return part
-    if is_sparse(part):
-        ptr = np.pad(part.indptr, (first, after), mode="edge")
-        return sp.csr_array((part.data, part.indices, ptr), shape=(episodes + 1, part.shape[1]))
-    return np.pad(part, ((first, after), (0, 0)))
+def chunks(source: Iterable[Trajectories], most: int) -> Iterator[Trajectories]:
+    """The batches' episodes in order, about ``most`` transitions at a time.
+
+    Small batches of a stream are put together, large ones are cut between episodes.
+    """
+    waiting: list[Trajectories] = []
+    count = 0
+    for batch in chain(source, [None]):
+        if batch is not None:
+            waiting.append(batch)
+            count += batch.transitions
+        if waiting and (batch is None or count >= most):
+            yield from pieces(waiting[0] if len(waiting) == 1 else Trajectories.concatenate(waiting), most)
+            waiting, count = [], 0

@@ -54,7 +54,7 @@ class TargetView(View):
     dense: bool = False  # whether φ_J is
 
     def at(self, batch: Trajectories) -> Self:
-        """The plan that suits a batch's first few transitions."""
+        """The view that suits a batch's first few transitions."""
         few = batch[: min(len(batch), _PROBE)]
         lengths: Ints = np.minimum(few.lengths, max(_PROBE // len(few), 1))
         steps = self.steps(few._shortened(lengths))
@@ -110,10 +110,10 @@ class MatrixTotal:
 class TargetSteps(Steps):
     """The steps of a chunk: features of what was done, and of what the target would do next."""
 
-    plan: TargetView
+    view: TargetView
 
     def _prepare(self) -> None:
-        data, target = self.data, self.plan.features.target
+        data, target = self.data, self.view.features.target
         self._known_powers: dict[float, list[Any]] = {}
         self._known_traces: dict[tuple[int, float], Any] = {}
         self.x, self.a = data.states[data.visited_rows], action_numbers(data, target.actions)
@@ -129,14 +129,14 @@ class TargetSteps(Steps):
         self.pi: Floats = pi * self.goes_on[:, None]
         self.kept: Bools = ~self.goes_on | (self.pi.sum(axis=1) > 0)
         self.left_out: Floats = np.where(self.goes_on, np.where(self.kept, 1.0 - share, 1.0), 0.0)
-        maps = (self.plan.features,) if self.plan.shared else (self.plan.features, self.plan.second_features)
+        maps = (self.view.features,) if self.view.shared else (self.view.features, self.view.second_features)
         self.taken = [phi.map.at(self.x, self.a) for phi in maps]  # φ_t of each map, (transitions, l)
         self.choices = [phi.map.rows(self.after, candidates) for phi in maps]  # φ(x_{t+1}, a') of each a'
         self.following = [rows.combined(self.pi) for rows in self.choices]  # φ'_t
 
     def __iter__(self) -> Iterator[RowBlock]:
         """All rows, with 0 in those of dropped transitions."""
-        yield slice(None), self._rows[0], self._rows[-1]
+        yield slice(0, len(self.ends)), self._rows[0], self._rows[-1]
 
     @cached_property
     def _rows(self) -> list[Rows]:
@@ -150,7 +150,7 @@ class TargetSteps(Steps):
             else:
                 rows = np.zeros((len(self.ends), phi.shape[1]))
                 rows[at] = phi
-                found.append(DenseRows(self.ends, readonly(rows), self.plan.memory))
+                found.append(DenseRows(self.ends, readonly(rows)))
         return found
 
     @property
@@ -161,9 +161,9 @@ class TargetSteps(Steps):
     @property
     def coverage(self) -> Coverage:
         """What bootstrapping left out: γ (1 − covered) of z_t; all of what was dropped."""
-        missing = np.zeros(self.plan.sizes[0])
+        missing = np.zeros(self.view.sizes[0])
         if self.left_out.any():
-            shares = self.left_out * np.where(self.kept, self.plan.discount, 1.0)
+            shares = self.left_out * np.where(self.kept, self.view.discount, 1.0)
             to_go = super().to_go(shares, 0)[self.data.visited_rows]
             missing = np.asarray(self.taken[0].T @ to_go)
         dense = np.array([not is_sparse(self.taken[0]), not is_sparse(self.taken[-1])], dtype=np.float64)
@@ -173,7 +173,7 @@ class TargetSteps(Steps):
     @property
     def outside(self) -> int:
         """How many transitions start outside a map's box."""
-        maps = [self.plan.features.map, self.plan.second_features.map]
+        maps = [self.view.features.map, self.view.second_features.map]
         beyond = maps[0].outside(self.x, self.a) | maps[1].outside(self.x, self.a)
         return int(np.count_nonzero(beyond))
 
@@ -204,7 +204,7 @@ class TargetSteps(Steps):
 
     def errors(self, w_mean: Floats, variance_lam: float = 0.0) -> Errors:
         """δ_t and Σ_a' π(a') δ_t(a')²."""
-        gamma, Q = self.plan.discount, self.choices[0].values(w_mean)
+        gamma, Q = self.view.discount, self.choices[0].values(w_mean)
         J, J_next = np.asarray(self.taken[0] @ w_mean), (self.pi * Q).sum(axis=1)
         delta = self.data.rewards + gamma * J_next - J
         squares: Floats = delta**2 + gamma**2 * (spread_about(self.pi, Q) * Q).sum(axis=1)
@@ -212,13 +212,13 @@ class TargetSteps(Steps):
 
     def slope(self, w_mean: Floats, errors: Errors, variance_lam: float) -> Product:
         """The derivative of Σ_t y_t ``errors.squares`` by w_J, (l_M, l_J)."""
-        gamma, delta, Q = self.plan.discount, errors.delta, self.choices[0].values(w_mean)
+        gamma, delta, Q = self.view.discount, errors.delta, self.choices[0].values(w_mean)
         chosen = 2.0 * gamma * (delta[:, None] * self.pi + gamma * spread_about(self.pi, Q))
         columns = self.choices[0].combined(chosen) - scaled(self.taken[0], 2.0 * delta)
         return Product(_transposed(self._traces(1)) @ self._of_kept(columns))
 
     def _which(self, map_number: int) -> int:
-        return 0 if self.plan.shared else map_number
+        return 0 if self.view.shared else map_number
 
     def _of_kept(self, matrix: Any) -> Any:
         """The matrix with rows of 0 for dropped transitions."""
@@ -227,7 +227,7 @@ class TargetSteps(Steps):
     @cached_property
     def factors(self) -> Floats:
         """c_t (transitions,), 0 at the first step of an episode and after a transition that was dropped."""
-        c = self.plan.features.target.chance(self.x, self.a)
+        c = self.view.features.target.chance(self.x, self.a)
         if self.data.propensities is not None:
             c = np.minimum(1.0, c / self.data.propensities)
         c = np.array(c, dtype=np.float64)
@@ -242,7 +242,7 @@ class TargetSteps(Steps):
         if decay in self._known_powers:
             return self._known_powers[decay]
         by, n = decay * self.factors, self.data.transitions
-        cut = trace_products.TRACE_CUT if self.plan.many and is_sparse(self.taken[0]) else FADED
+        cut = trace_products.TRACE_CUT if self.view.many and is_sparse(self.taken[0]) else FADED
         at, back, powers = np.arange(n), 1, []
         while (at := at[by[at] > cut]).size:  # S^back has by_t in column t − back
             powers.append(sp.csr_array((by[at], (at, at - back)), shape=(n, n)))
@@ -254,7 +254,7 @@ class TargetSteps(Steps):
 
     def _traces(self, which: int) -> Any:
         """z_t (0) or y_t (1), (transitions, l), of the same format as φ."""
-        key = self._which(which), self.plan.decays[which]
+        key = self._which(which), self.view.decays[which]
         if key not in self._known_traces:
             traces: Any = self.taken[key[0]]
             if key[1] and not is_sparse(traces):

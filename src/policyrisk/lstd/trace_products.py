@@ -40,7 +40,7 @@ from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.threads import in_order
 from policyrisk.errors import InvalidInputError
 from policyrisk.lstd import _sweep_kernels
-from policyrisk.lstd.rows import DenseRows, Memory, Rows, SparseRows
+from policyrisk.lstd.rows import DenseRows, Rows, SparseRows
 
 # Sums of rows are added to P when enough visits were noted: FEWEST at first, and twice as many after every
 # time that a touched entry of P had fewer than WORTHWHILE additions behind it, up to MOST.
@@ -73,21 +73,19 @@ def steps_of(decay: float, cut: float) -> int:
 class _Positions:
     """What is noted of sparse rows: ``step`` and ``visit`` (size, 4) of the kernels."""
 
-    def __init__(self, size: int, memory: Memory) -> None:
-        self._memory, self._buffer = memory, memory.take(8 * size)
-        self.step, self.visit = self._buffer[: 8 * size].reshape(2, size, 4)
+    def __init__(self, size: int) -> None:
+        self.step, self.visit = np.empty((2, size, 4))
         self.column, self.ahead = self.step.view(np.int64)[:, 3], self.visit.view(np.int64)[:, 3]
         self.count = 0  # positions in use
 
     def with_others(self, more: _Positions) -> _Positions:
-        """These and others after them, whose memory is given back."""
+        """These and others after them."""
         size, count = len(self.step), self.count + more.count
-        joint = self if count <= size else _Positions(max(2 * size, count), self._memory)
+        joint = self if count <= size else _Positions(max(2 * size, count))
         for part in (self, more) if joint is not self else (more,):
             at = slice(joint.count, joint.count + part.count)
             joint.step[at], joint.visit[at] = part.step[: part.count], part.visit[: part.count]
             joint.count = at.stop
-        more._memory.give(more._buffer)
         return joint
 
 
@@ -110,12 +108,11 @@ class Product:
 class TraceProduct(Product):
     """P of a chunk's episodes: its blocks are put in one by one, the last one first."""
 
-    def __init__(self, g: Floats, h: Floats, decay: float, col_size: int, memory: Memory) -> None:
+    def __init__(self, g: Floats, h: Floats, decay: float, col_size: int) -> None:
         super().__init__()
         self.g, self.h, self.decay = g, h, decay  # g and h: (rows, channels)
         self.sparse: list[tuple[slice, SparseRows, SparseRows]] = []
         self._carry = np.zeros((g.shape[1], col_size))  # the trace of the block that comes after, in time
-        self._memory = memory
 
     def block(self, at: slice, rows: Rows, columns: Rows) -> None:
         """Put in the rows ``at``: ρ and σ."""
@@ -123,15 +120,13 @@ class TraceProduct(Product):
             rho = rows.sparse() if isinstance(rows, DenseRows) else rows
             self.sparse.append((at, rho, columns))
             return
-        visited, width = int(np.count_nonzero(~rows.ends)), self._carry.size
-        buffer = self._memory.take(visited * width)
-        traces = buffer[: visited * width].reshape(visited, *self._carry.shape)
+        visited = int(np.count_nonzero(~rows.ends))
+        traces = np.empty((visited, *self._carry.shape))
         _sweep_kernels.traces_dense(
-            rows.ends, columns.phi, self.g[at], self.h[at], self.decay, self._carry, traces
+            rows.ends, columns.matrix, self.g[at], self.h[at], self.decay, self._carry, traces
         )
-        product = rows.visited.T @ traces.reshape(visited, width)
+        product = rows.visited.T @ traces.reshape(visited, self._carry.size)
         self.matrix = product if self.matrix is None else np.add(self.matrix, product, out=self.matrix)
-        self._memory.give(buffer)
 
     @cached_property
     def runs(self) -> bool:
@@ -142,7 +137,7 @@ class TraceProduct(Product):
         """Note where the sparse rows are, after the last block: on the thread that has them at hand."""
         if not self.sparse:
             return
-        x = _Positions(sum(len(rho.ends) for _, rho, _ in self.sparse), self._memory)
+        x = _Positions(sum(len(rho.ends) for _, rho, _ in self.sparse))
         for at, rho, _ in reversed(self.sparse):
             g, h = self.g[at], self.h[at]
             if self.runs:
@@ -166,7 +161,7 @@ class Total:
     def __init__(self, channels: int, rows: int, columns: int) -> None:
         self._sums = np.zeros((channels, rows, columns))
         self._enough = FEWEST
-        self._positions = _Positions(0, Memory())
+        self._positions = _Positions(0)
         self._visits = 0  # entries of the rows at these positions
         self._runs = True
         self._rows: list[SparseRows] = []  # what the positions are, where they are not runs
