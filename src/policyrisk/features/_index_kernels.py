@@ -1,17 +1,14 @@
-"""Compiled loops of boxes, tables, tiles and leaves: which indices are those of a state, into ``out``.
+"""Compiled loops of tiles and leaves: the indices of each state, into ``out``.
 
-``states`` (n, dim) are read as they come, and ``columns`` (d,) are the coordinates looked at. What reads them
-returns the first row that is not finite, or −1; what it wrote is then of no use.
+``states`` (n, dim) are finite, and ``columns`` (d,) are the coordinates looked at.
 """
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numba import njit
 
-from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Floats, Ints
 
 # The hash belongs to what is saved, so it has its own copy of splitmix64's finaliser and constants:
 # a change of the random streams must not move anybody's tiles. All are uint64, since Numba turns a
@@ -20,41 +17,6 @@ _G = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 _U1, _U27, _U30, _U31 = np.uint64(1), np.uint64(27), np.uint64(30), np.uint64(31)
-
-
-@njit(cache=True, error_model="numpy")
-def _finite(states: Floats, row: int) -> bool:
-    finite = True
-    for column in range(states.shape[1]):
-        finite &= math.isfinite(states[row, column])
-    return finite
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def outside(states: Floats, columns: Ints, low: Floats, high: Floats, out: Bools) -> int:
-    """Which states have a chosen coordinate below low or above high, into out (n,)."""
-    for row in range(len(states)):
-        if not _finite(states, row):
-            return row
-        beyond = False
-        for i in range(len(columns)):
-            x = states[row, columns[i]]
-            beyond |= x < low[i] or x > high[i]
-        out[row] = beyond
-    return -1
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def table_indices(states: Floats, column: int, size: int, out: Ints) -> tuple[int, int]:
-    """Whole numbers below size, into out (n, 1); returns the first row not finite, and not an index."""
-    for row in range(len(states)):
-        if not _finite(states, row):
-            return row, -1
-        x = states[row, column]
-        if not (0.0 <= x < size and x == math.floor(x)):
-            return -1, row
-        out[row, 0] = int(x)
-    return -1, -1
 
 
 @njit(cache=True, error_model="numpy")
@@ -91,19 +53,16 @@ def tile_indices(
     offsets: Floats,
     block: int,
     out: Ints,
-) -> int:
+) -> None:
     """The tile of every state in every tiling, k·block + its row-major number, into out (n, tilings)."""
     place = np.empty(len(columns))
     for row in range(len(states)):
-        if not _finite(states, row):
-            return row
         _places(states, row, columns, low, high, bins, place)
         for k in range(len(offsets)):
             index = 0
             for i in range(len(columns)):
                 index = index * bins[i] + _tile(place[i], offsets[k, i], bins[i])
             out[row, k] = k * block + index
-    return -1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -116,22 +75,19 @@ def hashed_indices(
     offsets: Floats,
     block: int,
     out: Ints,
-) -> int:
+) -> None:
     """As tile_indices, with the tile's hash modulo block in the place of its number.
 
     A kernel of its own: one for both, with a flag, takes a fifth longer over hashed tiles.
     """
     place = np.empty(len(columns))
     for row in range(len(states)):
-        if not _finite(states, row):
-            return row
         _places(states, row, columns, low, high, bins, place)
         for k in range(len(offsets)):
             h = np.uint64(k)
             for i in range(len(columns)):
                 h = _mix(h + _G * (np.uint64(_tile(place[i], offsets[k, i], bins[i])) + _U1))
             out[row, k] = k * block + np.int64(h % np.uint64(block))
-    return -1
 
 
 @njit(cache=True, nogil=True)
@@ -166,11 +122,8 @@ def right_children(feature: Ints, roots: Ints, out: Ints) -> int:
 @njit(cache=True, nogil=True, error_model="numpy")
 def leaf_indices(
     states: Floats, columns: Ints, feature: Ints, threshold: Floats, right: Ints, roots: Ints, out: Ints
-) -> int:
+) -> None:
     """The leaf that holds every state in every tree, into out (n, trees)."""
-    for row in range(len(states)):
-        if not _finite(states, row):
-            return row
     for tree in range(len(roots) - 1):  # one tree at a time stays in the cache
         for row in range(len(states)):
             node = roots[tree]
@@ -178,4 +131,3 @@ def leaf_indices(
                 left = states[row, columns[feature[node]]] <= threshold[node]
                 node = node + 1 if left else right[node]
             out[row, tree] = right[node]
-    return -1

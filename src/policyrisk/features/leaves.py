@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Ints, as_array, as_count, as_floats, as_list, as_states, readonly
+from policyrisk._core.arrays import Ints, as_array, as_count, as_floats, as_list, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _index_kernels as kernels
-from policyrisk.features.box import as_dims, columns, unchecked_states
+from policyrisk.features.box import as_dims, columns, kernel_states
 from policyrisk.features.protocol import FeatureMap
 from policyrisk.features.registry import register
 from policyrisk.features.tables import ones_at
@@ -109,12 +109,10 @@ class Leaves(FeatureMap):
 
     def active(self, states: npt.ArrayLike) -> Ints:
         """The leaf that holds each state in each tree, increasing, of shape (n, trees)."""
-        array = unchecked_states(states)
+        array = kernel_states(states)
         at = columns(array.shape[1], self.dims, self.dim)
         out = np.empty((len(array), self.trees), dtype=np.int64)
-        tables = self.feature, self.threshold, self.right, self.roots
-        if kernels.leaf_indices(array, at, *tables, out) >= 0:
-            as_states(states)  # raises, and says where they are not finite
+        kernels.leaf_indices(array, at, self.feature, self.threshold, self.right, self.roots, out)
         return out
 
     def __call__(self, states: npt.ArrayLike) -> sp.csr_array[Any, tuple[int, int]]:

@@ -36,10 +36,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, as_count, as_states, readonly
+from policyrisk._core.arrays import Floats, Ints, as_count, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import _index_kernels as kernels
-from policyrisk.features.box import Box, OnBox, as_counts, unchecked_states
+from policyrisk.features.box import Box, OnBox, as_counts, kernel_states
 from policyrisk.features.registry import register
 from policyrisk.features.tables import ones_at
 
@@ -140,12 +140,11 @@ class TileCoding(OnBox):
         (n, tilings) whole numbers
             Increasing.
         """
-        array = unchecked_states(states)
+        array = kernel_states(states)
         columns = self.box.columns(array.shape[1])
         out = np.empty((len(array), self.tilings), dtype=np.int64)
         fill = kernels.tile_indices if self.hashed is None else kernels.hashed_indices
-        if fill(array, columns, *self.box.bounds, self._bins, self.offsets, self._block, out) >= 0:
-            as_states(states)  # raises, and says where they are not finite
+        fill(array, columns, *self.box.bounds, self._bins, self.offsets, self._block, out)
         return out
 
     def __call__(self, states: npt.ArrayLike) -> sp.csr_array[Any, tuple[int, int]]:
