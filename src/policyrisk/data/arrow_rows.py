@@ -39,7 +39,7 @@ def distinct_names(column: pa.Array[Any]) -> set[str]:
     """The names in a column of text, null rows left out; of another none: whoever converts it refuses it."""
     import pyarrow.compute as pc
 
-    return set(pc.unique(decoded(column)).drop_null().to_pylist()) if is_text(column.type) else set()
+    return set(pc.unique(column).to_pylist()) - {None} if is_text(column.type) else set()
 
 
 class EpisodeIds:
@@ -85,7 +85,7 @@ class Converter:
         self.columns, self.file, self.labels, self.missing = columns, file, labels, columns.missing
         self._row = 0  # of the file, where the batch begins
         self._ids = EpisodeIds()
-        self._last: Any = None  # the id of the row before
+        self._last: int | None = None  # the key of the row before
         self._widths: dict[str, int] = {}  # of list columns
         self._lost: Bools = np.zeros(0, dtype=np.bool_)  # rows of the batch without reward or action
         self._places: Ints | None = None  # in the batch, of the rows that are converted, where not all are
@@ -127,30 +127,29 @@ class Converter:
 
     def _new_episodes(self, ids: pa.Array[Any]) -> Bools:
         """Where another episode begins, of shape (n,); one that was there before is an error."""
-        import pyarrow.compute as pc
         from pyarrow import types
 
         name = self.columns.episode
-        ids = decoded(ids)
-        whole = types.is_integer(ids.type)
         texts = types.is_string, types.is_large_string
         bytes_ = types.is_binary, types.is_large_binary, types.is_fixed_size_binary
-        if not (whole or any(is_kind(ids.type) for is_kind in (*texts, *bytes_))):
-            self._refuse_type(name, "whole numbers or strings", ids.type)
+        kind: Any = ids.type.value_type if types.is_dictionary(ids.type) else ids.type
+        whole = types.is_integer(kind)
+        if not (whole or any(is_kind(kind) for is_kind in (*texts, *bytes_))):
+            self._refuse_type(name, "whole numbers or strings", kind)
         self._check_no_nulls(ids, name, "give every row the id of its episode")
+        if whole:
+            keys: Ints = decoded(ids).to_numpy(zero_copy_only=False).astype(np.int64)
+        else:
+            encoded: Any = ids.dictionary_encode()  # each id is looked at once, however long it is
+            hashes = np.array([hash(value) for value in encoded.dictionary.to_pylist()], dtype=np.int64)
+            keys = hashes[encoded.indices.to_numpy()]
         new = np.ones(len(ids), dtype=np.bool_)
-        new[1:] = pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)
-        new[0] = ids[0].as_py() != self._last  # an id is never None, which it is before the first row
-        self._last = ids[-1].as_py()
+        new[1:] = keys[1:] != keys[:-1]
+        new[0] = self._last is None or keys[0] != self._last
+        self._last = int(keys[-1])
 
         starts = np.flatnonzero(new)
-        begun = ids.take(starts)
-        keys: Ints = (
-            begun.to_numpy(zero_copy_only=False).astype(np.int64)
-            if whole
-            else np.array([hash(value) for value in begun.to_pylist()], dtype=np.int64)
-        )
-        again = self._ids.add(keys)
+        again = self._ids.add(keys[starts])
         if again is not None:
             self._refuse(
                 np.arange(len(ids)) == starts[again],
@@ -257,7 +256,8 @@ class Converter:
 
     def _coordinates(self, column: Any, name: str) -> tuple[npt.NDArray[Any], Bools]:
         """One column as an array (n, width), and where values are missing: another is in their place."""
-        column = decoded(column)
+        if not is_text(column.type):
+            column = decoded(column)
         hole = np.zeros(len(column), dtype=np.bool_)
         if self.missing != "refuse":
             hole = _missing(column)
@@ -355,7 +355,8 @@ class Converter:
             row += int(self._places[at]) - at
         refuse_first(self.file, row, wrong, rule, got, f"{remedy}{self._unless}", width)
 
-    def _refuse_type(self, name: str, rule: str, kind: pa.DataType) -> None:
+    def _refuse_type(self, name: str, rule: str, kind: Any) -> None:
+        kind = getattr(kind, "value_type", kind) if is_text(kind) else kind
         raise InvalidInputError(
             f"{name} must be a column of {rule}, got {kind} in {self.file}; convert it or name another column"
             f"{self._unless}"

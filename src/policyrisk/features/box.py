@@ -23,7 +23,7 @@ _WIDEST = 1e298  # high - low, so that it is still a finite number when multipli
 
 
 def kernel_states(states: npt.ArrayLike) -> Floats:
-    """States (n, dim) as a kernel takes them: in C order and always read-only, so that it is compiled once."""
+    """States (n, dim) in C order and read-only, so that a kernel is compiled for one kind of array."""
     return readonly(np.ascontiguousarray(as_states(states)))
 
 
