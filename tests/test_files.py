@@ -37,6 +37,7 @@ from policyrisk.evaluation.record import _digest
 from policyrisk.features import Labels, from_spec
 from policyrisk.features import registry as maps
 from policyrisk.features.layer import Normalisation
+from policyrisk.features.sb3 import _members
 from policyrisk.lstd.residuals import _columns_of
 from policyrisk.passes.checkpoint import DurableReduce
 from policyrisk.returns import MonteCarlo
@@ -552,6 +553,20 @@ print(pr.read_parquet({str(path)!r}, state="x").load())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.startswith("Trajectories(1 episodes, 1 terminated, 60000 transitions"), done.stderr
+
+
+@pytest.mark.parametrize("part", ["settings", "weights"])
+def test_a_small_model_of_gigabytes_is_refused_before_it_is_read(part: str, tmp_path: Path) -> None:
+    path, zeros = tmp_path / "model.zip", bytes(6 << 26)
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("data/0", "data/1") if part == "weights" else ():
+            archive.writestr(name, zeros)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data", zeros * 2 if part == "settings" else b"{}")
+        archive.writestr("policy.pth", inner.getvalue())
+    with pytest.raises(InvalidInputError, match=r"would unpack to 805,306,3\d\d, more than 100 times"):
+        _members(path)
 
 
 def test_data_that_compress_well_are_read(tmp_path: Path) -> None:
