@@ -69,7 +69,7 @@ class Sb3Networks:
 
     weights: Mapping[str, Any]  # the policy's state_dict, tensors on the CPU
     heads: Heads
-    activation: str  # its name in torch.nn, one of _ACTIVATIONS
+    activation: str  # its name in torch.nn, one that _ACTIVATION names
     observation: tuple[int, ...]  # the shape of an observation
     settings: Mapping[str, Any]  # what the file says in JSON, less what is pickled; empty for a live model
 
