@@ -1,5 +1,7 @@
 """Malformed calls: each is answered by one of our exceptions, which names the argument and a way out."""
 
+from collections import deque
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -91,6 +93,12 @@ CASES = {
     ),
     "r masked in a list": (
         lambda: pr.MarkovChain(P2, [np.ma.masked_array(1.0, mask=True), 2.0]),
+        InvalidInputError,
+        "r must",
+        "fill",
+    ),
+    "r masked in a deque": (
+        lambda: pr.MarkovChain(P2, deque([np.ma.masked_array(1.0, mask=True), 2.0])),
         InvalidInputError,
         "r must",
         "fill",

@@ -37,6 +37,7 @@ from policyrisk.evaluation.record import _digest
 from policyrisk.features import Labels, from_spec
 from policyrisk.features import registry as maps
 from policyrisk.features.layer import Normalisation
+from policyrisk.features.sb3 import _members
 from policyrisk.lstd.residuals import _columns_of
 from policyrisk.passes.checkpoint import DurableReduce
 from policyrisk.returns import MonteCarlo
@@ -526,6 +527,50 @@ def test_a_parquet_file_of_gigabytes_is_refused_before_it_is_read(tmp_path: Path
             writer.write_table(part)
     with pytest.raises(InvalidInputError, match=r"would unpack to 671,088,640, more than 100 times"):
         pr.read_parquet(path, state="x").load()
+
+
+def test_a_list_of_gigabytes_in_a_small_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path, count = tmp_path / "lists.parquet", 1 << 26
+    lists = pa.ListArray.from_arrays(
+        pa.array([0, count, 2 * count], pa.int32()), pa.array(np.zeros(2 * count))
+    )
+    columns = {"episode": [0, 0], "x": lists, "reward": [1.0, 1.0], "terminated": [False, True]}
+    pq.write_table(pa.table(columns), path)
+    del lists, columns
+    assert path.stat().st_size < 10_000
+    with pytest.raises(InvalidInputError, match="would unpack to 1,073,741,824, more than 100 times"):
+        pr.read_parquet(path, state="x").load()
+
+
+@pytest.mark.parametrize("column", ["episode", "x"])
+def test_a_long_text_in_every_row_does_not_fill_the_memory(column: str, tmp_path: Path) -> None:
+    path, n, limit = tmp_path / "texts.parquet", 60_000, 3 << 30
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, np.int32)), ["a" * 1_000_000])
+    columns = {"episode": np.zeros(n, np.int64), "x": np.zeros(n), "reward": np.ones(n)}
+    table = pa.table({**columns, column: texts, "terminated": np.arange(n) == n - 1})
+    pq.write_table(table, path, store_schema=False)  # a reader then takes it for plain text
+    assert path.stat().st_size < 100_000
+    code = f"""
+import resource; resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))
+import policyrisk as pr
+print(pr.read_parquet({str(path)!r}, state="x").load())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.startswith("Trajectories(1 episodes, 1 terminated, 60000 transitions"), done.stderr
+
+
+@pytest.mark.parametrize("part", ["settings", "weights"])
+def test_a_small_model_of_gigabytes_is_refused_before_it_is_read(part: str, tmp_path: Path) -> None:
+    path, zeros = tmp_path / "model.zip", bytes(6 << 26)
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("data/0", "data/1") if part == "weights" else ():
+            archive.writestr(name, zeros)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("data", zeros * 2 if part == "settings" else b"{}")
+        archive.writestr("policy.pth", inner.getvalue())
+    with pytest.raises(InvalidInputError, match=r"would unpack to 805,306,3\d\d, more than 100 times"):
+        _members(path)
 
 
 def test_data_that_compress_well_are_read(tmp_path: Path) -> None:

@@ -128,3 +128,10 @@ def test_an_evaluation_tells(tmp_path):
     advice = next(each for each in result.advice if each.title == "Values were missing in the data")
     assert "1 value of states" in str(advice)
     assert "1 of 200 episodes" in str(advice)
+
+
+def test_a_wrong_value_after_a_missing_one_is_named_in_its_own_row():
+    inf = float("inf")
+    table = frame(x=[NO, NO, inf, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0])
+    with pytest.raises(BadRowError, match="x must be finite, got inf in row 2 of the data frame"):
+        pr.read(table, state=["x", "y"], missing="last").load()

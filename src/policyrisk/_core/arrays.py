@@ -7,6 +7,7 @@ while it is looked at (PyTorch's tensors do when they need gradients), so gates 
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
@@ -51,15 +52,15 @@ def as_array(value: object, name: str, what: str) -> npt.NDArray[Any]:
 
 
 def is_masked(value: object) -> bool:
-    """Whether some entry of a masked array, or of one inside of a list, is masked: NumPy would use it.
+    """Whether some entry of a masked array, or of one in a list or a deque, is masked: NumPy would use it.
 
     >>> is_masked(np.ma.array([1.0, 2.0], mask=[False, True])), is_masked(np.ma.array([1.0, 2.0]))
     (True, False)
     """
     if isinstance(value, np.ma.MaskedArray):
         return bool(np.ma.is_masked(value))
-    return isinstance(value, list | tuple) and any(
-        is_masked(each) for each in value if isinstance(each, np.ma.MaskedArray | list | tuple)
+    return isinstance(value, list | tuple | deque) and any(
+        is_masked(each) for each in value if isinstance(each, np.ma.MaskedArray | list | tuple | deque)
     )
 
 

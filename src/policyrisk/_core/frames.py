@@ -137,6 +137,10 @@ def codes(column: Any, names: Sequence[str]) -> tuple[Ints, Bools]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if isinstance(column, pa.DictionaryArray):  # each name is looked up once
+        found, unknown = codes(column.dictionary, names)
+        at = column.indices.to_numpy()
+        return found[at], unknown[at]
     found = pc.index_in(column, value_set=pa.array(names, type=column.type))
     unknown = nulls(found)
     return found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64), unknown

@@ -39,7 +39,7 @@ def distinct_names(column: pa.Array[Any]) -> set[str]:
     """The names in a column of text, null rows left out; of another none: whoever converts it refuses it."""
     import pyarrow.compute as pc
 
-    return set(pc.unique(decoded(column)).drop_null().to_pylist()) if is_text(column.type) else set()
+    return set(pc.unique(column).to_pylist()) - {None} if is_text(column.type) else set()
 
 
 class EpisodeIds:
@@ -85,10 +85,10 @@ class Converter:
         self.columns, self.file, self.labels, self.missing = columns, file, labels, columns.missing
         self._row = 0  # of the file, where the batch begins
         self._ids = EpisodeIds()
-        self._last: Any = None  # the id of the row before
+        self._last: int | None = None  # the key of the row before
         self._widths: dict[str, int] = {}  # of list columns
         self._lost: Bools = np.zeros(0, dtype=np.bool_)  # rows of the batch without reward or action
-        self._places: Ints | None = None  # in the batch, of the rows that are converted, where not all are
+        self._rows: Ints | None = None  # of the batch, whose values are converted, where not each its own
         self._unless = ""  # how to do without a column that need not be read
 
     def rows(self, batch: pa.RecordBatch) -> CheckedRows:
@@ -97,9 +97,7 @@ class Converter:
         new = self._new_episodes(batch.column(columns.episode))
         self._lost = np.zeros(batch.num_rows, dtype=np.bool_)
         rewards, ended = self._rewards(batch.column(columns.reward))
-        parts, holes = zip(
-            *(self._coordinates(batch.column(name), name) for name in columns.states), strict=True
-        )
+        parts, holes = zip(*(self._column(batch, name) for name in columns.states), strict=True)
         self._widths.update((name, part.shape[1]) for name, part in zip(columns.states, parts, strict=True))
         rows = CheckedRows(
             states=parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1),
@@ -113,7 +111,8 @@ class Converter:
         if columns.action is not None:
             rows = rows._replace(**self._taken(batch, ended))
         if self.missing != "refuse":
-            rows = rows._replace(holes=np.concatenate(holes, axis=1), lost=self._lost)
+            wide = [np.tile(hole[:, None], part.shape[1]) for hole, part in zip(holes, parts, strict=True)]
+            rows = rows._replace(holes=np.concatenate(wide, axis=1), lost=self._lost)
         self._row += batch.num_rows
         return rows
 
@@ -127,30 +126,29 @@ class Converter:
 
     def _new_episodes(self, ids: pa.Array[Any]) -> Bools:
         """Where another episode begins, of shape (n,); one that was there before is an error."""
-        import pyarrow.compute as pc
         from pyarrow import types
 
         name = self.columns.episode
-        ids = decoded(ids)
-        whole = types.is_integer(ids.type)
         texts = types.is_string, types.is_large_string
         bytes_ = types.is_binary, types.is_large_binary, types.is_fixed_size_binary
-        if not (whole or any(is_kind(ids.type) for is_kind in (*texts, *bytes_))):
-            self._refuse_type(name, "whole numbers or strings", ids.type)
+        kind: Any = ids.type.value_type if types.is_dictionary(ids.type) else ids.type
+        whole = types.is_integer(kind)
+        if not (whole or any(is_kind(kind) for is_kind in (*texts, *bytes_))):
+            self._refuse_type(name, "whole numbers or strings", kind)
         self._check_no_nulls(ids, name, "give every row the id of its episode")
+        if whole:
+            keys: Ints = decoded(ids).to_numpy(zero_copy_only=False).astype(np.int64)
+        else:
+            encoded: Any = ids.dictionary_encode()  # each id is looked at once, however long it is
+            hashes = np.array([hash(value) for value in encoded.dictionary.to_pylist()], dtype=np.int64)
+            keys = hashes[encoded.indices.to_numpy()]
         new = np.ones(len(ids), dtype=np.bool_)
-        new[1:] = pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)
-        new[0] = ids[0].as_py() != self._last  # an id is never None, which it is before the first row
-        self._last = ids[-1].as_py()
+        new[1:] = keys[1:] != keys[:-1]
+        new[0] = self._last is None or keys[0] != self._last
+        self._last = int(keys[-1])
 
         starts = np.flatnonzero(new)
-        begun = ids.take(starts)
-        keys: Ints = (
-            begun.to_numpy(zero_copy_only=False).astype(np.int64)
-            if whole
-            else np.array([hash(value) for value in begun.to_pylist()], dtype=np.int64)
-        )
-        again = self._ids.add(keys)
+        again = self._ids.add(keys[starts])
         if again is not None:
             self._refuse(
                 np.arange(len(ids)) == starts[again],
@@ -205,26 +203,19 @@ class Converter:
         return flags.astype(np.bool_, copy=False)
 
     def _taken(self, batch: pa.RecordBatch, ended: Bools) -> dict[str, npt.NDArray[Any]]:
-        """The actions and the propensities, which end rows have none of."""
-        name = self.columns.propensity
-        self._places = np.flatnonzero(~ended)
-        some = batch.select([*self.columns.actions, *([] if name is None else [name])])
-        some = some.take(self._places) if ended.any() else some
+        """The actions and the propensities, 0 in end rows."""
         self._unless = ", or pass action=None to leave actions out"
-        found = {"actions": self._actions(some)}
-        if name is not None:
+        found = {"actions": self._actions(batch, ended)}
+        if self.columns.propensity is not None:
             self._unless = ", or pass propensity=None to leave it out"
-            found["propensities"] = self._propensities(some.column(name), name)
-        for name, values in found.items() if ended.any() else ():
-            found[name] = np.zeros((len(ended), *values.shape[1:]), dtype=values.dtype)
-            found[name][self._places] = values
-        self._places, self._unless = None, ""
+            found["propensities"] = self._propensities(batch, self.columns.propensity, ended)
+        self._unless = ""
         return found
 
-    def _actions(self, batch: pa.RecordBatch) -> npt.NDArray[Any]:
+    def _actions(self, batch: pa.RecordBatch, ended: Bools) -> npt.NDArray[Any]:
         """Whole numbers (n,) of one column of numbers or text; (n, k) of several, or of lists, continuous."""
         name = self.columns.action
-        parts = [self._known(batch.column(each), each) for each in self.columns.actions]
+        parts = [self._known(batch, each, ended) for each in self.columns.actions]
         if not isinstance(name, str) or _is_list(batch.column(name).type):
             return np.concatenate(parts, axis=1).astype(np.float64, copy=False)
         values = parts[0][:, 0]
@@ -237,39 +228,45 @@ class Converter:
             )
         return values.astype(np.int64, copy=False)
 
-    def _propensities(self, column: pa.Array[Any], name: str) -> Floats:
-        values: Floats = self._known(column, name)[:, 0].astype(np.float64, copy=False)
-        lost = self._lost if self._places is None else self._lost[self._places]
+    def _propensities(self, batch: pa.RecordBatch, name: str, ended: Bools) -> Floats:
+        values: Floats = self._known(batch, name, ended)[:, 0].astype(np.float64, copy=False)
         self._refuse(
-            ~((values > 0.0) & (values <= 1.0) | lost),
+            ~((values > 0.0) & (values <= 1.0) | ended | self._lost),
             f"{name} must be in (0, 1]",
             lambda at: values[at],
             "give the probability with which the recorded policy took the action that it took",
         )
         return values
 
-    def _known(self, column: Any, name: str) -> npt.NDArray[Any]:
-        """A column that belongs to the reward, as an array (n, width); a row where it is missing is lost."""
-        values, holes = self._coordinates(column, name)
-        places = slice(None) if self._places is None else self._places
-        self._lost[places] |= holes.any(axis=1)
-        return values
+    def _known(self, batch: pa.RecordBatch, name: str, ended: Bools) -> npt.NDArray[Any]:
+        """A column that belongs to the reward (n, width): 0 in end rows, and where a value is missing."""
+        values, hole = self._column(batch, name, ended)
+        self._lost |= hole & ~ended
+        return np.where((hole | ended)[:, None], 0, values)
 
-    def _coordinates(self, column: Any, name: str) -> tuple[npt.NDArray[Any], Bools]:
-        """One column as an array (n, width), and where values are missing: another is in their place."""
-        column = decoded(column)
-        hole = np.zeros(len(column), dtype=np.bool_)
-        if self.missing != "refuse":
-            hole = _missing(column)
-        if not hole.any():
+    def _column(
+        self, batch: pa.RecordBatch, name: str, absent: Bools | None = None
+    ) -> tuple[npt.NDArray[Any], Bools]:
+        """One column as an array (n, width), and where values are missing (n,): another is in their place.
+
+        Another value stands also in rows where it is ``absent``: what the file has there is not looked at.
+        """
+        column: Any = batch.column(name)
+        if not is_text(column.type):
+            column = decoded(column)
+        hole = np.zeros(len(column), dtype=np.bool_) if self.missing == "refuse" else _missing(column)
+        left_out = hole if absent is None else hole | absent
+        if not left_out.any():
             values = self._values(column, name)
-        elif not hole.all():
-            values = self._values(column.take(np.where(hole, hole.argmin(), np.arange(hole.size))), name)
+        elif not left_out.all():
+            self._rows = np.where(left_out, left_out.argmin(), np.arange(hole.size))
+            values = self._values(column.take(self._rows), name)
+            self._rows = None
         else:
             whole = name in self.columns.text or not _is_fractional(column.type)
             kind: Any = np.int64 if whole else np.float64
             values = np.zeros((hole.size, self._widths.get(name, _list_size(column.type))), dtype=kind)
-        return values, np.broadcast_to(hole[:, None], values.shape)
+        return values, hole
 
     def _values(self, column: Any, name: str) -> npt.NDArray[Any]:
         """One column without missing values as an array (n, width): a value, or a list, in each row."""
@@ -350,12 +347,13 @@ class Converter:
     def _refuse(self, wrong: Bools, rule: str, got: Got, remedy: str, width: int = 1) -> None:
         """Raise for the first wrong entry of the batch; ``width`` of them make a row."""
         row = self._row
-        if self._places is not None and wrong.any():
+        if self._rows is not None and wrong.any():
             at = int(wrong.argmax()) // width
-            row += int(self._places[at]) - at
+            row += int(self._rows[at]) - at
         refuse_first(self.file, row, wrong, rule, got, f"{remedy}{self._unless}", width)
 
-    def _refuse_type(self, name: str, rule: str, kind: pa.DataType) -> None:
+    def _refuse_type(self, name: str, rule: str, kind: Any) -> None:
+        kind = getattr(kind, "value_type", kind) if is_text(kind) else kind
         raise InvalidInputError(
             f"{name} must be a column of {rule}, got {kind} in {self.file}; convert it or name another column"
             f"{self._unless}"

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 _GROUP = 1 << 17  # rows of a row group
 # Pages are read as they are decoded: a row group may be larger than memory.
 _BUFFER = 1 << 20
-_VALUE = 8  # bytes that a row takes at least, once it is read
+_VALUE = 8  # bytes that a value takes at least, once it is read
+_BYTES = "BYTE_ARRAY"  # what Parquet calls texts
 _NOTE = b"policyrisk"  # in a file's metadata: which columns are the state's
 
 
@@ -151,12 +152,39 @@ def count_row_groups(path: str | os.PathLike[str]) -> int:
 def _open(path: Path, row_groups: tuple[int, int] | None) -> Iterator[Table]:
     from pyarrow import parquet as pq
 
-    with pq.ParquetFile(str(path), buffer_size=_BUFFER, pre_buffer=False) as file:
-        groups = [file.metadata.row_group(k).total_byte_size for k in range(file.num_row_groups)]
-        check_expansion(path, max(sum(groups), _VALUE * file.metadata.num_rows))
+    metadata = pq.read_metadata(str(path))
+    # Texts are read as dictionaries: a single long text, repeated in every row, would fill the memory.
+    plain = set(metadata.schema.to_arrow_schema().names)
+    texts = [name for name, kind in _leaves(metadata) if kind == _BYTES and name in plain]
+    how: Any = {"metadata": metadata, "buffer_size": _BUFFER, "pre_buffer": False, "read_dictionary": texts}
+    with pq.ParquetFile(str(path), **how) as file:
         schema = file.schema_arrow
-        batches = partial(_batches, file, row_groups)
+        batches = partial(_batches, path, file, row_groups)
         yield Table(schema.names, schema.types, batches, _told_state(schema.metadata))
+
+
+def _leaves(metadata: pq.FileMetaData) -> list[tuple[str, str]]:
+    """The path of every leaf of the columns, which is the name of a plain column, and what its values are."""
+    leaves = (metadata.schema.column(i) for i in range(metadata.num_columns))
+    return [(leaf.path, leaf.physical_type) for leaf in leaves]
+
+
+def _unpacked(metadata: pq.FileMetaData, columns: Columns) -> int:
+    """The bytes of the columns before they are decoded, or of the largest one after, whichever is more.
+
+    A decoded column may be far larger: a file can say how often a value is repeated.
+    """
+    used, encoded, largest = set(columns.used()), 0, 0
+    for i, (path, kind) in enumerate(_leaves(metadata)):
+        parts = path.split(".")
+        if not any(".".join(parts[: k + 1]) in used for k in range(len(parts))):
+            continue
+        chunks = [metadata.row_group(k).column(i) for k in range(metadata.num_row_groups)]
+        size = sum(chunk.total_uncompressed_size for chunk in chunks)
+        nested = kind == _BYTES and path not in used  # texts in lists, each as long as all bytes perhaps
+        width = size if nested else max(_VALUE, metadata.schema.column(i).length)
+        encoded, largest = encoded + size, max(largest, width * sum(chunk.num_values for chunk in chunks))
+    return max(encoded, largest)
 
 
 def _told_state(metadata: Mapping[bytes, bytes] | None) -> tuple[str, ...] | None:
@@ -169,9 +197,10 @@ def _told_state(metadata: Mapping[bytes, bytes] | None) -> tuple[str, ...] | Non
 
 
 def _batches(
-    file: pq.ParquetFile, row_groups: tuple[int, int] | None, columns: Columns, rows: int
+    path: Path, file: pq.ParquetFile, row_groups: tuple[int, int] | None, columns: Columns, rows: int
 ) -> Iterator[pa.RecordBatch]:
     """All rows, or those of the episodes that begin in row groups first, …, end − 1."""
+    check_expansion(path, _unpacked(file.metadata, columns))
     if row_groups is None:
         yield from file.iter_batches(rows, columns=columns.used())
         return
@@ -203,7 +232,14 @@ def _batches(
 
 def _leading(batch: pa.RecordBatch, column: str, value: Any) -> int:
     """How many rows in front have this value in a column."""
-    same = batch.column(column).to_numpy(zero_copy_only=False) == value
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ids: Any = batch.column(column)
+    texts = isinstance(ids, pa.DictionaryArray)
+    values = ids.dictionary if texts else ids
+    equal = pc.equal(values, pa.scalar(value, values.type))
+    same = (equal.take(ids.indices) if texts else equal).fill_null(False).to_numpy(zero_copy_only=False)
     return batch.num_rows if same.all() else int(np.argmin(same))
 
 

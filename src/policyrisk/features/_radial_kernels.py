@@ -1,6 +1,6 @@
 """Compiled loops of the radial basis, over coordinates ``u`` (n, d) scaled to the box.
 
-The sparse kernels come in pairs: one counts what a row holds, the other fills in the columns and
+The sparse kernels come as a pair: one counts what a row holds, the other fills in the columns and
 values, in increasing order of the columns. Near means |u_i − c_i| ≤ reach_i in every coordinate.
 """
 
@@ -167,44 +167,3 @@ def _one_dimensional(
     if normalised:
         for b in range(stop - first):
             out[b] /= total
-
-
-@njit(cache=True, error_model="numpy")
-def _is_near(u: Floats, row: int, centres: Floats, c: int, reach: Floats) -> bool:
-    near = True
-    for i in range(u.shape[1]):
-        near = near and abs(u[row, i] - centres[i, c]) <= reach[i]
-    return near
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def near_counts(u: Floats, centres: Floats, reach: Floats, out: Ints) -> None:
-    """How many of the given centres (d, size) are near, into out (n,)."""
-    for row in range(len(u)):
-        out[row] = 0
-        for c in range(centres.shape[1]):
-            if _is_near(u, row, centres, c, reach):
-                out[row] += 1
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def near_fill(
-    u: Floats,
-    centres: Floats,
-    width: Floats,
-    reach: Floats,
-    starts: Ints,
-    indices: npt.NDArray[Any],
-    values: Floats,
-) -> None:
-    """The near centres' numbers and exponents −½ Σ_i z_i², from starts[row] to starts[row + 1]."""
-    for row in range(len(u)):
-        at = starts[row]
-        for c in range(centres.shape[1]):
-            if _is_near(u, row, centres, c, reach):
-                total = 0.0
-                for i in range(u.shape[1]):
-                    z = (u[row, i] - centres[i, c]) / width[i]
-                    total -= 0.5 * z * z
-                indices[at], values[at] = c, total
-                at += 1

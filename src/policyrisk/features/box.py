@@ -17,23 +17,14 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_array, as_count, as_floats, as_states, readonly
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import _index_kernels as kernels
 from policyrisk.features.protocol import FeatureMap
 
 _WIDEST = 1e298  # high - low, so that it is still a finite number when multiplied by a count
 
 
-def unchecked_states(states: npt.ArrayLike) -> Floats:
-    """States (n, dim) as a read-only C array, for a kernel that finds out itself whether they are finite.
-
-    A float64 array that is in C order already is neither copied nor read.
-    """
-    masked = isinstance(states, np.ma.MaskedArray)
-    if isinstance(states, np.ndarray) and not masked and states.dtype == np.float64 and states.ndim in (1, 2):
-        array = np.ascontiguousarray(states[:, None] if states.ndim == 1 else states)
-    else:
-        array = np.ascontiguousarray(as_states(states))
-    return readonly(array)  # always read-only, so that a kernel is compiled once
+def kernel_states(states: npt.ArrayLike) -> Floats:
+    """States (n, dim) in C order and read-only, so that a kernel is compiled for one kind of array."""
+    return readonly(np.ascontiguousarray(as_states(states)))
 
 
 def one_state(dim: int) -> str:
@@ -164,11 +155,11 @@ class Box:
 
     def outside(self, states: npt.ArrayLike) -> Bools:
         """Which states lie outside the box, of shape (n,)."""
-        array = unchecked_states(states)
-        out = np.empty(len(array), dtype=np.bool_)
-        if kernels.outside(array, self.columns(array.shape[1]), *self.bounds, out) >= 0:
-            as_states(states)  # raises, and says where they are not finite
-        return out
+        array = as_states(states)
+        found = np.zeros(len(array), dtype=np.bool_)
+        for column, low, high in zip(self.columns(array.shape[1]), self.low, self.high, strict=True):
+            found |= (array[:, column] < low) | (array[:, column] > high)
+        return found
 
 
 class OnBox(FeatureMap):

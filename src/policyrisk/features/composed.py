@@ -25,7 +25,6 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.features.box import as_dims, one_state
 from policyrisk.features.function import as_features
 from policyrisk.features.protocol import (
-    BinaryFeatures,
     FeatureMap,
     Features,
     active_of,
@@ -66,17 +65,13 @@ class Joint(FeatureMap):
     array([[1, 4]])
     """
 
-    def __new__(cls, maps: Sequence[Any] = ()) -> Joint:
-        """A map with ``active`` where all of them have it: that is how a binary one is known."""
-        given = as_list(maps, "maps", "feature maps")
-        binary = cls is Joint and len(given) > 0 and all(is_binary(each) for each in given)
-        return super().__new__(BinaryJoint if binary else cls)
-
     def __init__(self, maps: Sequence[Any]) -> None:
         self.maps: tuple[Features, ...] = tuple(map(as_features, as_list(maps, "maps", "feature maps")))
         if not self.maps:
             raise InvalidInputError("maps must be at least one feature map, got none; pass a list of them")
         self.size = sum(each.size for each in self.maps)  # raises where a function's is not known
+        if all(map(is_binary, self.maps)):
+            self.active = self._active  # a binary map is known by its ``active``
 
     @cached_property
     def blocks(self) -> tuple[slice, ...]:
@@ -107,6 +102,16 @@ class Joint(FeatureMap):
         """Which states lie outside the box of one of the maps, of shape (n,)."""
         return outside(self.maps, as_states(states))
 
+    def _active(self, states: npt.ArrayLike) -> Ints:
+        """The indices of the features that are 1, of shape (n, ones)."""
+        array = as_states(states)
+        parts = [
+            active_of(each, array) + block.start
+            for each, block in zip(self.maps, self.blocks, strict=True)
+            if is_binary(each)
+        ]
+        return np.concatenate(parts, axis=1)
+
     @classmethod
     def of_spec(cls, maps: Sequence[Mapping[str, Any]]) -> Joint:
         """The way back from :meth:`spec`."""
@@ -121,22 +126,6 @@ class Joint(FeatureMap):
 
     def __repr__(self) -> str:
         return f"Joint([{', '.join(map(repr, self.maps))}])"
-
-
-class BinaryJoint(Joint):
-    """Binary maps side by side; ``Joint(maps)`` makes it."""
-
-    kind = "Joint"
-
-    def active(self, states: npt.ArrayLike) -> Ints:
-        """The indices of the features that are 1, of shape (n, ones)."""
-        array = as_states(states)
-        parts = [
-            active_of(each, array) + block.start
-            for each, block in zip(self.maps, self.blocks, strict=True)
-            if is_binary(each)
-        ]
-        return np.concatenate(parts, axis=1)
 
 
 class Ranked(FeatureMap):
@@ -161,12 +150,10 @@ class Ranked(FeatureMap):
     (array([0.25, 0.5 , 1.  ]), array([0, 1, 1]))
     """
 
-    def __new__(cls, inner: Any = None, knots: Any = None) -> Ranked:
-        """A map with ``active`` where the inner one has it: that is how a binary one is known."""
-        return super().__new__(BinaryRanked if cls is Ranked and hasattr(inner, "active") else cls)
-
     def __init__(self, inner: Features, knots: Sequence[npt.ArrayLike]) -> None:
         self.inner = inner
+        if is_binary(inner):
+            self.active = self._active  # a binary map is known by its ``active``
         self.knots = tuple(
             readonly(as_floats(each, "knots", (None,)).copy())
             for each in as_list(knots, "knots", "rising numbers for each coordinate")
@@ -219,6 +206,11 @@ class Ranked(FeatureMap):
         """φ(u(states)), of shape (n, size)."""
         return self.inner(self.ranks(states))
 
+    def _active(self, states: npt.ArrayLike) -> Ints:
+        """The indices of the features that are 1, of shape (n, ones)."""
+        active: Ints = self.inner.active(self.ranks(states))  # type: ignore[attr-defined]
+        return active
+
     def outside(self, states: npt.ArrayLike) -> Bools:
         """Which states lie beyond the knots, of shape (n,)."""
         array = self._checked(states)
@@ -234,18 +226,6 @@ class Ranked(FeatureMap):
                 f"{array.shape[1]}; {one_state(array.shape[1])}pass whole states"
             )
         return array
-
-
-class BinaryRanked(Ranked):
-    """A binary map of ranks; ``Ranked(inner, knots)`` makes it."""
-
-    kind = "Ranked"
-
-    inner: BinaryFeatures
-
-    def active(self, states: npt.ArrayLike) -> Ints:
-        """The indices of the features that are 1, of shape (n, ones)."""
-        return self.inner.active(self.ranks(states))
 
 
 register("Joint", Joint)

@@ -21,14 +21,57 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from numba import njit
 
-from policyrisk._core.arrays import Ints, as_array, as_count, as_floats, as_list, as_states, readonly
+from policyrisk._core.arrays import Floats, Ints, as_array, as_count, as_floats, as_list, readonly
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import _index_kernels as kernels
-from policyrisk.features.box import as_dims, columns, unchecked_states
+from policyrisk.features.box import as_dims, columns, kernel_states
 from policyrisk.features.protocol import FeatureMap
 from policyrisk.features.registry import register
 from policyrisk.features.tables import ones_at
+
+
+@njit(cache=True, nogil=True)
+def right_children(feature: Ints, roots: Ints, out: Ints) -> int:
+    """Where the right side of every split begins, and the number of every leaf, into out (nodes,).
+
+    Trees are written in preorder. Returns the first tree that is not a whole one, or −1.
+    """
+    open_splits = np.empty(len(feature), np.int64)  # those whose right side is still to come
+    leaves = 0
+    for tree in range(len(roots) - 1):
+        waiting, done = 0, False
+        for node in range(roots[tree], roots[tree + 1]):
+            if done:
+                return tree
+            if feature[node] >= 0:
+                open_splits[waiting] = node
+                waiting += 1
+                continue
+            out[node] = leaves
+            leaves += 1
+            if waiting == 0:
+                done = True
+            else:
+                waiting -= 1
+                out[open_splits[waiting]] = node + 1
+        if not done:
+            return tree
+    return -1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def leaf_indices(
+    states: Floats, columns: Ints, feature: Ints, threshold: Floats, right: Ints, roots: Ints, out: Ints
+) -> None:
+    """The leaf that holds every state in every tree, into out (n, trees)."""
+    for tree in range(len(roots) - 1):  # one tree at a time stays in the cache
+        for row in range(len(states)):
+            node = roots[tree]
+            while feature[node] >= 0:
+                left = states[row, columns[feature[node]]] <= threshold[node]
+                node = node + 1 if left else right[node]
+            out[row, tree] = right[node]
 
 
 class Leaves(FeatureMap):
@@ -82,7 +125,7 @@ class Leaves(FeatureMap):
         at[self.feature >= 0] = np.concatenate(cuts)
         self.threshold = readonly(at)  # (nodes,), 0 at leaves
         beyond = np.empty(self.feature.size, dtype=np.int64)
-        wrong = kernels.right_children(self.feature, self.roots, beyond)
+        wrong = right_children(self.feature, self.roots, beyond)
         if wrong >= 0:
             raise InvalidInputError(
                 f"feature of tree {wrong} must be a whole tree in preorder, each split followed by its left "
@@ -109,12 +152,10 @@ class Leaves(FeatureMap):
 
     def active(self, states: npt.ArrayLike) -> Ints:
         """The leaf that holds each state in each tree, increasing, of shape (n, trees)."""
-        array = unchecked_states(states)
+        array = kernel_states(states)
         at = columns(array.shape[1], self.dims, self.dim)
         out = np.empty((len(array), self.trees), dtype=np.int64)
-        tables = self.feature, self.threshold, self.right, self.roots
-        if kernels.leaf_indices(array, at, *tables, out) >= 0:
-            as_states(states)  # raises, and says where they are not finite
+        leaf_indices(array, at, self.feature, self.threshold, self.right, self.roots, out)
         return out
 
     def __call__(self, states: npt.ArrayLike) -> sp.csr_array[Any, tuple[int, int]]:

@@ -255,21 +255,29 @@ class RadialBasis(OnBox):
         return phi
 
     def _sparse(self, u: Floats) -> sp.csr_array[Any, tuple[int, int]]:
-        counts = np.empty(len(u), dtype=np.int64)
-        kernels.near_counts(u, self._scaled, self.reach, counts)
+        near = [self._near(u[start : start + _ROWS]) for start in range(0, max(len(u), 1), _ROWS)]
+        counts, indices, values = map(np.concatenate, zip(*near, strict=True))
         if self.normalised and not counts.all():
             raise InvalidInputError(
                 "states must have a centre within truncate * width for a normalised basis, got none for "
                 f"rows {name_some(np.flatnonzero(counts == 0))}; enlarge truncate or width, or add centres"
             )
-        starts, indices, values = _row_storage(counts, self.size)
-        kernels.near_fill(u, self._scaled, self.width, self.reach, starts, indices, values)
+        starts = np.concatenate([[0], np.cumsum(counts)])
         if self.normalised:
             values -= np.repeat(np.maximum.reduceat(values, starts[:-1]), counts)
         np.exp(values, out=values)
         if self.normalised:
             values /= np.repeat(np.add.reduceat(values, starts[:-1]), counts)
         return sp.csr_array((values, indices, starts), shape=(len(u), self.size))
+
+    def _near(self, u: Floats) -> tuple[Ints, Ints, Floats]:
+        """The centres near each state: their count (n,), and the number and exponent of each in turn."""
+        near = np.ones((len(u), self.size), dtype=np.bool_)
+        for x, centres, reach in zip(u.T, self._scaled, self.reach, strict=True):
+            near &= np.abs(x[:, None] - centres) <= reach
+        row, centre = np.nonzero(near)
+        z = (u[row] - self._scaled.T[centre]) / self.width
+        return near.sum(axis=1), centre, -0.5 * (z**2).sum(axis=1)
 
 
 class RadialGrid(RadialBasis):

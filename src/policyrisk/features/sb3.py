@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from policyrisk._core.devices import Device
-from policyrisk._core.files import from_json
+from policyrisk._core.files import DAMAGE, check_expansion, from_json
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.network import TorchFeatures
@@ -41,33 +41,18 @@ if TYPE_CHECKING:
 
 Heads: TypeAlias = Literal["actor-critic", "action-values", "continuous"]
 
-_LARGEST = 1 << 30  # bytes of a zip file's part
+_MEMBERS = ("data", "policy.pth")
 _OWN = ("stable_baselines3.", "sb3_contrib.")
 # Of torch.nn, those that need no arguments: a file may name no other class.
-_ACTIVATIONS: tuple[str, ...] = ("CELU", "ELU", "GELU", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU")
-_ACTIVATIONS += (
-    "Mish",
-    "ReLU",
-    "ReLU6",
-    "SELU",
-    "Sigmoid",
-    "SiLU",
-    "Softplus",
-    "Softsign",
-    "Tanh",
-    "Tanhshrink",
+_ACTIVATION = re.compile(
+    r"<class 'torch\.nn\.modules\.activation\.(CELU|ELU|GELU|Hardsigmoid|Hardswish|Hardtanh|LeakyReLU|Mish|"
+    r"ReLU|ReLU6|SELU|Sigmoid|SiLU|Softplus|Softsign|Tanh|Tanhshrink)'>"
 )
-_ACTIVATION = re.compile(r"<class 'torch\.nn\.modules\.activation\.(\w+)'>")
-# The linear layers of each network: those numbered within a prefix, then one more by its name.
-_CRITICS = {
-    "actor-critic": ("mlp_extractor.value_net", "value_net"),
-    "action-values": ("q_net.q_net", None),
-    "continuous": ("critic.qf0", None),
-}
-_ACTORS = {
-    "actor-critic": ("mlp_extractor.policy_net", "action_net"),
-    "action-values": ("q_net.q_net", None),
-    "continuous": ("actor.mu", None),
+# The linear layers of the actor and of the critic: those numbered within a prefix, then one by its name.
+_NETWORKS: dict[Heads, tuple[tuple[str, str | None], tuple[str, str | None]]] = {
+    "actor-critic": (("mlp_extractor.policy_net", "action_net"), ("mlp_extractor.value_net", "value_net")),
+    "action-values": (("q_net.q_net", None), ("q_net.q_net", None)),
+    "continuous": (("actor.mu", None), ("critic.qf0", None)),
 }
 # The way out where a file tells too little of its model.
 LIVE = "load the model yourself, which runs what its author put into the file, and pass the model"
@@ -84,7 +69,7 @@ class Sb3Networks:
 
     weights: Mapping[str, Any]  # the policy's state_dict, tensors on the CPU
     heads: Heads
-    activation: str  # its name in torch.nn, one of _ACTIVATIONS
+    activation: str  # its name in torch.nn, one that _ACTIVATION names
     observation: tuple[int, ...]  # the shape of an observation
     settings: Mapping[str, Any]  # what the file says in JSON, less what is pickled; empty for a live model
 
@@ -109,7 +94,7 @@ class Sb3Networks:
         activation = "Tanh" if heads == "actor-critic" else "ReLU"  # their defaults
         if "activation_fn" in kwargs:
             named = _ACTIVATION.fullmatch(str(kwargs["activation_fn"]))
-            if named is None or named[1] not in _ACTIVATIONS:
+            if named is None:
                 raise InvalidInputError(f"{what} with the activation {kwargs['activation_fn']}; {LIVE}")
             activation = named[1]
         found = cls(weights, heads, activation, tuple(map(int, shape)), settings)
@@ -127,11 +112,10 @@ class Sb3Networks:
         )
         own = type(policy).__module__.startswith(_OWN)
         vector = type(space).__name__ == "Box" and not (space.dtype == "uint8" and len(space.shape) == 3)
-        activation = policy.activation_fn
-        usual = activation.__module__ == "torch.nn.modules.activation" and activation.__name__ in _ACTIVATIONS
-        if heads is None or not (flat and own and vector and usual):
+        named = _ACTIVATION.fullmatch(str(policy.activation_fn))
+        if heads is None or named is None or not (flat and own and vector):
             return None
-        found = cls(weights, heads, activation.__name__, tuple(space.shape), {})
+        found = cls(weights, heads, named[1], tuple(space.shape), {})
         try:
             found._check("model must be one with MlpPolicy on vectors, got another")
         except InvalidInputError:
@@ -145,7 +129,7 @@ class Sb3Networks:
 
     def actor(self) -> Module:
         """The network from observations (n, size) to what ``heads`` says."""
-        prefix, last = _ACTORS[self.heads]
+        prefix, last = _NETWORKS[self.heads][0]
         if self.heads == "continuous":
             from torch import nn
 
@@ -162,7 +146,7 @@ class Sb3Networks:
 
     def critic(self) -> Module:
         """The network from observations (n, size) to the value: of each action, or of the actor's own."""
-        network = self._network(*_CRITICS[self.heads])
+        network = self._network(*_NETWORKS[self.heads][1])
         return _at_actions(self.actor(), network) if self.heads == "continuous" else network
 
     def values(self) -> Module:
@@ -226,29 +210,37 @@ def _parts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     what = f"model must be a zip file that Stable-Baselines3 saved, got {path}"
     try:
-        with zipfile.ZipFile(path) as archive, warnings.catch_warnings():
+        data, numbers = _members(path)
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is odd about a file is an error below
-            for name in ("data", "policy.pth"):
-                if archive.getinfo(name).file_size > _LARGEST:
-                    raise ValueError(f"{name} is too large")
-            data = from_json(archive.read("data"))
-            weights = torch.load(
-                io.BytesIO(archive.read("policy.pth")), map_location="cpu", weights_only=True
-            )
+            loaded = torch.load(io.BytesIO(numbers), map_location="cpu", weights_only=True)
         settings = {
             name: {key: text for key, text in value.items() if key != ":serialized:"}
             if isinstance(value, dict)
             else value
-            for name, value in data.items()
+            for name, value in from_json(data).items()
         }
-        weights = {name: value for name, value in weights.items() if isinstance(value, torch.Tensor)}
+        weights = {name: value for name, value in loaded.items() if isinstance(value, torch.Tensor)}
+        for name, value in weights.items():
+            if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+                raise ValueError(f"{name} has a shape of more numbers than the file has")
     except FileNotFoundError as error:
         raise InvalidInputError(f"{what}, which does not exist; check it") from error
-    except (OSError, KeyError, ValueError, AttributeError, RuntimeError, EOFError, TypeError) as error:
-        raise InvalidInputError(f"{what}, which is none or is damaged ({error}); save it again") from error
-    except (zipfile.BadZipFile, NotImplementedError, pickle.UnpicklingError) as error:
+    except InvalidInputError:
+        raise
+    except (*DAMAGE, pickle.UnpicklingError) as error:
         raise InvalidInputError(f"{what}, which is none or is damaged ({error}); save it again") from error
     return settings, weights
+
+
+def _members(path: Path) -> tuple[bytes, bytes]:
+    """The settings, in JSON, and the weights, a zip file in the zip file, once their sizes are known."""
+    with zipfile.ZipFile(path) as archive:
+        check_expansion(path, sum(archive.getinfo(name).file_size for name in _MEMBERS))
+        data, numbers = (archive.read(name) for name in _MEMBERS)
+    with zipfile.ZipFile(io.BytesIO(numbers)) as inner:
+        check_expansion(path, sum(each.file_size for each in inner.infolist()))
+    return data, numbers
 
 
 def _at_actions(actor: Module, critic: Module) -> Module:

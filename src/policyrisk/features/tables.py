@@ -23,8 +23,7 @@ from policyrisk._core.arrays import (
     readonly,
 )
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import _index_kernels as kernels
-from policyrisk.features.box import as_dims, columns, unchecked_states
+from policyrisk.features.box import as_dims, columns
 from policyrisk.features.protocol import FeatureMap
 from policyrisk.features.registry import register
 
@@ -87,20 +86,15 @@ class Tabular(FeatureMap):
 
     def active(self, states: npt.ArrayLike) -> Ints:
         """The index of each state, of shape (n, 1)."""
-        array = unchecked_states(states)
-        (column,) = columns(array.shape[1], self.dims, 1)
-        index = np.empty((len(array), 1), dtype=np.int64)
-        not_finite, not_index = kernels.table_indices(array, column, self.size, index)
-        if not_finite >= 0:
-            as_states(states)  # raises, and says where they are not finite
-        if not_index >= 0:
-            values = array[:, column]
-            wrong = (values != np.floor(values)) | (values < 0) | (values >= self.size)
+        array = as_states(states)
+        values = array[:, columns(array.shape[1], self.dims, 1)]
+        wrong = (values != np.floor(values)) | (values < 0) | (values >= self.size)
+        if wrong.any():
             raise InvalidInputError(
                 f"states must be whole numbers from 0 to {self.size - 1} for Tabular({self.size}), "
                 f"got {name_some(values[wrong], 3)}; number the states from 0 or enlarge the table"
             )
-        return index
+        return values.astype(np.int64)
 
     def __call__(self, states: npt.ArrayLike) -> sp.csr_array[Any, tuple[int, int]]:
         """φ(states), of shape (n, size), CSR."""
