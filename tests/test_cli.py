@@ -248,8 +248,10 @@ def test_a_name_that_is_empty_or_too_long_is_refused(command, here, capsys):
         capsys
     )
     ending = {"compare": ".png", "rollout": ".npz"}.get(command, "")
-    for letters in (300, 240):  # of the second the temporary name is too long
-        assert cli.run([*rest, "x" * letters + ending]) == 1
+    long = "x" * 300
+    # Of the second the temporary name is too long.
+    for name in (long, "x" * 240, f"new_one/{long}/b", f"new_one/{long}"):
+        assert cli.run([*rest, name + ending]) == 1
         said = one_line(capsys)
         assert said.startswith("policyrisk: --out must be a ")
         assert said.endswith("File name too long; choose another --out")

@@ -621,6 +621,26 @@ def test_lists_in_lists_without_end_are_our_error(shelf: dict[str, Path], tmp_pa
                     str(tmp_path / "o.npz"), "--env-args", text]) == 2  # fmt: skip
 
 
+@pytest.mark.parametrize("part", ['\\"', "sb3:", "second=poly:1,"])
+def test_a_long_text_for_the_features_takes_no_time(part: str, shelf: dict[str, Path]) -> None:
+    """It was read again and again, from each quote that nothing closes."""
+    path, began = shelf["evaluation/survey.npz"], time.process_time()
+    other = Forgery(path.read_bytes())
+    for pair in other.header["value"]["dict"]:
+        if pair[0] == "notes":
+            pair[1] = with_features(pair[1], '"' + part * 20_000)
+    with replaced(path, other.bytes()), contextlib.redirect_stdout(io.StringIO()):
+        assert run(["compare", str(path.parent), "--out", str(path.parent / "c.png")]) == 0
+    assert time.process_time() - began < 5
+
+
+def with_features(notes: Any, text: str) -> Any:
+    """Notes as they are packed, with another text for the features."""
+    kept = [pair for pair in notes["dict"] if pair[0] != "features"]
+    assert len(kept) == len(notes["dict"]) - 1
+    return {"dict": [*kept, ["features", text]]}
+
+
 @pytest.mark.parametrize("given", [3, None, b"\xff\0", object(), "nul\0"])
 def test_what_is_no_folder_is_our_error(given: Any) -> None:
     with pytest.raises(InvalidInputError, match="folder must be"):

@@ -108,8 +108,7 @@ def check_folder(folder: Path) -> None:
     with _written_to(folder):
         if folder.exists() and not folder.is_dir():
             raise InvalidInputError(f"out must be a folder, got {folder}, which is a file; {_REMEDY}")
-        target = folder.absolute()
-        parent = next(place for place in (target, *target.parents) if place.exists())
+        parent = _nearest(folder)
         if not parent.is_dir():
             raise InvalidInputError(
                 f"out must be a folder, got {folder} inside of {parent}, a file; {_REMEDY}"
@@ -118,8 +117,7 @@ def check_folder(folder: Path) -> None:
             raise InvalidInputError(
                 f"out must be a folder that can be written, got {folder}: {parent} cannot be; {_REMEDY}"
             )
-        with suppress(FileNotFoundError):
-            part_of(folder).lstat()  # a name that is too long is none
+        _check_names(folder, parent)
 
 
 def check_file(file: Path) -> None:
@@ -128,8 +126,20 @@ def check_file(file: Path) -> None:
     with _written_to(file, "file"):
         if file.is_dir():
             raise InvalidInputError(f"out must be a file, got {file}, which is a folder; name a file in it")
+        _check_names(file, _nearest(file))
+
+
+def _nearest(place: Path) -> Path:
+    """The place itself, or the nearest folder above it that is there."""
+    target = place.absolute()
+    return next(each for each in (target, *target.parents) if each.exists())
+
+
+def _check_names(place: Path, parent: Path) -> None:
+    """Raise where a name between the parent and the place is too long, or that of what is written first."""
+    for name in (*place.absolute().relative_to(parent).parts, part_of(place).name):
         with suppress(FileNotFoundError):
-            part_of(file).lstat()
+            (parent / name).lstat()
 
 
 def hidden(folder: Path, ending: str) -> Path:
@@ -169,8 +179,8 @@ def complete_folder(folder: Path, last: str) -> Iterator[Path]:
                 made = []
     finally:
         shutil.rmtree(part, ignore_errors=True)
-        with suppress(OSError):  # those that were made for it, if nothing is in them
-            for parent in made:
+        for parent in made:  # those that were made for it, if nothing is in them
+            with suppress(OSError):
                 parent.rmdir()
 
 

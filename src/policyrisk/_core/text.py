@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from policyrisk.errors import InvalidInputError
 
 NONE = "–"  # what is not known or does not apply
-QUOTED = r'"(?:[^"\\]|\\.)*"'  # a pattern: a name as JSON writes text
+QUOTED = r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)'  # a pattern: a name as JSON writes text, or one without an end
 _MARKS = frozenset('",+/:=')  # of texts that have names in them
 # What a terminal obeys or reorders instead of showing it, and halves of letters, which cannot be encoded.
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -69,8 +69,8 @@ def unquoted(text: str) -> str:
 def pieces(text: str, mark: str, whole: str = QUOTED) -> list[str]:
     """A text split at a mark, but not inside of quotes, or of what else the pattern ``whole`` matches.
 
-    >>> pieces('"a,b",c', ",")
-    ['"a,b"', 'c']
+    >>> pieces('"a,b",c', ","), pieces('a,"b,c', ",")
+    (['"a,b"', 'c'], ['a', '"b,c'])
     """
     found = [""]
     for kept, letter in re.findall(rf"({whole})|(.)", text, re.DOTALL):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from policyrisk.selection.comparison import Comparison
 
 _SUFFIXES = (".png", ".svg", ".pdf")
+_LONGEST = 2_000  # letters of features that are spelled anew; a file may hold any text
 _APART = 5.0  # standard errors between two averages of starts, of many coordinates perhaps
 _CRITERIA = ("mean-std:", "mean:variance<=", "variance:mean>=", "quantile:", "cvar:")
 _EXAMPLES = ("sharpe", "mean-std:1", "mean:variance<=10", "variance:mean>=5", "quantile:0.05", "cvar:0.05")
@@ -177,6 +178,8 @@ def _spelled(evaluation: Evaluation, tails: bool) -> str:
 
     notes = evaluation.notes["distribution"] if tails else evaluation.notes
     spelled = str(notes.get("features"))
+    if len(spelled) > _LONGEST:
+        return spelled
     try:
         return Spelling.parse(spelled).normal(evaluation.names).text(evaluation.names)
     except InvalidInputError:

@@ -61,7 +61,8 @@ class Columns:
             if not (isinstance(name, str) or (name is None and may_lack)):
                 raise InvalidInputError(f"{argument} must be a column's name, got {name!r}; pass a string")
         action: Any = tuple(self.action) if isinstance(self.action, list | tuple) else self.action
-        if action == () or not all(isinstance(name, str) for name in _each(action)):
+        names = _each(action)
+        if (self.action is not None and not names) or not all(isinstance(name, str) for name in names):
             raise InvalidInputError(
                 "action must be a column's name, or a list of names for a continuous action, got "
                 f"{self.action!r}; pass for example 'action' or ['force_x', 'force_y']"
