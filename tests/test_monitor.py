@@ -1,5 +1,6 @@
 """Intervals that hold at all times: equations, exact error rates, simulated streams, and what is refused."""
 
+import json
 import math
 
 import numpy as np
@@ -8,11 +9,12 @@ from scipy.integrate import quad
 from scipy.stats import binom
 
 import policyrisk as pr
+from policyrisk.cli import run
 from policyrisk.errors import InvalidInputError
 from policyrisk.returns.monitor import capital, count_capital, running_quantile
 
 LIMIT = math.log(2 / 0.05)  # of the capital at one end of a 95% interval
-FRACTIONS = 0.5 ** np.arange(1, 9)
+FRACTIONS = np.append(0.5 ** np.arange(1, 9), [0.75, 0.9375])
 
 
 def capital_over_time(gains):
@@ -206,3 +208,25 @@ def test_counts_of_a_fixed_look_are_honest_too():
     outcomes = np.arange(n + 1)
     covered = (count_capital(outcomes, n, p) < LIMIT) & (count_capital(n - outcomes, n, 1 - p) < LIMIT)
     assert 0.98 < binom.pmf(outcomes, n, p)[covered].sum() <= 1.0
+
+
+def test_watch_from_night_to_night(tmp_path, capsys):
+    walk, kept = pr.domains.walk(n=10, p=0.7), tmp_path / "robot.npz"
+    nights = [walk.sample(0, 50, seed=k) for k in range(2)]
+    command = ["watch", "", "--low", "-200", "--high", "0", "--monitor", str(kept), "--json"]
+    for k, night in enumerate(nights):
+        command[1] = str(tmp_path / f"{k}.parquet")
+        pr.write_parquet(night, command[1])
+        assert run([*command, "--below", "-30"]) == 0
+        told = json.loads(capsys.readouterr().out)
+    expected = pr.ReturnMonitor(-200, 0, returns=np.concatenate([each.returns() for each in nights]))
+    assert told["mean"] == expected.mean._asdict()
+    assert told["below"]["-30"] == expected.probability(below=-30)._asdict()
+    assert (told["episodes"], told["new"]) == (100, 50)
+    before = kept.read_bytes()
+    for wrong in (["--low", "-20"], ["--high", "1"], ["--level", "0.9"]):
+        assert run([*command, *wrong]) == 1
+    pr.write_parquet(walk.sample(0, 50, seed=3, max_steps=12), command[1])
+    assert run(command) == 1
+    assert "cut off" in capsys.readouterr().err
+    assert kept.read_bytes() == before

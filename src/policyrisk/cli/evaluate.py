@@ -47,13 +47,17 @@ _COLUMNS = {
 }
 
 
-def options() -> list[inspect.Parameter]:
-    """The options of the columns, of the request and of Ray."""
-    columns = [
+def column_options() -> list[inspect.Parameter]:
+    """The options of the columns."""
+    return [
         keyword(name, Annotated[str | None, typer.Option(help=text, rich_help_panel=COLUMNS)], None)
         for name, text in _COLUMNS.items()
     ]
-    return [*columns, *options_of(EvaluationRequest, features=_features), *CLUSTER]
+
+
+def options() -> list[inspect.Parameter]:
+    """The options of the columns, of the request and of Ray."""
+    return [*column_options(), *options_of(EvaluationRequest, features=_features), *CLUSTER]
 
 
 def _features(incomplete: str) -> list[tuple[str, str]]:
@@ -94,7 +98,7 @@ def evaluate(
             "there is no checkpoint of a run on Ray to go on with; leave out --resume, or Ray",
             param_hint="--resume",
         )
-    given = {**values_of(EvaluationRequest, chosen, _PARSERS), **_columns(data, chosen)}
+    given = {**values_of(EvaluationRequest, chosen, _PARSERS), **columns_of(data, chosen)}
     given.setdefault("name", out.absolute().name)
     check_folder(out)
     drawn, reported = can_make("pictures are"), can_make("the report is")
@@ -137,7 +141,7 @@ def _write(
         return numbers, [out / path.name for path in sorted(folder.iterdir())]
 
 
-def _columns(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def columns_of(data: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The reader's options; none stands for no column."""
     parsers: dict[str, Callable[[str], Any]] = {"state": _names, "action": _action}
     found = {

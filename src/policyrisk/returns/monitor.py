@@ -8,7 +8,7 @@ the same distribution.
 *Betting.* Against a hypothesis under which E[g_t | past] ≤ 0, with g_t ≥ −1, a gambler who stakes the
 fraction f of the capital has
 
-    K_t = mean over f of Π_{s ≤ t} (1 + f g_s),        f = 1/2, 1/4, …, 1/256
+    K_t = mean over f of Π_{s ≤ t} (1 + f g_s),        f = 15/16, 3/4, 1/2, 1/4, …, 1/256
 
 a supermartingale from 1, which ever reaches 1/α with probability at most α (Ville). The interval holds every
 value that is not refuted at α = (1 − level)/2 on either side (Waudby-Smith and Ramdas 2024):
@@ -43,11 +43,11 @@ from scipy.special import betainc, betaln, logsumexp
 from policyrisk._core import records
 from policyrisk._core.arrays import Floats, as_floats, as_number, check_kind
 from policyrisk._core.records import record
-from policyrisk._core.text import number, percent, plural, table
+from policyrisk._core.text import number, plural, table
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import as_level
 
-_FRACTIONS = 0.5 ** np.arange(1, 9)
+_FRACTIONS = np.array([*(0.5 ** np.arange(1, 9)), 0.75, 0.9375])  # of the capital
 _PARTS = 8  # quantiles that bound CVaR from above
 _HALVINGS = 50  # of an interval that holds a bound
 _KIND = "monitor"
@@ -85,7 +85,7 @@ class ReturnMonitor:
     >>> for day in range(30):
     ...     monitor.update(rng.beta(8, 2, size=20))
     >>> print(monitor.mean)
-    0.80447 (0.78481 to 0.82024)
+    0.80447 (0.78808 to 0.82058)
     >>> print(monitor.probability(below=0.5))
     0.018333 (0.0045741 to 0.041507)
     """
@@ -261,7 +261,7 @@ class ReturnMonitor:
             [name, number(each.value), f"{number(each.low)} to {number(each.high)}"] for name, each in rows
         ]
         title = f"{plural(len(self), 'return')} in [{self.low:g}, {self.high:g}]"
-        return f"{title}\n{table(['', 'so far', f'{percent(self.level)} at all times'], cells)}"
+        return f"{title}\n{table(['', 'so far', f'{100 * self.level:g}% at all times'], cells)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Mean, 5% quantile and the mean of the worst 5% in plain values."""
@@ -296,7 +296,7 @@ def capital(gains: Floats) -> Floats:
     """log K after all gains, along the last axis; see the module's notation.
 
     >>> float(np.exp(capital(np.array([1.0, 1.0]))).round(3)), float(capital(np.empty(0)))
-    (1.291, 0.0)
+    (1.714, 0.0)
     """
     with np.errstate(over="ignore"):
         by_fraction = [np.log1p(f * gains).sum(axis=-1) for f in _FRACTIONS]
