@@ -264,6 +264,15 @@ def test_trust_is_shown_wherever_the_answer_is(good, tmp_path):
     assert "Trust: <b>poor</b>: the equations are ill-conditioned." in top
 
 
+def test_notes_that_ask_for_nothing_are_folded_away_in_the_report(good, tmp_path):
+    noted = with_facts(good, redundant=3, given_up=3)
+    noted.report(tmp_path / "report.html")
+    shown, folded = (tmp_path / "report.html").read_text().split("1 note without anything to do")
+    assert "Some last transitions were given up" in shown
+    assert "Some features are redundant" in folded
+    assert "Some features are redundant" not in shown
+
+
 # ---- what held-out episodes said of the features that were chosen ----
 
 

@@ -245,7 +245,7 @@ def test_where_episodes_were_cut_off_the_answer_is_the_models(tmp_path, capsys):
         result
     )
     trust = str(result).split("trust: ")[1]
-    assert trust.startswith("with great care")
+    assert trust.startswith("poor: ")
     assert "the distribution disagrees with the returns" in trust
     # Compared by their models, with mean and variance of the completed returns.
     result.save(tmp_path / "cut")

@@ -178,17 +178,6 @@ def _action(text: str) -> str | list[str]:
     return without_quotes(text, "--action")
 
 
-def _limit(text: str) -> Any:
-    """A time limit: end, or a number of steps."""
-    if text == "end":
-        return text
-    if not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(
-            f"{text!r} must be end, or the limit in steps, as in 200", param_hint="--time-limit"
-        )
-    return int(text)
-
-
 def _box(text: str) -> str | list[tuple[float, float]]:
     """Low and high of the coordinates, from low:high with commas between, or auto."""
     if text == "auto":
@@ -206,7 +195,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "variance": lambda direct: "direct" if direct else None,
     "box": _box,
     "quantiles": lambda text: [finite_number(each, "--quantiles") for each in text.split(",")],
-    "time_limit": _limit,
+    "time_limit": lambda text: int(text) if text.isdecimal() else text,
 }
 
 

@@ -117,28 +117,16 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
     from policyrisk.features.protocol import outside
     from policyrisk.risk.estimate import Estimate, student_quantile
 
-    risk = evaluation.risk
-    episodes = risk.episodes(states)
-    out_of_box = outside((risk.features, risk.second_features), np.array(states))
-    found: list[dict[str, Any]] = [
-        {
-            "at": {
-                name: texts[int(value)] if (texts := evaluation.label_names.get(name)) else value
-                for name, value in zip(evaluation.names, state, strict=True)
-            },
-            "visited": bool(behind > 0),
-            "outside_box": bool(beyond),
-            "outside_data": bool(strange),
-            "episodes": 0.0 if strange else float(behind),
-            "level": level,
-        }
-        for state, behind, beyond, strange in zip(
-            states, episodes, out_of_box, evaluation.outside(states), strict=True
-        )
-    ]
+    risk, episodes, strange = evaluation.risk, evaluation.risk.episodes(states), evaluation.outside(states)
+    facts = {
+        "visited": episodes > 0,
+        "outside_box": outside((risk.features, risk.second_features), np.array(states)),
+        "outside_data": strange,
+        "episodes": np.where(strange, 0.0, episodes),
+    }
     if evaluation.target is not None:
-        for answer, share in zip(found, risk.covered(states), strict=True):
-            answer["covered"] = float(share)
+        facts["covered"] = risk.covered(states)
+    estimates: dict[str, list[Any]] = {}
     for of in _QUANTITIES:
         with warnings.catch_warnings():
             if of == "sharpe":  # it was said for the std
@@ -149,13 +137,24 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
                 errors, ends = risk.standard_error(states, of=of), risk.interval(states, of=of, level=level)
                 if risk.misfit is not None:  # the interval holds more than randomness, and so does its error
                     errors = (ends[:, 1] - ends[:, 0]) / (2.0 * student_quantile(level, episodes))
-        for answer, value, error, both in zip(found, values, errors, ends, strict=True):
-            answer[of] = Estimate(value, error, *both).to_dict()
-    return found
+        estimates[of] = [Estimate(*one).to_dict() for one in zip(values, errors, *ends.T, strict=True)]
+    return [
+        {
+            "at": {
+                name: texts[int(value)] if (texts := evaluation.label_names.get(name)) else value
+                for name, value in zip(evaluation.names, state, strict=True)
+            },
+            **{name: values[k].item() for name, values in facts.items()},
+            "level": level,
+            **{of: found[k] for of, found in estimates.items()},
+        }
+        for k, state in enumerate(states)
+    ]
 
 
 def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
-    from policyrisk._core.text import NONE, number, percent, printable, table
+    from policyrisk._core.text import percent, printable, table
+    from policyrisk.risk.estimate import Estimate
 
     place = ", ".join(
         printable(f"{name} = {value if isinstance(value, str) else f'{value:g}'}")
@@ -172,11 +171,7 @@ def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
         return (
             f"{printable(evaluation.name)} at {place}: {why}, so that the data say nothing about it{coverage}"
         )
-    rows = []
-    for of in _QUANTITIES:
-        value, error, low, high = answer[of].values()
-        ends = f"{number(low)} to {number(high)}" if low == low else NONE
-        rows.append([of, number(value), number(error, 3), ends])
+    rows = [[of, *Estimate(*answer[of].values()).cells] for of in _QUANTITIES]
     header = ["", "value", "std error", f"{answer['level']:.4g} interval"]
     beyond = (
         "\noutside of the features' box: these are the numbers at its nearest point" * answer["outside_box"]

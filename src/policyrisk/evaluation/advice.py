@@ -34,6 +34,11 @@ class Advice:
     seen: str  # in numbers
     remedy: str  # what to do
 
+    @property
+    def asks_nothing(self) -> bool:
+        """Whether there is nothing to do about it."""
+        return self.remedy.startswith("Nothing")
+
     def __str__(self) -> str:
         return f"{self.severity}: {self.title}\n  {self.seen}\n  {self.remedy}"
 

@@ -78,6 +78,7 @@ def build(
         described=_features(evaluation),
         estimated=lambda values: Estimate(*values.values()),
         few_episodes=FEW_EPISODES,
+        folded=[one for one in evaluation.advice if one.severity == "note" and one.asks_nothing],
         held_influence=float(evaluation.influence[list(grid.held)].sum()),
         hidden=len(evaluation.names) - len(grid.idle) - len(grid.shown),
         histogram=data["histogram"],

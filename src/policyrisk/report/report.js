@@ -100,7 +100,7 @@
 
   const cellOf = (values, at, stride) => {
     const [mean, variance, meanError, varianceError, episodes, covered] = [0, 1, 2, 3, 4, 5].map((k) => values[at + k * stride]);
-    const std = variance >= 0 ? Math.sqrt(variance) : NaN, unit = maps.unit;
+    const std = variance >= 0 ? Math.sqrt(variance) : NaN, unit = data.maps.unit;
     return { mean: mean * unit, variance: variance * unit * unit, std: std * unit, sharpe: mean / std, mean_error: meanError * unit,
       std_error: varianceError / (2 * std) * unit, episodes, covered };
   };
