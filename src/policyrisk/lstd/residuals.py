@@ -45,7 +45,7 @@ from policyrisk._core.random import keys
 from policyrisk._core.records import Additive, record
 from policyrisk.data import Source, episode_numbers
 from policyrisk.equations import Weights
-from policyrisk.equations.table_system import TableSystem
+from policyrisk.equations.systems import TableSystem
 from policyrisk.lstd.rows import add_gram
 from policyrisk.lstd.steps import Errors, Steps, View
 from policyrisk.lstd.trace_products import Product
