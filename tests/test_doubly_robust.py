@@ -143,6 +143,24 @@ def test_the_logging_policy_itself_has_the_moments_of_the_sample():
     assert found.weights.mean == pytest.approx(1.0)
 
 
+def test_errors_of_weighted_importance_sampling_are_those_of_small_changes():
+    """Each episode's influence on Σ w g / Σ w and Σ w (g − m)² / Σ w, against differences."""
+    rng = np.random.default_rng(3)
+    w, g, centre, K = rng.exponential(size=40), rng.normal(5.0, 2.0, 40), 4.0, 40
+    nothing = np.zeros(K)
+    terms = EpisodeTerms(J=nothing, S=nothing, weight=w, g=g, f=(g - centre) ** 2)
+    found = doubly_robust._weighted(terms, centre, effective=20.0, level=0.95)
+
+    def moments(share):
+        m = np.average(g, weights=share * w)
+        return np.array([m, np.average((g - m) ** 2, weights=share * w)])
+
+    assert [found.mean_value, found.variance_value] == pytest.approx(moments(np.ones(K)), rel=1e-12)
+    steps = 1e-6 * np.eye(K)
+    influences = K * np.array([(moments(1 + step) - moments(1 - step)) / 2e-6 for step in steps])
+    np.testing.assert_allclose(found.covariance, influences.T @ influences / (K * (K - 1)), rtol=1e-6)
+
+
 @pytest.mark.parametrize("variance", ["direct", "second-moment"])
 def test_each_episode_is_judged_by_fits_to_other_folds(variance):
     """Slowly: fits without each fold, their public answers at states and pairs, and the equation."""

@@ -29,6 +29,7 @@ from policyrisk.lstd.refits import fits_without_each
 from policyrisk.lstd.residuals import ResidualPass, direct_right_hand_side, lag_products
 from policyrisk.lstd.steps import View
 from policyrisk.risk import ErrorBars
+from policyrisk.risk.completed import episode_terms
 
 N = 5
 METHODS = [
@@ -180,6 +181,30 @@ def test_redundant_active_rows_change_nothing() -> None:
     twice = bars_of([data], equations, weights, True, Face(np.vstack([row, row]), np.zeros((2, N))))
     np.testing.assert_allclose(once.second, twice.second, atol=1e-10)
     assert np.abs(once.second[3]).max() < 1e-10
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["second-moment", "direct"])
+def test_residuals_meet_returns_that_are_completed_by_the_estimate(direct: bool) -> None:
+    """Σ s_k z_kᵀ of one episode, z_k from g = Σ γᵗ r_t + γᵀ J̃(x_T) and γ²ᵀ Ṽ(x_T) where it was cut off."""
+    data, gamma, about = walks(30, seed=6, most=6), 0.9, 2.0
+    assert 0.2 < data.terminated.mean() < 0.9
+    pair = MAPS["polynomial"]
+    equations, weights = fitted(data, pair, 0.7, gamma, 0.0, direct)
+    work = ResidualPass.of(view_of(equations), weights, direct=direct, reference=about)
+
+    def J(x: Any) -> Any:
+        return dense(pair[0](x)) @ weights.mean
+
+    def V(x: Any) -> Any:
+        return dense(pair[1](x)) @ weights.second - (0.0 if direct else J(x) ** 2)
+
+    for episode in data:
+        T, x_0, x_T = episode.transitions, episode.states[:1], episode.states[-1:]
+        goes_on = not episode.terminated[0]
+        g = gamma ** np.arange(T) @ episode.rewards + goes_on * gamma**T * J(x_T)
+        z = episode_terms(g - about, goes_on * gamma ** (2 * T) * V(x_T), J(x_0) - about, V(x_0))
+        found = work(episode, 0)
+        np.testing.assert_allclose(found.beside, np.outer(found.sum, z), rtol=1e-9)
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.6, 1.0])

@@ -22,8 +22,7 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, as_floats, as_number, check_callable, is_sparse
 from policyrisk._core.records import record
-from policyrisk.equations.systems import DenseSystem, SparseSystem
-from policyrisk.equations.table_system import TableSystem
+from policyrisk.equations.systems import DenseSystem, SparseSystem, TableSystem
 from policyrisk.errors import ALL_CUT_OFF, ImproperPolicyError, InvalidInputError, MismatchError
 from policyrisk.features import Features, Tabular, as_features
 

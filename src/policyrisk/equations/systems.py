@@ -1,4 +1,4 @@
-"""One square system of a projected equation, solved many times: dense and factored, or sparse by iteration.
+"""One square system of a projected equation, solved many times: dense, sparse, or a table of actions.
 
 The matrix A = Σ z_t (φ(x_t) − γφ(x_{t+1}))ᵀ (or its expectation) comes with the Gram matrix
 G = Σ φ(x_t) φ(x_t)ᵀ of the same features, and that tells apart what a bare matrix cannot:
@@ -265,6 +265,70 @@ class SparseSystem:
             )
         self.residual = max(self.residual, residual)
         w[kept] = S * u
+        return w
+
+
+class TableSystem:
+    """A table of states and actions: as many equations as there are pairs, solved as one of states.
+
+    There is one feature for each pair of a state and an action (l = states · actions, those of an action side
+    by side), no traces, and a policy π that is a table. The next pair's features are then rows of Π (n, l),
+    Π_{x,(x,a)} = π(a|x). With N the visits, F_{(x,a),y} how often y came after (x, a), and γ or γ² for g,
+
+        A = N − g F Π
+
+        A w = b:    u = N⁻¹ b,    (I − g Π N⁻¹ F) J = Π u,    w = u + g N⁻¹ F J,
+
+    where J = Π w are the values of states. g F is N − A summed over the columns of each state, since π sums
+    to 1 (or to 0, where no action is covered and nothing leads).
+    """
+
+    kept: Ints
+    redundant = 0
+    residual = 0.0
+
+    def __init__(
+        self,
+        policy: Any,  # Π, CSR (n, l)
+        A: Any,
+        gram: Any,
+        visits: npt.NDArray[Any],
+        ridge: float,
+        name: str,
+        single: bool = False,
+    ) -> None:
+        self.size, self.kept = len(visits), visited_features(A, gram, visits, name)[0]
+        n = policy.shape[0]
+        to_states = sp.csr_array(
+            (np.ones(self.size), (np.arange(self.size), np.arange(self.size) % n)), shape=(self.size, n)
+        )
+        following = sp.csr_array((sp.diags_array(visits) - sp.csr_array(A)) @ to_states)[self.kept]  # g F
+        self._inverse = 1.0 / (visits[self.kept] + ridge)
+        self._following = sp.csr_array(sp.diags_array(self._inverse) @ following)
+        self._policy = sp.csr_array(policy)[:, self.kept]
+        core = np.eye(n) - (self._policy @ self._following).toarray()
+        self._lu, self.condition = factored(core)
+        if self.condition > CONDITION_LIMIT:
+            raise SingularSystemError(
+                f"{name} is singular or nearly so, with condition number {self.condition:.1e}: from some "
+                "states the policy never comes to an end, in the data. Use discount < 1, or a small ridge"
+            )
+
+    def project(self, rhs: Floats) -> Floats:
+        """The right-hand side itself: nothing is redundant."""
+        return rhs
+
+    def solve(self, rhs: Floats) -> Floats:
+        """w with A w = rhs, of rhs's shape; 0 at unvisited pairs."""
+        out = np.zeros(rhs.shape)
+        out[self.kept] = self.solve_kept(rhs[self.kept])
+        return out
+
+    def solve_kept(self, y: Floats, *, refine: bool = False) -> Floats:
+        """As solve, between right-hand sides and weights of the visited pairs alone, (kept,) or (kept, n)."""
+        u = y * (self._inverse if y.ndim == 1 else self._inverse[:, None])
+        J = sla.lu_solve(self._lu, self._policy @ u, check_finite=False)
+        w: Floats = u + self._following @ J
         return w
 
 

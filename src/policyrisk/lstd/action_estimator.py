@@ -35,7 +35,7 @@ from policyrisk._core.text import percent, plural
 from policyrisk._core.units import unit_of
 from policyrisk.data import Source, check_reiterable, coordinates_of
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
-from policyrisk.equations.table_system import TableSystem
+from policyrisk.equations.systems import TableSystem
 from policyrisk.errors import InvalidInputError, SingularSystemError, SolverError, UncoveredWarning
 from policyrisk.features import Tabular
 from policyrisk.features.actions import ActionBlocks, ActionMap, as_action_map

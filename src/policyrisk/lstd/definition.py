@@ -134,18 +134,22 @@ class Definition:
         if not self.direct:
             k = self.terms(episode)
             return k.e + k.D @ w_J, k.D
-        lam, gamma = self.lam, self.discount
-        phi_J, phi_M = rows(self.features, episode), rows(self.second_features, episode)
-        l_J, l_M = phi_J.shape[1], phi_M.shape[1]
-        y, d, D = np.zeros(l_M), np.zeros(l_M), np.zeros((l_M, l_J))
-        slope = gamma * phi_J[1:] - phi_J[:-1]
+        lam, gamma, c = self.lam, self.discount, self._factors(episode)
+        phi_J, next_J = self._pairs(self.features, episode)
+        phi_M, _ = self._pairs(self.second_features, episode)
+        y, d, D = np.zeros(phi_M.shape[1]), np.zeros(phi_M.shape[1]), np.zeros((phi_M.shape[1], len(w_J)))
+        slope = gamma * next_J - phi_J
         delta = episode.rewards + slope @ w_J
-        for t in range(len(delta)):
-            y = lam * gamma**2 * y + phi_M[t]
+        for t, choices in enumerate(self._choices(self.features, episode)):
+            y = lam * gamma**2 * c[t] * y + phi_M[t]
+            for pi, phi in zip(*choices, strict=True):
+                delta_a = episode.rewards[t] + gamma * phi @ w_J - phi_J[t] @ w_J
+                d += y * pi * delta_a**2
+                D += np.outer(y, pi * 2 * delta_a * (gamma * phi - phi_J[t]))
             decay = (self.variance_lam * gamma) ** np.arange(len(delta) - t)
             epsilon, epsilon_slope = decay @ delta[t:], decay @ slope[t:]
-            d += y * delta[t] * (2 * epsilon - delta[t])
-            D += np.outer(2 * y, (epsilon - delta[t]) * slope[t] + delta[t] * epsilon_slope)
+            d += y * 2 * delta[t] * (epsilon - delta[t])
+            D += np.outer(2 * y, (epsilon - delta[t]) * slope[t] + delta[t] * (epsilon_slope - slope[t]))
         return d, D
 
     def weights(self, data: Trajectories) -> tuple[Floats, Floats]:
@@ -192,9 +196,16 @@ class Definition:
         return np.ones(episode.transitions)
 
     def _pairs(self, features: Features, episode: Trajectories) -> tuple[Floats, Floats]:
-        """φ(x_t) and φ(x_{t+1}), each of shape (T, l)."""
-        phi = rows(features, episode)
-        return phi[:-1], phi[1:]
+        """φ_t and what comes next, on average, each of shape (T, l)."""
+        return self._taken(features, episode), np.array([p @ f for p, f in self._choices(features, episode)])
+
+    def _taken(self, features: Features, episode: Trajectories) -> Floats:
+        """φ(x_t), of shape (T, l)."""
+        return rows(features, episode)[:-1]
+
+    def _choices(self, features: Features, episode: Trajectories) -> list[tuple[Floats, Floats]]:
+        """The chances (m,) and the features (m, l) of what may come next, for each t."""
+        return [(np.ones(1), phi[None]) for phi in rows(features, episode)[1:]]
 
     def _inverse(self, matrix: Floats) -> Floats:
         return _pinv(matrix + self.ridge * np.eye(len(matrix)))
@@ -214,25 +225,6 @@ class ActionDefinition(Definition):
     (array([1., 3.]), array([0., 0.]))
     """
 
-    def right_hand_side(self, episode: Trajectories, w_J: Floats) -> tuple[Floats, Floats]:
-        """d_k (l_M,) of a single episode, and D_k (l_M, l_J), its derivative in w_J."""
-        if not self.direct:
-            return super().right_hand_side(episode, w_J)
-        lam, gamma, c = self.lam, self.discount, self._factors(episode)
-        phi_J, phi_M = (self._pairs(phi, episode)[0] for phi in (self.features, self.second_features))
-        y, d = np.zeros(self.second_features.size), np.zeros(self.second_features.size)
-        D = np.zeros((len(y), len(w_J)))
-        for t, r in enumerate(episode.rewards):
-            y = lam * gamma**2 * c[t] * y + phi_M[t]
-            pi, after = self._choices(self.features, episode, t)
-            if not pi.size:
-                pi, after = np.ones(1), np.zeros((1, len(w_J)))
-            for chance, phi in zip(pi, after, strict=True):
-                delta = r + gamma * phi @ w_J - phi_J[t] @ w_J
-                d += y * chance * delta**2
-                D += np.outer(y, chance * 2 * delta * (gamma * phi - phi_J[t]))
-        return d, D
-
     def _factors(self, episode: Trajectories) -> Floats:
         target: Any = self.features.target  # type: ignore[attr-defined]
         if self.lam == 0.0:
@@ -242,24 +234,25 @@ class ActionDefinition(Definition):
             return np.asarray(chance)
         return np.asarray(np.minimum(1.0, chance / episode.propensities))
 
-    def _choices(self, phi: Any, episode: Trajectories, t: int) -> tuple[Floats, Floats]:
-        """π at x_{t+1} (m,) and φ of each choice (m, l); none where the episode terminated there."""
-        if t + 1 == episode.transitions and episode.terminated[0]:
-            return np.zeros(0), np.zeros((0, phi.size))
-        x = episode.states[[t + 1]]
-        pi = phi.target.probabilities(x)[0]
-        actions = phi.target.candidates(x)
-        pairs: list[Any] = [
-            phi.map.at(x, actions[[j]] if actions.ndim == 1 else actions[:, j]) for j in range(pi.size)
-        ]
-        return pi, np.vstack([as_dense(pair) for pair in pairs])
+    def _taken(self, features: Any, episode: Trajectories) -> Floats:
+        """φ(x_t, a_t), of shape (T, l)."""
+        return as_dense(features.map.at(episode.states[:-1], episode.actions))
 
-    def _pairs(self, features: Any, episode: Trajectories) -> tuple[Floats, Floats]:
-        """φ(x_t, a_t) and φ̄(x_{t+1}), each of shape (T, l)."""
-        taken: Any = features.map.at(episode.states[:-1], episode.actions)
-        choices = [self._choices(features, episode, t) for t in range(episode.transitions)]
-        after = np.array([pi @ phi for pi, phi in choices])
-        return as_dense(taken), after
+    def _choices(self, features: Any, episode: Trajectories) -> list[tuple[Floats, Floats]]:
+        """π(a'|x_{t+1}) (m,) and φ(x_{t+1}, a') (m, l) for each t; 0 where the episode terminated."""
+        found = []
+        shown = episode.states[1 : len(episode.states) - bool(episode.terminated[0])]
+        for x in shown[:, None]:
+            actions = features.target.candidates(x)
+            pi = features.target.probabilities(x)[0]
+            pairs: list[Any] = [
+                features.map.at(x, actions[[j]] if actions.ndim == 1 else actions[:, j])
+                for j in range(pi.size)
+            ]
+            found.append((pi, np.vstack([as_dense(pair) for pair in pairs])))
+        if episode.terminated[0]:
+            found.append((np.ones(1), np.zeros((1, features.size))))
+        return found
 
 
 def rows(features: Features, episode: Trajectories) -> Floats:

@@ -175,13 +175,13 @@ class _Gpu:
             self._products.append((left, rho, sigma, blocks, total))
         self._under_way: deque[tuple[Any, Any]] = deque()
 
-    def add(self, data: Trajectories, counts: Counts, rows: list[Any], told: list[Any]) -> None:
+    def add(self, data: Trajectories, counts: Counts, rows: list[Any], ends: list[Any]) -> None:
         """Add a chunk; what was copied from stays until the GPU has done with it."""
         xp, view = self._xp, self._sums.view
         self._sums.counts += counts
         with self._copies:
             copied = [_copied(xp, each, self._copies) for each in rows]
-            episodes = [_copied(xp, each, self._copies) for each in told]
+            episodes = [_copied(xp, each, self._copies) for each in ends]
         self._work.wait_event(self._copies.record())
         with self._work:
             phi = [
@@ -205,7 +205,7 @@ class _Gpu:
                 )  # fmt: skip
                 _add_product(xp, phi[rho], factor, total)
             done = self._work.record()
-        self._under_way.append((done, (rows, told, copied, episodes, phi)))
+        self._under_way.append((done, (rows, ends, copied, episodes, phi)))
         while len(self._under_way) > _AHEAD:
             self._under_way.popleft()[0].synchronize()
 

@@ -31,7 +31,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -96,7 +97,8 @@ def with_error_bars(
         reference=reference,
         at=at,
     )
-    found = reduce(lambda source, part: SecondPass.over(source, part, work, risk, cut))
+    found = reduce(partial(SecondPass.over, risk, work, cut))
+    assert found.residuals is not None
     key = int(work.key[0]), int(work.key[1])
     bars = sandwich(found.residuals, equations, weights, face, key)
     completed = with_weights(found.completed, found.residuals, reference, equations, weights, face)
@@ -105,45 +107,36 @@ def with_error_bars(
 
 def with_starts(risk: RiskFunction, reduce: Reduce) -> RiskFunction:
     """An estimate with its starts and completed returns alone, by one more pass."""
+    found = reduce(partial(SecondPass.over, risk, None, Trim(())))
+    return replace(risk, starts=found.starts, completed=found.completed)
 
-    def over(source: Source, part: int) -> StartsAndReturns:
-        return StartsAndReturns.over(source, risk)
 
-    return replace(risk, **vars(reduce(over)))
+def _both(one: ResidualSums | None, other: ResidualSums | None) -> ResidualSums | None:
+    return None if one is None or other is None else one + other
 
 
 @record
 @dataclass(frozen=True, eq=False)
 class SecondPass(Additive):
-    """What the pass for the error bars finds."""
+    """What the pass for the error bars and the summary finds."""
 
-    residuals: ResidualSums
+    residuals: ResidualSums | None  # where there are to be error bars
     starts: StartSums
     completed: CompletedReturns
+    _rules: ClassVar = {"residuals": _both}
 
     @classmethod
     def over(
-        cls, source: Source, part: int, residuals: ResidualPass, risk: RiskFunction, cut: Trim
+        cls, risk: RiskFunction, work: ResidualPass | None, cut: Trim, source: Source, part: int
     ) -> SecondPass:
         """Of one part of the data."""
         observed = Observed(source, risk)
-        return cls(residuals(cut(observed), part), observed.starts, observed.completed)
-
-
-@record
-@dataclass(frozen=True, eq=False)
-class StartsAndReturns(Additive):
-    """What the summary needs, where no other pass goes over the data."""
-
-    starts: StartSums
-    completed: CompletedReturns
-
-    @classmethod
-    def over(cls, source: Source, risk: RiskFunction) -> StartsAndReturns:
-        """Of one part of the data."""
-        observed = Observed(source, risk)
-        deque(observed, maxlen=0)
-        return cls(observed.starts, observed.completed)
+        residuals = None
+        if work is None:
+            deque(observed, maxlen=0)
+        else:
+            residuals = work(cut(observed), part)
+        return cls(residuals, observed.starts, observed.completed)
 
 
 class Observed:

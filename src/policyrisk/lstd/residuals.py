@@ -40,12 +40,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, Matrix, Seed, as_count, as_dense
+from policyrisk._core.arrays import Floats, Ints, Matrix, Seed, as_dense
 from policyrisk._core.random import keys
 from policyrisk._core.records import Additive, record
 from policyrisk.data import Source, episode_numbers
 from policyrisk.equations import Weights
-from policyrisk.equations.table_system import TableSystem
+from policyrisk.equations.systems import TableSystem
 from policyrisk.lstd.rows import add_gram
 from policyrisk.lstd.steps import Errors, Steps, View
 from policyrisk.lstd.trace_products import Product
@@ -157,46 +157,29 @@ class ResidualPass:
     w_mean: Floats  # (l_J,)
     w_second: Floats  # (l_M,)
     kept: tuple[Ints, Ints]  # the visited features of either map
-    direct: bool
-    variance_lam: float  # κ
-    replicates: int  # B
     key: tuple[np.uint64, np.uint64]  # of the multipliers
     first: Sequence[int]  # the number of each part's first episode
-    reference: float  # what the completed returns are taken about
+    draws_alone: bool  # whether the error bars are: of the systems of large tables
+    direct: bool = False
+    variance_lam: float = 0.0  # κ
+    replicates: int = 0  # B
+    reference: float = 0.0  # a number near the completed returns, which they are taken about
     at: EstimatesAt | None = None
-    draws_alone: bool = False  # whether the error bars are: of the systems of large tables
 
     @classmethod
     def of(
-        cls,
-        view: View,
-        weights: Weights,
-        *,
-        direct: bool,
-        variance_lam: float = 0.0,
-        replicates: int = 0,
-        seed: Seed = None,
-        episodes: Sequence[int] = (),
-        reference: float = 0.0,
-        at: EstimatesAt | None = None,
+        cls, view: View, weights: Weights, *, seed: Seed = None, episodes: Sequence[int] = (), **settings: Any
     ) -> ResidualPass:
-        """The pass at weights that were estimated; ``episodes`` are all of each part, to number them by.
-
-        ``reference`` is a number near the completed returns.
-        """
+        """The pass at weights that were estimated; ``episodes`` are all of each part, to number them by."""
         return cls(
-            view=view,
-            w_mean=weights.mean,
-            w_second=weights.second,
-            kept=(weights.mean_system.kept, weights.second_system.kept),
-            direct=direct,
-            variance_lam=variance_lam,
-            replicates=as_count(replicates, "replicates"),
-            key=keys(seed),
-            first=[0, *np.cumsum(episodes, dtype=np.int64).tolist()],
-            reference=reference,
-            at=at,
-            draws_alone=isinstance(weights.mean_system, TableSystem),
+            view,
+            weights.mean,
+            weights.second,
+            (weights.mean_system.kept, weights.second_system.kept),
+            keys(seed),
+            [0, *np.cumsum(episodes, dtype=np.int64).tolist()],
+            isinstance(weights.mean_system, TableSystem),
+            **settings,
         )
 
     def __call__(self, source: Source, part: int) -> ResidualSums:

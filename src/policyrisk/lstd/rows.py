@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_dense, is_sparse, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, as_dense, is_sparse, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import active_of, is_binary, matrix_of
@@ -126,7 +126,7 @@ class Evaluator:
         return SparseRows.of(ends, csr.indptr, csr.indices, csr.data, size)
 
 
-def add_gram(phi: Matrix, out: Floats) -> None:
+def add_gram(phi: Any, out: Floats) -> None:
     """out += φᵀφ, of shape (l, l)."""
     if is_sparse(phi):
         gram = sp.coo_array(phi.T @ phi)

@@ -326,7 +326,8 @@ class Steps:
 
     def by_episode(self, weight: Floats, which: int) -> Matrix:
         """Σ_t weight_t φ_t of every episode, of shape (episodes, l)."""
-        data, total = self.data, 0
+        data = self.data
+        total: Any = 0
         episode = np.repeat(np.arange(len(data)), data.lengths + 1)
         for at, *phi in self:
             some = np.flatnonzero(~self.ends[at])

@@ -73,12 +73,12 @@ class Checkpoint:
         now = self.problem
         differ = [name for name in {**stored, **now} if stored.get(name) != now.get(name)]
         if differ:
-            told = "; ".join(
+            changes = "; ".join(
                 f"{name} was {_short(stored.get(name))} and is {_short(now.get(name))}" for name in differ
             )
             raise MismatchError(
                 f"checkpoint must be of the same problem, but {', '.join(differ)} changed since {self.path} "
-                f"was written ({told}); repeat the call as it was, or begin another without resume"
+                f"was written ({changes}); repeat the call as it was, or begin another without resume"
             )
         return state
 
