@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Matrix, as_count, as_states, describe, is_masked, readonly
+from policyrisk._core.arrays import Bools, Floats, Matrix, as_array, as_count, as_states, describe, readonly
 from policyrisk._core.imports import named_object
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features.protocol import Features
@@ -144,12 +144,11 @@ class FunctionFeatures:
     def _checked(self, value: Any, n: int) -> Matrix:
         sparse: bool = sp.issparse(value)
         try:
-            if is_masked(value):
-                raise ValueError("masked entries")
             # A copy of a sparse value, which is put in order; a dense one is left as it is.
-            phi: Any = (
-                sp.csr_array(value, dtype=np.float64, copy=True) if sparse else np.asarray(value, np.float64)
-            )
+            phi: Any = sp.csr_array(value, copy=True) if sparse else as_array(value, self._name, "numbers")
+            if phi.dtype.kind not in "biuf":
+                raise TypeError(f"entries of {phi.dtype}")
+            phi = phi.astype(np.float64, copy=False)
         except (TypeError, ValueError) as error:
             raise InvalidInputError(
                 f"{self._name} must give numbers of shape (n, size), got {type(value).__name__}; "
