@@ -1,8 +1,7 @@
 """From Arrow record batches to :class:`~policyrisk.data.rows.CheckedRows`.
 
-Which columns hold what is a :class:`~policyrisk.data.columns.Columns`, matched with a table's own columns
-once for each file; each batch is then converted and checked row by row: types, nulls, finite numbers, ids
-that come back.
+A :class:`~policyrisk.data.columns.Columns` names the columns and is matched with each file once. Each batch
+is then converted, and every row is checked: types, nulls, finite numbers, ids that come back.
 
 A column of text in the state, or of the action, is a label, and its names are numbered 0, 1, … in the order
 of the alphabet, so that the numbers depend on the set of names alone: not on the order of rows, on batches,

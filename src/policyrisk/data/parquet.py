@@ -160,7 +160,7 @@ def _open(path: Path, row_groups: tuple[int, int] | None) -> Iterator[Table]:
     with pq.ParquetFile(str(path), **how) as file:
         schema = file.schema_arrow
         batches = partial(_batches, path, file, row_groups)
-        yield Table(schema.names, schema.types, batches, _told_state(schema.metadata))
+        yield Table(schema.names, schema.types, batches, _noted_state(schema.metadata))
 
 
 def _leaves(metadata: pq.FileMetaData) -> list[tuple[str, str]]:
@@ -187,7 +187,7 @@ def _unpacked(metadata: pq.FileMetaData, columns: Columns) -> int:
     return max(encoded, largest)
 
 
-def _told_state(metadata: Mapping[bytes, bytes] | None) -> tuple[str, ...] | None:
+def _noted_state(metadata: Mapping[bytes, bytes] | None) -> tuple[str, ...] | None:
     """The columns of the state that :func:`write_parquet` noted; none where it is another's file."""
     with suppress(ValueError, TypeError):
         names = from_json((metadata or {})[_NOTE])["state"] if _NOTE in (metadata or {}) else None
