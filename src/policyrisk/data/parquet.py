@@ -152,12 +152,14 @@ def count_row_groups(path: str | os.PathLike[str]) -> int:
 def _open(path: Path, row_groups: tuple[int, int] | None) -> Iterator[Table]:
     from pyarrow import parquet as pq
 
-    metadata = pq.read_metadata(str(path))
-    # Texts are read as dictionaries: a single long text, repeated in every row, would fill the memory.
-    plain = set(metadata.schema.to_arrow_schema().names)
-    texts = [name for name, kind in _leaves(metadata) if kind == _BYTES and name in plain]
-    how: Any = {"metadata": metadata, "buffer_size": _BUFFER, "pre_buffer": False, "read_dictionary": texts}
-    with pq.ParquetFile(str(path), **how) as file:
+    how: Any = {"buffer_size": _BUFFER, "pre_buffer": False}
+    file = pq.ParquetFile(str(path), **how)
+    plain = set(file.schema_arrow.names)
+    if texts := [name for name, kind in _leaves(file.metadata) if kind == _BYTES and name in plain]:
+        file.close()
+        # Texts are read as dictionaries: a single long text, repeated in every row, would fill the memory.
+        file = pq.ParquetFile(str(path), metadata=file.metadata, read_dictionary=texts, **how)
+    with file:
         schema = file.schema_arrow
         batches = partial(_batches, path, file, row_groups)
         yield Table(schema.names, schema.types, batches, _noted_state(schema.metadata))
