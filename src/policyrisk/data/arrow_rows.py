@@ -38,7 +38,8 @@ def distinct_names(column: pa.Array[Any]) -> set[str]:
     """The names in a column of text, null rows left out; of another none: whoever converts it refuses it."""
     import pyarrow.compute as pc
 
-    return set(pc.unique(column).to_pylist()) - {None} if is_text(column.type) else set()
+    values = pc.unique(column).to_pylist() if is_text(column.type) else []
+    return {value for value in values if value is not None}
 
 
 class EpisodeIds:

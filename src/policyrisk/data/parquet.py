@@ -184,7 +184,7 @@ def _unpacked(metadata: pq.FileMetaData, columns: Columns) -> int:
         chunks = [metadata.row_group(k).column(i) for k in range(metadata.num_row_groups)]
         size = sum(chunk.total_uncompressed_size for chunk in chunks)
         nested = kind == _BYTES and path not in used  # texts in lists, each as long as all bytes perhaps
-        width = size if nested else max(_VALUE, metadata.schema.column(i).length)
+        width = size if nested else max(_VALUE, metadata.schema.column(i).length or 0)
         encoded, largest = encoded + size, max(largest, width * sum(chunk.num_values for chunk in chunks))
     return max(encoded, largest)
 
