@@ -47,7 +47,11 @@ def axis_exponents(
                 z = (x - c[j]) * inverse
                 exponent[j] = -0.5 * z * z
             if normalised:
-                exponent -= exponent.max()
+                largest = exponent[0]
+                for j in range(1, len(exponent)):
+                    largest = max(largest, exponent[j])
+                for j in range(len(exponent)):
+                    exponent[j] -= largest
             first += shape[i]
 
 
