@@ -135,3 +135,10 @@ def test_a_wrong_value_after_a_missing_one_is_named_in_its_own_row():
     table = frame(x=[NO, NO, inf, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0])
     with pytest.raises(BadRowError, match="x must be finite, got inf in row 2 of the data frame"):
         pr.read(table, state=["x", "y"], missing="last").load()
+
+
+@pytest.mark.parametrize("column", ["episode", "x"])
+def test_a_null_in_a_dictionary_is_a_null(column):
+    texts = pa.array([*"aaabbbccdd", NO]).dictionary_encode(null_encoding="encode")
+    with pytest.raises(BadRowError, match=f"{column} must not be null, got null in row 10 of the data frame"):
+        pr.read(frame(**{column: texts}), state=["x", "y"]).load()

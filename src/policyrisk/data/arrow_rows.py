@@ -1,8 +1,7 @@
 """From Arrow record batches to :class:`~policyrisk.data.rows.CheckedRows`.
 
-Which columns hold what is a :class:`~policyrisk.data.columns.Columns`, matched with a table's own columns
-once for each file; each batch is then converted and checked row by row: types, nulls, finite numbers, ids
-that come back.
+A :class:`~policyrisk.data.columns.Columns` names the columns and is matched with each file once. Each batch
+is then converted, and every row is checked: types, nulls, finite numbers, ids that come back.
 
 A column of text in the state, or of the action, is a label, and its names are numbered 0, 1, … in the order
 of the alphabet, so that the numbers depend on the set of names alone: not on the order of rows, on batches,
@@ -39,7 +38,8 @@ def distinct_names(column: pa.Array[Any]) -> set[str]:
     """The names in a column of text, null rows left out; of another none: whoever converts it refuses it."""
     import pyarrow.compute as pc
 
-    return set(pc.unique(column).to_pylist()) - {None} if is_text(column.type) else set()
+    values = pc.unique(column).to_pylist() if is_text(column.type) else []
+    return {value for value in values if value is not None}
 
 
 class EpisodeIds:
@@ -129,6 +129,7 @@ class Converter:
         from pyarrow import types
 
         name = self.columns.episode
+        ids = _plain(ids)
         texts = types.is_string, types.is_large_string
         bytes_ = types.is_binary, types.is_large_binary, types.is_fixed_size_binary
         kind: Any = ids.type.value_type if types.is_dictionary(ids.type) else ids.type
@@ -137,7 +138,7 @@ class Converter:
             self._refuse_type(name, "whole numbers or strings", kind)
         self._check_no_nulls(ids, name, "give every row the id of its episode")
         if whole:
-            keys: Ints = decoded(ids).to_numpy(zero_copy_only=False).astype(np.int64)
+            keys: Ints = ids.to_numpy(zero_copy_only=False).astype(np.int64)
         else:
             encoded: Any = ids.dictionary_encode()  # each id is looked at once, however long it is
             hashes = np.array([hash(value) for value in encoded.dictionary.to_pylist()], dtype=np.int64)
@@ -251,9 +252,7 @@ class Converter:
 
         Another value stands also in rows where it is ``absent``: what the file has there is not looked at.
         """
-        column: Any = batch.column(name)
-        if not is_text(column.type):
-            column = decoded(column)
+        column = _plain(batch.column(name))
         hole = np.zeros(len(column), dtype=np.bool_) if self.missing == "refuse" else _missing(column)
         left_out = hole if absent is None else hole | absent
         if not left_out.any():
@@ -353,11 +352,21 @@ class Converter:
         refuse_first(self.file, row, wrong, rule, got, f"{remedy}{self._unless}", width)
 
     def _refuse_type(self, name: str, rule: str, kind: Any) -> None:
-        kind = getattr(kind, "value_type", kind) if is_text(kind) else kind
+        from pyarrow import types
+
+        kind = kind.value_type if types.is_dictionary(kind) else kind
         raise InvalidInputError(
             f"{name} must be a column of {rule}, got {kind} in {self.file}; convert it or name another column"
             f"{self._unless}"
         )
+
+
+def _plain(column: Any) -> Any:
+    """A column decoded, but for a dictionary of texts without null: these can be long, and in every row."""
+    from pyarrow import types
+
+    texts = types.is_dictionary(column.type) and not types.is_primitive(column.type.value_type)
+    return column if texts and not column.dictionary.null_count else decoded(column)
 
 
 def _is_list(kind: pa.DataType) -> bool:

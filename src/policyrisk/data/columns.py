@@ -1,4 +1,4 @@
-"""Which columns of a table hold what: those that the caller names, and those found by their usual names."""
+"""The columns of a table: those that the caller names, and those found by their usual names."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ACTIONS, PROPENSITIES = ("action", "actions"), ("propensity", "action_probabilit
 
 @dataclass(frozen=True)
 class Columns:
-    """What a caller says of a table's columns, checked: the options that all readers of tables share.
+    """The names of a table's columns, checked: the options that all readers of tables share.
 
-    :func:`policyrisk.read_parquet` tells what they mean. :meth:`matched` gives those that one table has.
+    :func:`policyrisk.read_parquet` documents them. :meth:`matched` finds them in one table.
 
     >>> Columns(state="x").matched(["x", "episode", "reward", "terminated", "action"], "log").used()
     ['x', 'episode', 'reward', 'terminated', 'action']
@@ -180,7 +180,7 @@ def as_codes(codes: Mapping[str, Sequence[str]] | None) -> LabelNames:
 
 
 def _each(names: Any) -> tuple[Any, ...]:
-    """The names in a tuple, or the one that is none."""
+    """Several names, or a single one, as a tuple."""
     return names if isinstance(names, tuple) else () if names is None else (names,)
 
 

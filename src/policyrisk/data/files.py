@@ -1,7 +1,6 @@
-"""Which files a path stands for, and streams over the tables in them: what Parquet and CSV do alike.
+"""The files that a path stands for, and streams over the tables in them, for Parquet, CSV and data frames.
 
-A table is opened by a function of its file and the columns wanted, which gives the names of its columns and
-its record batches. Everything else, from the columns to the episodes, is shared.
+Each format has a function that opens a file as a :class:`Table`. Everything after that is shared.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def _without_links(files: list[Path], folder: Path) -> list[Path]:
 
 
 def _identity(file: Path) -> tuple[int, int]:
-    """What all names of a file have in common."""
+    """The device and number of a file, which all its names share."""
     found = file.stat()
     return found.st_dev, found.st_ino
 

@@ -168,25 +168,25 @@ def _load(file: Path, labels: LabelNames) -> Trajectories:
             parts = [values for each, values in numbers.items() if each.startswith(column)]
             if parts:
                 arrays[name] = parts[0] if arrays[name].ndim == 1 else np.stack(parts, axis=-1)
-        told = arrays.pop(_NAMES, None)
+        noted = arrays.pop(_NAMES, None)
         columns_of: dict[str, Any] = arrays
         data = Trajectories(**columns_of)
         texts = {name: names for name, names in labels.items() if name != _COLUMN["actions"]}
-        if told is None and not texts:
+        if noted is None and not texts:
             return data
-        if told is None:
+        if noted is None:
             return replace(data, coordinates=Coordinates(numbered_names("state", data.dim), texts))
-        return replace(data, coordinates=_told(told, data.dim))
+        return replace(data, coordinates=_noted(noted, data.dim))
     except InvalidInputError as error:
         raise InvalidInputError(f"{file}: {error}") from error
 
 
-def _told(text: npt.NDArray[Any], dim: int) -> Coordinates:
-    """The coordinates that a file tells."""
+def _noted(text: npt.NDArray[Any], dim: int) -> Coordinates:
+    """The coordinates that :func:`write_npz` noted in a file."""
     try:
-        told = from_json(str(text[()]))
-        labels = {str(name): tuple(map(str, names)) for name, names in told["labels"].items()}
-        found = Coordinates(tuple(told["names"]), labels)
+        noted = from_json(str(text[()]))
+        labels = {str(name): tuple(map(str, names)) for name, names in noted["labels"].items()}
+        found = Coordinates(tuple(noted["names"]), labels)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise InvalidInputError(
             f"coordinates must be as write_npz writes them, got another text ({error}); leave the array out"

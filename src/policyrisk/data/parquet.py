@@ -152,15 +152,17 @@ def count_row_groups(path: str | os.PathLike[str]) -> int:
 def _open(path: Path, row_groups: tuple[int, int] | None) -> Iterator[Table]:
     from pyarrow import parquet as pq
 
-    metadata = pq.read_metadata(str(path))
-    # Texts are read as dictionaries: a single long text, repeated in every row, would fill the memory.
-    plain = set(metadata.schema.to_arrow_schema().names)
-    texts = [name for name, kind in _leaves(metadata) if kind == _BYTES and name in plain]
-    how: Any = {"metadata": metadata, "buffer_size": _BUFFER, "pre_buffer": False, "read_dictionary": texts}
-    with pq.ParquetFile(str(path), **how) as file:
+    how: Any = {"buffer_size": _BUFFER, "pre_buffer": False}
+    file = pq.ParquetFile(str(path), **how)
+    plain = set(file.schema_arrow.names)
+    if texts := [name for name, kind in _leaves(file.metadata) if kind == _BYTES and name in plain]:
+        file.close()
+        # Texts are read as dictionaries: a single long text, repeated in every row, would fill the memory.
+        file = pq.ParquetFile(str(path), metadata=file.metadata, read_dictionary=texts, **how)
+    with file:
         schema = file.schema_arrow
         batches = partial(_batches, path, file, row_groups)
-        yield Table(schema.names, schema.types, batches, _told_state(schema.metadata))
+        yield Table(schema.names, schema.types, batches, _noted_state(schema.metadata))
 
 
 def _leaves(metadata: pq.FileMetaData) -> list[tuple[str, str]]:
@@ -182,12 +184,12 @@ def _unpacked(metadata: pq.FileMetaData, columns: Columns) -> int:
         chunks = [metadata.row_group(k).column(i) for k in range(metadata.num_row_groups)]
         size = sum(chunk.total_uncompressed_size for chunk in chunks)
         nested = kind == _BYTES and path not in used  # texts in lists, each as long as all bytes perhaps
-        width = size if nested else max(_VALUE, metadata.schema.column(i).length)
+        width = size if nested else max(_VALUE, metadata.schema.column(i).length or 0)
         encoded, largest = encoded + size, max(largest, width * sum(chunk.num_values for chunk in chunks))
     return max(encoded, largest)
 
 
-def _told_state(metadata: Mapping[bytes, bytes] | None) -> tuple[str, ...] | None:
+def _noted_state(metadata: Mapping[bytes, bytes] | None) -> tuple[str, ...] | None:
     """The columns of the state that :func:`write_parquet` noted; none where it is another's file."""
     with suppress(ValueError, TypeError):
         names = from_json((metadata or {})[_NOTE])["state"] if _NOTE in (metadata or {}) else None

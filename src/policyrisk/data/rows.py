@@ -64,7 +64,7 @@ class CheckedRows(NamedTuple):
     holes: Bools | None = None  # (n, dim) where a state's value is missing, unless that is refused
     lost: Bools | None = None  # (n,) where something else is
 
-    def some(self, rows: slice) -> CheckedRows:
+    def some(self, rows: slice | Bools) -> CheckedRows:
         """Some of the rows."""
         columns: list[Any] = [None if column is None else column[rows] for column in self]
         return CheckedRows(*columns)
@@ -172,8 +172,7 @@ def _mended(rows: CheckedRows, first: Ints, last: Ints, missing: Missing) -> tup
     broken = np.logical_or.reduceat(lost | holes.any(axis=1), first)  # (episodes,)
     stays = np.repeat(~broken, last - first + 1)
     if broken.any():
-        columns: list[Any] = [None if column is None else column[stays] for column in rows]
-        rows = CheckedRows(*columns)
+        rows = rows.some(stays)
     return rows, int(filled[stays].sum()), int(broken.sum())
 
 

@@ -2,7 +2,7 @@
 
 A batch of n observations has n in front of every array; a ``project`` picks the states' coordinates from it,
 of shape (n, dim) or (n,). Without one, the parts of a Dict stand side by side, in the space's order, and
-arrays are flattened: coordinates, that is. Images are none, and are refused.
+arrays are flattened. Images are refused, because their pixels are no coordinates of a state.
 
 The coordinates are called as the environment calls them:
 
@@ -12,8 +12,8 @@ The coordinates are called as the environment calls them:
                             and numbers for the rest
     its documentation       for a few of Gymnasium's own, whose observations have no names in the code
 
-They hold for the observation of the environment itself. A wrapper that makes another one of it takes them
-away, unless it has ``state_names`` of its own. Names are such that they can be written on the command line.
+These are names of the environment's own observation. A wrapper that changes the observation removes them,
+unless it has ``state_names``. All names can be written on the command line.
 """
 
 from __future__ import annotations

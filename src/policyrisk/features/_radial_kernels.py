@@ -30,10 +30,13 @@ def exponents(u: Floats, centres: Floats, width: Floats, out: Floats) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def axis_exponents(u: Floats, axes: Floats, shape: Ints, width: Floats, out: Floats) -> None:
+def axis_exponents(
+    u: Floats, axes: Floats, shape: Ints, width: Floats, normalised: bool, out: Floats
+) -> None:
     """−½ ((u_i − c) / width_i)² for the centres c along every coordinate, into out (n, Σ shape).
 
-    The axes hold shape[0] centres of the first coordinate, shape[1] of the second, and so on.
+    The axes hold shape[0] centres of the first coordinate, shape[1] of the second, and so on. Where
+    normalised, the largest along each coordinate is subtracted: no sum of exp is then 0.
     """
     for row in range(len(u)):
         first = 0
@@ -43,21 +46,12 @@ def axis_exponents(u: Floats, axes: Floats, shape: Ints, width: Floats, out: Flo
             for j in range(len(c)):
                 z = (x - c[j]) * inverse
                 exponent[j] = -0.5 * z * z
-            first += shape[i]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def take_off_largest(shape: Ints, out: Floats) -> None:
-    """Subtract from the exponents (n, Σ shape) the largest along each coordinate: no sum of exp is then 0."""
-    for row in range(len(out)):
-        first = 0
-        for i in range(len(shape)):
-            exponent = out[row, first : first + shape[i]]
-            largest = exponent[0]
-            for j in range(1, len(exponent)):
-                largest = max(largest, exponent[j])
-            for j in range(len(exponent)):
-                exponent[j] -= largest
+            if normalised:
+                largest = exponent[0]
+                for j in range(1, len(exponent)):
+                    largest = max(largest, exponent[j])
+                for j in range(len(exponent)):
+                    exponent[j] -= largest
             first += shape[i]
 
 

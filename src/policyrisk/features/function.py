@@ -1,7 +1,7 @@
 """A user's own function as a feature map.
 
-Files hold no code: of a function they hold what to call it, and what it gave for a few states. Whoever loads
-one gives the function again (``RiskFunction.load(path, features=...)``); another one is an error.
+A file holds a function's name and its values at a few states, and no code. Pass the function again where you
+load the file (``RiskFunction.load(path, features=...)``); a different function is an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Matrix, as_count, as_states, describe, is_masked, readonly
+from policyrisk._core.arrays import Bools, Floats, Matrix, as_array, as_count, as_states, describe, readonly
 from policyrisk._core.imports import named_object
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features.protocol import Features
@@ -43,8 +43,8 @@ class FunctionFeatures:
     size
         The number of features; None is found at the first call, and asking for it earlier is an error.
     name
-        What files and messages call it, by default its module and its own name. Files hold no more of a
-        function than that and what it gave for a few states: pass it again where one is loaded.
+        The name in files and messages, by default its module and its own name. A file holds only this name
+        and the values at a few states: pass the function again where you load it.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class FunctionFeatures:
 
     @classmethod
     def of_spec(cls, name: str, size: int | None, probe: Mapping[str, Any] | None) -> FunctionFeatures:
-        """One that was saved, with the function that is at hand, or without one."""
+        """A saved map, with its function if that is on offer."""
         made = cls(_absent, size, name)
         made._function, made._probe = None, probe
         # Those of the same name first.
@@ -92,7 +92,7 @@ class FunctionFeatures:
 
     @property
     def name(self) -> str:
-        """What files and messages call it."""
+        """The name in files and messages."""
         return name_of(self._function) if self._given is None else self._given
 
     @property
@@ -144,12 +144,11 @@ class FunctionFeatures:
     def _checked(self, value: Any, n: int) -> Matrix:
         sparse: bool = sp.issparse(value)
         try:
-            if is_masked(value):
-                raise ValueError("masked entries")
             # A copy of a sparse value, which is put in order; a dense one is left as it is.
-            phi: Any = (
-                sp.csr_array(value, dtype=np.float64, copy=True) if sparse else np.asarray(value, np.float64)
-            )
+            phi: Any = sp.csr_array(value, copy=True) if sparse else as_array(value, self._name, "numbers")
+            if phi.dtype.kind not in "biuf":
+                raise TypeError(f"entries of {phi.dtype}")
+            phi = phi.astype(np.float64, copy=False)
         except (TypeError, ValueError) as error:
             raise InvalidInputError(
                 f"{self._name} must give numbers of shape (n, size), got {type(value).__name__}; "
@@ -208,7 +207,7 @@ def _digest(phi: Matrix) -> Floats:
 
 
 def _absent(states: Floats) -> Any:
-    """In the place of a function that was not given again."""
+    """A stand-in for a function that was not passed again."""
     raise InvalidInputError("features must be given again, got none; pass the function itself")
 
 

@@ -77,7 +77,7 @@ def forward_once(module: Any, shape: tuple[int, ...], device: str) -> Any:
 
 
 def output(module: Any, x: Any) -> Any:
-    """What the layer gives where :func:`stop_at` was told one, else what the network returns."""
+    """The layer's output if :func:`stop_at` named one, else what the network returns."""
     import torch
 
     with torch.no_grad():

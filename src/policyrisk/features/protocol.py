@@ -1,4 +1,4 @@
-"""What a feature map has to be, what it gives for some states, and the little that ours share."""
+"""The protocol of feature maps, the checks of what a map returns, and the base class of our maps."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class BinaryFeatures(Features, Protocol):
 
 
 class FeatureMap:
-    """What our maps share: a description in plain values, equality and text from it, and attributes set once.
+    """The base class of our maps: a description in plain values, equality and repr by it, fixed attributes.
 
-    A map has its ``__init__``'s arguments as attributes of the same names; nothing else is needed for files.
-    Its attributes cannot be changed later, so that what was fitted with it stays true.
+    A map has its ``__init__``'s arguments as attributes of the same names; files need nothing else.
+    Attributes cannot be changed later, because an estimate was fitted with the map as it is.
     """
 
     kind: ClassVar[str] = ""  # what files call it; its class' name where this is empty
@@ -80,7 +80,7 @@ class FeatureMap:
         return np.zeros(len(as_states(states)), dtype=np.bool_)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What is cached can be made again.
+        # Cached properties are computed again.
         kind = type(self)
         return {
             name: value
@@ -116,7 +116,7 @@ def _plain(value: Any) -> Any:
 
 
 def is_binary(features: Features) -> TypeGuard[BinaryFeatures]:
-    """As isinstance(features, BinaryFeatures), which takes longer than a small batch."""
+    """Whether the features are binary; isinstance with the protocol would take longer than a small batch."""
     return hasattr(features, "active")
 
 

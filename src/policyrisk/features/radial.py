@@ -339,9 +339,7 @@ class RadialGrid(RadialBasis):
         for start in range(0, len(u), _ROWS):
             rows = u[start : start + _ROWS]
             part = g[: len(rows)]
-            kernels.axis_exponents(rows, self._axes, self._shape, self.width, part)
-            if self.normalised:
-                kernels.take_off_largest(self._shape, part)
+            kernels.axis_exponents(rows, self._axes, self._shape, self.width, self.normalised, part)
             np.exp(part, out=part)
             kernels.products(part, self._shape, self.normalised, phi[start : start + _ROWS])
         return phi

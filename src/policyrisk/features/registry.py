@@ -1,8 +1,8 @@
-"""Feature maps by name: from their description in plain values, the way back from ``spec()``.
+"""The registry of feature maps, which makes a map from its description in plain values (``spec()``).
 
-Files hold no code and name none. Of a function, a network or a policy they say what to call it, a text for
-people, and of features what they were at a few states. :func:`given_again` has at hand what the caller of a
-``load`` gives; the features and policies that are made meanwhile look there for their own, and compare.
+A file holds no code and names none. For a function, a network or a policy it holds a name for people to read,
+and for features their values at a few states. :func:`given_again` offers what the caller passed to ``load``;
+features and policies that are made meanwhile take their function from there and compare it with the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KINDS: dict[str, Callable[..., Features]] = {}  # what makes each kind of map
 
 
 def registered() -> tuple[Callable[..., Features], ...]:
-    """What makes the kinds of maps that are known."""
+    """The classes, or functions, that make the registered maps."""
     return tuple(_KINDS.values())
 
 
@@ -109,7 +109,7 @@ _given: ContextVar[tuple[tuple[Any, ...], Any]] = ContextVar("given", default=((
 
 @contextmanager
 def given_again(features: Any = None, policy: Any = None) -> Iterator[None]:
-    """Have at hand functions and networks, one or a list of them or the map that has them, and a policy."""
+    """Offer a policy and functions or networks: one, a list of them, or a map that contains them."""
     token = _given.set((tuple(_parts(features)), policy))
     try:
         yield
@@ -118,12 +118,12 @@ def given_again(features: Any = None, policy: Any = None) -> Iterator[None]:
 
 
 def given_features() -> tuple[Any, ...]:
-    """The functions, networks and feature maps that are at hand."""
+    """The functions, networks and feature maps on offer."""
     return _given.get()[0]
 
 
 def given_policy() -> Any:
-    """The policy that is at hand, or None."""
+    """The policy on offer, or None."""
     return _given.get()[1]
 
 
@@ -151,7 +151,7 @@ def name_of(function: Any) -> str:
 
 
 def _parts(given: Any, within: bool = False) -> Iterator[Any]:
-    """What was given, one by one, and the maps within a map."""
+    """The items of a list one by one, and the maps within a map."""
     if isinstance(given, list | tuple):
         for each in given:
             yield from _parts(each, within)

@@ -3,7 +3,7 @@
 A zip file of Stable-Baselines3 holds the policy's weights, and everything else as JSON whose values are
 pickled where JSON has none for them; unpickling runs code of the file's author. Here nothing is unpickled:
 weights are read as tensors alone, and what kind of networks they belong to from names, shapes and the text
-beside what is pickled. That is enough for networks of linear layers (``MlpPolicy``) on vectors:
+next to the pickles. That is enough for networks of linear layers (``MlpPolicy``) on vectors:
 
                 actor                                     critic
     PPO, A2C    mlp_extractor.policy_net.*, action_net    mlp_extractor.value_net.*, value_net
@@ -150,7 +150,7 @@ class Sb3Networks:
         return _at_actions(self.actor(), network) if self.heads == "continuous" else network
 
     def values(self) -> Module:
-        """The critic in double precision: no slower beside LSTD's sums, and the same in any batch."""
+        """The critic in double precision: no slower compared to LSTD's sums, and the same in any batch."""
         module: Module = self.critic().double()
         return module
 

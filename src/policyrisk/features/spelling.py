@@ -111,8 +111,8 @@ class Space:
         """The coordinates that the map looks at."""
         return tuple(range(len(self.names))) if self.dims is None else self.dims
 
-    def told(self, name: str) -> tuple[int, ...]:
-        """The same for a map of single coordinates, which have to be chosen where there are several."""
+    def chosen(self, name: str) -> tuple[int, ...]:
+        """The same for a map of single coordinates, which ``dims`` must choose where there are several."""
         if self.dims is None and len(self.names) > 1:
             raise InvalidInputError(
                 f"{name} must be told which coordinate, got {len(self.names)}: {', '.join(self.names)}; "
@@ -196,7 +196,7 @@ class Spelling:
     options: tuple[tuple[str, Any], ...]  # the kind's own, but those that say what is so anyway
     by: str  # "rank", or the box
     dims: tuple[int | str, ...]  # numbers of coordinates, or what somebody wrote for them
-    others: tuple[Spelling, ...]  # maps beside this one
+    others: tuple[Spelling, ...]  # further maps, side by side with this one
     second: Spelling | None
 
     def __init__(
@@ -358,11 +358,11 @@ class Spelling:
                 sizes = each.size if len(each.size) > 1 else each.size * len(looked_at)
                 if count > 2 and not is_table(count, sizes[looked_at.index(d)] if sizes else None):
                     others = replace(each, dims=tuple(k for k in looked_at if k != d))
-                    apart = f"{others.text(names)}/" if others.dims and len(each.size) < 2 else ""
+                    rest = f"{others.text(names)}/" if others.dims and len(each.size) < 2 else ""
                     raise InvalidInputError(
                         f"features must not take {names[d]} for a number, which is a label whose numbers are "
                         f"in no order, got {each.text(names)!r}; give it a table of its own, as in "
-                        f"{apart}labels,shrink=1,dims={quoted(names[d])}, or leave it out with dims="
+                        f"{rest}labels,shrink=1,dims={quoted(names[d])}, or leave it out with dims="
                     )
 
     def build(

@@ -62,7 +62,7 @@ class Tabular(FeatureMap):
     @classmethod
     def over(cls, space: Space, size: int | None = None) -> Tabular:
         """The table of the states' numbers."""
-        (d, *more), sample, largest = space.told("tabular"), space.sample, space.largest
+        (d, *more), sample, largest = space.chosen("tabular"), space.sample, space.largest
         if more:
             raise InvalidInputError(
                 f"dims must name one coordinate, and one alone for tabular, got {len(more) + 1}; "
@@ -154,7 +154,7 @@ class Labels(FeatureMap):
         """A table of each coordinate's values in the data."""
         scale = SHRUNK / math.sqrt(shrink) if shrink else 1.0
         found, sample = [], space.sample
-        for d in space.told("labels"):
+        for d in space.chosen("labels"):
             if (values := sample.values[d]) is None:
                 why = f"more than {VALUES} of them" if sample.whole[d] else "not all of them whole"
                 raise InvalidInputError(

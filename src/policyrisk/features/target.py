@@ -5,8 +5,8 @@ probabilities (n, actions), or an object with ``sample(states, seed)`` for conti
 replaced by draws of weight 1/m at every state, which depend on the state and the seed alone: whoever asks,
 and in whatever order, meets the same actions.
 
-Where π takes actions that no data stand behind there is nothing to average. *Covered* are the actions whose
-features have data; over these π is scaled up to a sum of 1, and where there are none, φ̄ = 0.
+An action is *covered* where its features have data. π is restricted to the covered actions and scaled to a
+sum of 1; where no action is covered, φ̄ = 0.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PolicyFunction:
 
     @classmethod
     def of_spec(cls, name: str) -> PolicyFunction:
-        """One that was saved, with the policy that is at hand; without one it cannot be called."""
+        """A saved policy, with its function if that is on offer; without it, it cannot be called."""
         policy = given_policy()
         if policy is None:
             return cls(None, name)
@@ -79,7 +79,7 @@ class PolicyFunction:
 @record(policy="states actions: finite", maps="k", known="k")
 @dataclass(frozen=True, eq=False)
 class Target:
-    """π, and which features of which maps have data behind them (all, where nothing is said)."""
+    """π, and which features of which maps have data behind them (all, where ``maps`` is empty)."""
 
     policy: Floats | PolicyFunction  # probabilities (states, actions), or a function
     actions: int  # how many there are; 0 where they are continuous
