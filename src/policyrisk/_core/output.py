@@ -126,7 +126,7 @@ def check_file(file: Path) -> None:
     with _written_to(file, "file"):
         if file.is_dir():
             raise InvalidInputError(f"out must be a file, got {file}, which is a folder; name a file in it")
-        _check_names(file, _nearest(file))
+        _check_names(file, _nearest(file.parent))
 
 
 def _nearest(place: Path) -> Path:
