@@ -259,6 +259,11 @@ def test_a_name_that_is_empty_or_too_long_is_refused(command, here, capsys):
     assert sorted(here.rglob("*")) == before
 
 
+def test_a_file_that_is_there_is_replaced(here):
+    for _ in range(2):
+        assert cli.run(COMMANDS["rollout"]) == 0
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["query", "x" * 300, "--at", "1"], ["compare", "x" * 300], ["evaluate", "x" * 300, "--out", "o"]],

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from policyrisk import readers as readers
     from policyrisk.control.actor_critic import ActorCritic as ActorCritic
     from policyrisk.control.frontier import frontier as frontier
-    from policyrisk.control.gaussian import GaussianPolicy as GaussianPolicy
-    from policyrisk.control.softmax import SoftmaxPolicy as SoftmaxPolicy
+    from policyrisk.control.policies import GaussianPolicy as GaussianPolicy
+    from policyrisk.control.policies import SoftmaxPolicy as SoftmaxPolicy
     from policyrisk.data import Trajectories as Trajectories
     from policyrisk.data import read as read
     from policyrisk.data import read_minari as read_minari
@@ -73,7 +73,7 @@ _HOMES = {
     "Evaluation": "policyrisk.evaluation",
     "Fourier": "policyrisk.features",
     "FunctionFeatures": "policyrisk.features",
-    "GaussianPolicy": "policyrisk.control.gaussian",
+    "GaussianPolicy": "policyrisk.control.policies",
     "Joint": "policyrisk.features",
     "LSTD": "policyrisk.lstd",
     "LSTDQ": "policyrisk.lstd",
@@ -89,7 +89,7 @@ _HOMES = {
     "ReturnForest": "policyrisk.returns",
     "ReturnMonitor": "policyrisk.returns",
     "RiskFunction": "policyrisk.risk",
-    "SoftmaxPolicy": "policyrisk.control.softmax",
+    "SoftmaxPolicy": "policyrisk.control.policies",
     "StepSize": "policyrisk.td",
     "TD": "policyrisk.td",
     "Tabular": "policyrisk.features",

@@ -91,13 +91,7 @@ def as_whole(value: object, name: str, shape: tuple[int | None, ...]) -> Ints:
 
 def as_actions(value: object, name: str, n: int, actions: int) -> Ints:
     """n actions from 0 to actions − 1, one per state."""
-    given = as_array(value, name, f"{n} whole numbers, one per state")
-    if given.shape != (n,) or given.dtype.kind not in "iu":
-        raise InvalidInputError(
-            f"{name} must be {n} whole numbers, one per state, got {given.dtype} of shape {given.shape}; "
-            f"pass an int array of shape ({n},)"
-        )
-    chosen = as_whole(given, name, (n,))
+    chosen = as_whole(value, name, (n,))
     wrong = np.flatnonzero((chosen < 0) | (chosen >= actions))
     if wrong.size:
         raise InvalidInputError(

@@ -1,7 +1,7 @@
 """Files of others: arrays whose size is known before they are read, JSON of a bounded depth, whole writes.
 
-A file may say anything. Arrays are read once the zip's directory and the array's own header agree on their
-size, and are refused where a small file would unpack to far more than data do. Nothing is unpickled.
+A file may hold anything. An array is read after its size in the zip's directory and in its own header were
+compared, and a small file that would unpack to far more than data do is refused. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def check_expansion(path: Path, unpacked: int) -> None:
 def read_arrays(path: Path, names: Iterable[str] | None = None) -> Arrays:
     """The arrays of an npz file, or those of these names that it has; whatever is wrong is one of DAMAGE.
 
-    Not by NumPy's own reader: it takes a plain array, or a pickle, for what they are, the last of two members
-    of one name for both, and a header's word for how much memory it takes.
+    NumPy's own reader is not used: it also accepts a plain array or a pickle, takes the last of two members
+    with one name, and reserves whatever memory a header asks for.
     """
     with zipfile.ZipFile(path) as archive:
         there = [name.removesuffix(".npy") for name in archive.namelist()]

@@ -3,8 +3,8 @@
 A folder of results is complete or not there (:func:`complete_folder`). Files are written to a hidden folder
 beside it, which becomes the new one once all of them are there. Where one exists already, that folder is in
 it (it may be a disk of its own, or the only place that can be written), and each file replaces its namesake
-by a rename, the last one the file that says that the result is complete; other files there stay. A run that
-fails leaves everything as it was; what one that was killed left is removed by the next.
+by a rename. The file that marks the result as complete comes last, and other files there stay. A run that
+fails leaves everything as it was. The next run removes what a killed one left.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def check_file(file: Path) -> None:
     with _written_to(file, "file"):
         if file.is_dir():
             raise InvalidInputError(f"out must be a file, got {file}, which is a folder; name a file in it")
-        _check_names(file, _nearest(file))
+        _check_names(file, _nearest(file.parent))
 
 
 def _nearest(place: Path) -> Path:

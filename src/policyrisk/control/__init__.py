@@ -3,9 +3,8 @@
 from policyrisk.control.actor_critic import ActorCritic, ActorCriticResult
 from policyrisk.control.before_after import BeforeAfter, improve
 from policyrisk.control.frontier import Frontier, FrontierPoint, frontier
-from policyrisk.control.gaussian import GaussianPolicy
 from policyrisk.control.greedy import GreedyPolicy, pinball_policy
-from policyrisk.control.softmax import SoftmaxPolicy
+from policyrisk.control.policies import GaussianPolicy, SoftmaxPolicy
 
 __all__ = [
     "ActorCritic",

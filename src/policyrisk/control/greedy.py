@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from policyrisk._core import records
 from policyrisk._core.arrays import Floats, Ints, as_floats, check_kind, readonly
-from policyrisk.control._greedy_kernels import COORDINATES, GreedyTable
+from policyrisk.control._policy_kernels import COORDINATES, GreedyTable
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import RadialBasis
 from policyrisk.features.radial import RadialGrid

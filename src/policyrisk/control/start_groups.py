@@ -10,7 +10,7 @@ so that what differs between starts of two groups is no risk. Return R_k of grou
 
 and F, given how many starts each group has, the standard error √(Σ_k i_k² n_g / (n_g − 1)) / K, the i_k being
 taken from their mean in the group. Without groups there is a single one. A start that is alone in its group
-says nothing of the variance there, and is left out; too many of them are an error.
+has no sample variance and is left out; too many such starts are an error.
 """
 
 from __future__ import annotations

@@ -16,9 +16,8 @@ import numpy as np
 from policyrisk._core.arrays import Floats, as_count, as_number
 from policyrisk._core.imports import check_installed
 from policyrisk.control.actor_critic import Actor, player
-from policyrisk.control.gaussian import GaussianPolicy
 from policyrisk.control.greedy import pinball_policy
-from policyrisk.control.softmax import SoftmaxPolicy
+from policyrisk.control.policies import GaussianPolicy, SoftmaxPolicy
 from policyrisk.data import Trajectories
 from policyrisk.data.spaces import coordinate_names
 from policyrisk.domains import Pinball, Portfolio, RewardSoFar

@@ -9,9 +9,12 @@ pure scalar kernels registered for that NamedTuple's class:
 
 (s0, s1) is the state of a stream of :mod:`policyrisk._core.random`. The functions below are specialised for
 each pair of classes. Unlike functions passed as arguments, classes have the same name in every process,
-so that Numba's cache on disk can hold the specialised code. It does for classes of this package. Those
-of others are compiled anew in each process: reading the cache's index imports every class named in it, and
-a process that cannot import one could use none.
+so that Numba's cache on disk can hold the specialised code.
+
+The code for classes of this package is kept there. The code for other classes is compiled anew in each
+process: whoever reads the cache's index imports every class that it names, and a process that cannot import
+one of them could use none. (An index that names a class which is gone is such a case: whoever moves or
+renames a table's class also moves ``_play`` in this file, since an index is named by the line.)
 
 Episode i of a call draws from stream i of the call's key and from nothing else: neither the number of
 threads nor the way in which the work is cut up changes a bit.

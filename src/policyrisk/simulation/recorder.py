@@ -1,4 +1,4 @@
-"""What is kept of episodes while environments run side by side: all of it, or the sums of their rewards."""
+"""Records of episodes while environments run side by side: everything, or the sums of their rewards."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class ReturnRecorder:
         self._weights = np.ones(episodes)  # γ^t
 
     def visit(self, episodes: Ints, states: Callable[[], npt.NDArray[Any]]) -> None:
-        """Nothing is kept of the states, nor need there be any."""
+        """States are not kept, and are not asked for."""
 
     def earn(self, episodes: Ints, rewards: Floats, taken: Callable[[], Taken]) -> None:
-        """Episodes (n,) earned rewards (n,) by their next step; nothing is kept of the actions."""
+        """Episodes (n,) earned rewards (n,) by their next step; actions are not kept."""
         self.returns[episodes] += self._weights[episodes] * rewards
         self._weights[episodes] *= self._discount
         self.lengths[episodes] += 1

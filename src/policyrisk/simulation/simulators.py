@@ -7,9 +7,9 @@
                         of one observation, or of all of them for a vector environment, or an object with
                         predict(observations, deterministic=True)
 
-A runner turns rows of states and a seed into :class:`Returns`. Everything random about a block comes from
-the seed it is given, so that a block can be run again, alone, with the same result. For Gymnasium that holds
-as far as the policy is a function of its observation and the environment of its seed.
+A runner turns rows of states and a seed into :class:`Returns`. All random numbers of a block come from its
+seed, so that a block can be run again, alone, with the same result. With Gymnasium this requires a policy
+that depends on its observation alone, and an environment that depends on its seed alone.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ of such arrays for a Dict or Tuple space. A batch of n actions is the same. Of o
     project   is a function of a batch that picks the states' coordinates, of shape (n, dim) or (n,)
     policy    is a function of a batch that answers with a batch of actions. An object with
               ``predict(observations, deterministic=True)``, which returns (actions, state), is one too: that
-              is Stable-Baselines3's. Its state must be None; a policy with a memory of its own is none of
-              the observation alone. For Discrete actions it may answer with their probabilities instead
+              is Stable-Baselines3's. Its state must be None: a policy must depend on the observation alone.
+              For Discrete actions it may answer with their probabilities instead
               (:mod:`policyrisk.simulation.probabilities`).
 
-Without a project, the parts of a Dict stand side by side, in the space's order, and arrays are flattened:
-coordinates, that is. Images are none, and are refused.
+Without a project, the parts of a Dict stand side by side, in the space's order, and arrays are flattened into
+coordinates. Images are refused.
 """
 
 from __future__ import annotations

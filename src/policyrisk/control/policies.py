@@ -1,22 +1,26 @@
-"""Softmax policies: in state x action a with probability π(a|x) ∝ exp(φ(x)ᵀ w_a).
+"""Policies with parameters and a gradient: softmax for a number of actions, Gaussian for continuous ones.
 
-∇_{w_b} log π(a|x) = φ(x) (1{a = b} − π(b|x))
+    softmax     π(a|x) ∝ exp(φ(x)ᵀ w_a)           ∇_{w_b} log π(a|x) = φ(x) (1{a = b} − π(b|x))
+    Gaussian    a ~ N(μ, diag(σ²)),               ∇_{w_j} log π(a|x) = φ(x) (a_j − μ_j) / σ_j²
+                μ_j = φ(x)ᵀ w_j                   ∂ log π(a|x) / ∂ log σ_j = (a_j − μ_j)² / σ_j² − 1
+
+:class:`policyrisk.control.actor_critic.ActorCritic` moves their parameters along that gradient.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
 from os import PathLike
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
 from policyrisk._core import records
-from policyrisk._core.arrays import Floats, Ints, as_actions, as_count, as_floats, as_states, readonly
-from policyrisk.control._greedy_kernels import COORDINATES
-from policyrisk.control._softmax_kernels import SoftmaxGrid, SoftmaxTiles
+from policyrisk._core.arrays import Floats, Ints, Seed, as_actions, as_count, as_floats, as_states, readonly
+from policyrisk._core.random import generator
+from policyrisk.control._policy_kernels import COORDINATES, SoftmaxGrid, SoftmaxTiles
 from policyrisk.control.greedy import MOST, grid_table
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import TileCoding
@@ -27,7 +31,24 @@ from policyrisk.features.registry import given_again
 _ROWS = 1 << 15  # states at a time, so that their features fit into memory
 
 
-class SoftmaxPolicy:
+class _Stored:
+    """A policy on features that can be written to a file."""
+
+    _columns: ClassVar[tuple[str, ...]]  # its arguments
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the policy to an npz file; its features need a ``spec()``."""
+        values = {name: getattr(self, name) for name in self._columns}
+        records.save(path, type(self).__name__, values)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], features: Any = None) -> Self:
+        """The policy that :meth:`save` wrote; ``features`` that are a function or a network must be given."""
+        with given_again(features):
+            return records.load(path, cls.__name__, dict, lambda values: cls(**values))
+
+
+class SoftmaxPolicy(_Stored):
     """π(a|x) ∝ exp(φ(x)ᵀ w_a).
 
     Called with states (n, dim) it returns probabilities (n, actions), which every ``rollout`` draws its
@@ -52,12 +73,13 @@ class SoftmaxPolicy:
            [0.5 , 0.5 ]])
     """
 
+    _columns = "features", "actions", "weights"
     features: Features
     actions: int
     weights: Floats  # (features.size, actions)
 
     def __init__(self, features: Features, actions: int, weights: npt.ArrayLike | None = None) -> None:
-        check_features(features)
+        _check_features(features)
         self.features = features
         self.actions = as_count(actions, "actions", 1)
         shape = (features.size, self.actions)
@@ -128,19 +150,90 @@ class SoftmaxPolicy:
         none = np.zeros((1,) * self.actions)
         return SoftmaxTiles(dims, low, high, bins, features.offsets, block, none, self.weights)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the policy to an npz file: its features, which need a ``spec()``, and its weights."""
-        values: dict[str, Any] = {"features": self.features, "actions": self.actions, "weights": self.weights}
-        records.save(path, "SoftmaxPolicy", values)
 
-    @classmethod
-    def load(cls, path: str | PathLike[str], features: Any = None) -> SoftmaxPolicy:
-        """The policy that :meth:`save` wrote; ``features`` that are a function or a network must be given."""
-        with given_again(features):
-            return records.load(path, "SoftmaxPolicy", dict, lambda values: cls(**values))
+class GaussianPolicy(_Stored):
+    """a_j ~ N(φ(x)ᵀ w_j, σ_j²) for each coordinate of the action.
+
+    Called with n states it returns the means (n, dim); :meth:`sample` draws actions, which an environment
+    with bounds has to clip itself (Gymnasium's ``ClipAction``).
+
+    Parameters
+    ----------
+    features
+        φ: a feature map with l features.
+    dim
+        The number of coordinates of the action.
+    weights
+        (l, dim); without them the mean is 0.
+    log_std
+        (dim,), log σ; without it every σ is 1.
+
+    Examples
+    --------
+    >>> from policyrisk.features import Polynomial
+    >>> policy = GaussianPolicy(Polynomial(1, [0], [1]), dim=1, weights=[[1.0], [2.0]], log_std=[-9.0])
+    >>> policy([0.0, 0.5]).tolist(), policy.sample([0.5], seed=0).round(2).tolist()
+    ([[1.0], [2.0]], [[2.0]])
+    """
+
+    _columns = "features", "dim", "weights", "log_std"
+    features: Features
+    dim: int
+    weights: Floats  # (features.size, dim)
+    log_std: Floats  # (dim,)
+
+    def __init__(
+        self,
+        features: Features,
+        dim: int,
+        weights: npt.ArrayLike | None = None,
+        log_std: npt.ArrayLike | None = None,
+    ) -> None:
+        _check_features(features)
+        self.features = features
+        self.dim = as_count(dim, "dim", 1)
+        shape = (features.size, self.dim)
+        given = np.zeros(shape) if weights is None else as_floats(weights, "weights", shape)
+        spread = np.zeros(self.dim) if log_std is None else as_floats(log_std, "log_std", (self.dim,))
+        self.weights, self.log_std = readonly(np.array(given, order="C")), readonly(np.array(spread))
+
+    def __repr__(self) -> str:
+        return f"GaussianPolicy({self.features!r}, dim={self.dim})"
+
+    def __call__(self, states: npt.ArrayLike) -> Floats:
+        """The mean actions, of shape (n, dim)."""
+        return np.asarray(self.features(as_states(states)) @ self.weights)
+
+    def sample(self, states: npt.ArrayLike, seed: Seed = None) -> Floats:
+        """Actions drawn, of shape (n, dim)."""
+        mean = self(states)
+        drawn: Floats = mean + np.exp(self.log_std) * generator(seed).standard_normal(mean.shape)
+        return drawn
+
+    @property
+    def parameters(self) -> Floats:
+        """The weights and then log σ in one row, of shape (features.size · dim + dim,)."""
+        return np.concatenate([self.weights.ravel(), self.log_std])
+
+    def with_parameters(self, parameters: Floats) -> GaussianPolicy:
+        """The policy with other weights and log σ, given in one row."""
+        size = self.weights.size
+        weights, log_std = np.split(as_floats(parameters, "parameters", (size + self.dim,)), [size])
+        return GaussianPolicy(self.features, self.dim, weights.reshape(self.weights.shape), log_std)
+
+    def log_gradient(self, states: npt.ArrayLike, actions: Floats, factors: Floats) -> Floats:
+        """Σ_t factors_t ∇log π(a_t|x_t) over n states and actions, as the parameters are laid out."""
+        x = as_states(states)
+        phi = self.features(x)
+        actions = as_floats(actions, "actions", (len(x), self.dim))
+        factors = as_floats(factors, "factors", (len(x),))
+        z = (actions - phi @ self.weights) / np.exp(self.log_std)
+        by_weights = phi.T @ (factors[:, None] * z / np.exp(self.log_std))
+        with np.errstate(over="ignore"):
+            return np.concatenate([np.ravel(by_weights), factors @ (z**2 - 1.0)])
 
 
-def check_features(features: object) -> None:
+def _check_features(features: object) -> None:
     """Raise unless they are a map from states to features."""
     if not isinstance(features, Features):
         raise InvalidInputError(

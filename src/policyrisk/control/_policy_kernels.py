@@ -1,4 +1,6 @@
-"""The greedy choice among actions, argmax_a φ(x)ᵀ w_a, as a scalar and pure function of the state.
+"""The actions of greedy and of softmax policies, as scalar and pure functions of the state.
+
+Greedy is argmax_a φ(x)ᵀ w_a, on radial bases of a grid; softmax draws a ∝ exp(φ(x)ᵀ w_a), there or on tiles.
 
 With p_i the state in units of the grid's spacing along coordinate i, a_i = ½/width_i² in the same units,
 n_i the centre next to p_i and f_i = p_i − n_i, centre n_i + k has the factor
@@ -6,7 +8,8 @@ n_i the centre next to p_i and f_i = p_i − n_i, centre n_i + k has the factor
     g_i(k) = exp(a_i (2 f_i − k) k) = exp(−a_i (f_i − k)²) / exp(−a_i f_i²),   0 unless |f_i − k| ≤ reach_i
 
 and φ(x)ᵀ w_a ∝ Σ_k1 Σ_k2 … g_1(k1) g_2(k2) … w_a[n_1 + k1, n_2 + k2, …]. What is left out, the nearest
-centre's factors and the sum by which φ may be normalised, is the same for all actions, and the choice is too.
+centre's factors and the sum by which φ may be normalised, is the same for all actions, and so is the greedy
+choice; softmax divides by the sum.
 
 The factors and the sums are tuples whose lengths (centres within reach, actions) are parts of their types.
 The compiler writes the loops over them out: no memory is needed, and the actions stand side by side.
@@ -23,6 +26,7 @@ from numba import njit
 from numba.extending import overload
 
 from policyrisk._core.arrays import Floats, Ints
+from policyrisk._core.random import uniform
 from policyrisk.simulation.compiled import register_policy
 
 COORDINATES = 4  # one loop each
@@ -47,6 +51,23 @@ class GreedyTable(NamedTuple):
     none: Floats
     weights: Floats  # (centres, actions); at least as many centres along a coordinate as slots, those beyond
     # the last of weight 0
+
+
+class SoftmaxGrid(GreedyTable):
+    """The same of a softmax policy: another class, so that another kernel follows it."""
+
+
+class SoftmaxTiles(NamedTuple):
+    """What the kernel knows of a softmax policy on K tilings of d coordinates."""
+
+    dims: Ints  # (d,) the coordinates of the state that the tiles look at
+    low: Floats  # (d,)
+    high: Floats  # (d,)
+    bins: Ints  # (d,)
+    offsets: Floats  # (K, d) in tiles
+    block: int  # tiles of a tiling
+    none: Floats  # with a dimension for each action
+    weights: Floats  # (K · block, actions)
 
 
 # --- tuples of any length, taken apart from the front: a function is made for every length -----------
@@ -162,4 +183,53 @@ def choose(table: GreedyTable, state: Any, s0: np.uint64, s1: np.uint64) -> tupl
     return best, s0, s1
 
 
+@njit(cache=True, error_model="numpy")
+def draw(logits: Any, scale: float, s0: np.uint64, s1: np.uint64) -> tuple[int, np.uint64, np.uint64]:
+    """An action with probability ∝ exp(scale · logit), and the state of the stream after one draw."""
+    largest = logits[0]
+    for a in range(1, len(logits)):
+        largest = max(largest, logits[a])
+    total = 0.0
+    for a in range(len(logits)):
+        total += math.exp(scale * (logits[a] - largest))
+    u, s0, s1 = uniform(s0, s1)
+    rest = u * total
+    action = 0
+    # The last action with any probability is taken where rounding leaves something over.
+    for a in range(len(logits)):
+        p = math.exp(scale * (logits[a] - largest))
+        if p > 0.0 and rest >= 0.0:
+            action = a
+            rest -= p
+    return action, s0, s1
+
+
+@njit(cache=True, error_model="numpy")
+def choose_on_tiles(
+    table: SoftmaxTiles, state: Any, s0: np.uint64, s1: np.uint64
+) -> tuple[int, np.uint64, np.uint64]:
+    """The tiles are those of :mod:`policyrisk.features.tilecoding`."""
+    dims, low, high, bins, offsets = table.dims, table.low, table.high, table.bins, table.offsets
+    logits = zeros(table.none)
+    for k in range(offsets.shape[0]):
+        tile = 0
+        for i in range(len(dims)):
+            place = (state[dims[i]] - low[i]) * bins[i] / (high[i] - low[i])
+            place = min(max(place, 0.0), float(bins[i]))
+            tile = tile * bins[i] + min(int(place + offsets[k, i]), bins[i] - 1)
+        logits = add(logits, 1.0, table.weights, k * table.block + tile, 0)
+    return draw(logits, 1.0, s0, s1)
+
+
+@njit(cache=True, error_model="numpy")
+def choose_on_grid(
+    table: SoftmaxGrid, state: Any, s0: np.uint64, s1: np.uint64
+) -> tuple[int, np.uint64, np.uint64]:
+    """The bases are those of :mod:`policyrisk.features.radial`, normalised."""
+    sums, whole = products(table, state)
+    return draw(sums, 1.0 / whole, s0, s1)
+
+
 register_policy(GreedyTable, choose)
+register_policy(SoftmaxTiles, choose_on_tiles)
+register_policy(SoftmaxGrid, choose_on_grid)
