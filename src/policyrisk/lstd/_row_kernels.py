@@ -7,6 +7,9 @@ row i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1].
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy.typing as npt
 from numba import njit
 
 from policyrisk._core.arrays import Bools, Floats, Ints
@@ -62,6 +65,17 @@ def tally_sparse(
                     last[j] = mark
                     episodes[j] += 1.0
     return mark
+
+
+@njit(cache=True, nogil=True)
+def gram_sparse(ends: Bools, ptr: npt.NDArray[Any], idx: npt.NDArray[Any], val: Floats, out: Floats) -> None:
+    """out += Σ_i φ_i φ_iᵀ over the visited rows, of shape (l, l)."""
+    for i in range(ends.size):
+        if ends[i]:
+            continue
+        for p in range(ptr[i], ptr[i + 1]):
+            for q in range(ptr[i], ptr[i + 1]):
+                out[idx[p], idx[q]] += val[p] * val[q]
 
 
 @njit(cache=True, nogil=True)

@@ -38,7 +38,7 @@ from policyrisk.data.source import largest_of
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
 from policyrisk.lstd import _row_kernels
-from policyrisk.lstd.rows import Rows, SparseRows, add_gram
+from policyrisk.lstd.rows import Rows, SparseRows
 from policyrisk.lstd.steps import Coverage, Steps, View
 from policyrisk.lstd.trace_products import Product
 from policyrisk.risk import SampleReturns
@@ -186,12 +186,13 @@ class _MapSums:
             gram, nonzero = phi.visited.T @ phi.visited, phi.visited != 0
             self.gram = gram if self.gram is None else np.add(self.gram, gram, out=self.gram)
             self.sums += weights @ phi.matrix
-            self.visits += np.count_nonzero(nonzero, axis=0)
+            without_zeros = nonzero.all()  # as of most dense features
+            self.visits += len(nonzero) if without_zeros else np.count_nonzero(nonzero, axis=0)
             # A block's last episode may go on in the block after it, which was put in before.
             met = np.zeros((np.count_nonzero(phi.ends) + 1, phi.size), dtype=np.bool_)
             episode, first = np.unique(np.cumsum(phi.ends)[~phi.ends], return_index=True)
             if episode.size:
-                met[episode] = np.logical_or.reduceat(nonzero, first, axis=0)
+                met[episode] = without_zeros or np.logical_or.reduceat(nonzero, first, axis=0)
             met[-1] |= self.under_way
             self.episodes += np.count_nonzero(met[1:], axis=0)
             self.under_way = met[0]
@@ -203,7 +204,7 @@ class _MapSums:
         self.sums += chunk.sums
         self.diagonal += chunk.diagonal
         for phi in chunk._sparse:
-            add_gram(phi.visited, self.gram)
+            _row_kernels.gram_sparse(phi.ends, phi.ptr, phi.idx, phi.val, self.gram)
         if chunk.gram is not None:
             self.gram += chunk.gram
 

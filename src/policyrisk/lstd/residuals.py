@@ -46,7 +46,7 @@ from policyrisk._core.records import Additive, record
 from policyrisk.data import Source, episode_numbers
 from policyrisk.equations import Weights
 from policyrisk.equations.systems import TableSystem
-from policyrisk.lstd.rows import add_gram
+from policyrisk.lstd import _row_kernels
 from policyrisk.lstd.steps import Errors, Steps, View
 from policyrisk.lstd.trace_products import Product
 from policyrisk.risk.completed import SIZE, episode_terms
@@ -133,7 +133,11 @@ class ResidualSums(Additive):
         n = self.sum.size
         squares = np.zeros((n, n)) if self.squares is None else self.squares
         for part in self.waiting:
-            add_gram(part, squares)
+            if sp.issparse(part):
+                none_ends = np.zeros(part.shape[0], dtype=np.bool_)
+                _row_kernels.gram_sparse(none_ends, part.indptr, part.indices, part.data, squares)
+            else:
+                squares += part.T @ part
         return replace(self, waiting=(), squares=squares)
 
 

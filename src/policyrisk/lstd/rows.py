@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, Ints, as_dense, is_sparse, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, as_dense, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import active_of, is_binary, matrix_of
@@ -124,12 +124,3 @@ class Evaluator:
                 "features must be finite, got some that are not; look for nan or infinite features"
             )
         return SparseRows.of(ends, csr.indptr, csr.indices, csr.data, size)
-
-
-def add_gram(phi: Any, out: Floats) -> None:
-    """out += φᵀφ, of shape (l, l)."""
-    if is_sparse(phi):
-        gram = sp.coo_array(phi.T @ phi)
-        out[gram.row, gram.col] += gram.data
-    else:
-        out += phi.T @ phi
