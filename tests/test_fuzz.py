@@ -8,6 +8,7 @@ raises is the user's.
 from __future__ import annotations
 
 import io
+import resource
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -166,6 +167,7 @@ def test_many_calls_answer_in_our_words(folder: Path, monkeypatch: pytest.Monkey
 def test_five_thousand_calls_answer_in_our_words(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = with_arguments(calls_of(folder, set()))
     attack([*calls, *[call for call in calls if call.name not in SELDOM] * 9], 5_000, monkeypatch, folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 2**20  # kilobytes: 2 GB
 
 
 # --- environments -----------------------------------------------------------------------------------
