@@ -1,7 +1,10 @@
 """Fits that are interrupted again and again end as if they had not been."""
 
 import errno
+import os
 import re
+import subprocess
+import sys
 from itertools import count
 
 import numpy as np
@@ -219,3 +222,16 @@ class Stopped:
     def __iter__(self):
         yield from self.data[:2]
         raise KeyboardInterrupt
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_run(tmp_path):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    path = tmp_path / "c.npz"
+    Checkpoint("passes", path, {}).save(1)
+    left, running = (tmp_path / f".c.npz.{pid}.0123456789ab.part" for pid in (child.pid, os.getpid()))
+    left.touch()
+    running.touch()
+    assert Checkpoint("passes", path, {}).load(int) == 1
+    assert not left.exists()
+    assert running.exists()  # of a process that may still be writing

@@ -7,10 +7,12 @@ compared, and a small file that would unpack to far more than data do is refused
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import math
 import os
 import secrets
+import shutil
 import tokenize
 import zipfile
 import zlib
@@ -122,12 +124,34 @@ def from_json(text: str | bytes) -> Any:
     raise ValueError(f"more than {DEPTH} lists in one another")
 
 
+def part_ending() -> str:
+    """The ending of a temporary name that is this process's alone."""
+    return f"{os.getpid()}.{secrets.token_hex(6)}.part"
+
+
+def remove_remains(target: Path) -> None:
+    """Remove what killed processes left of a file or a folder, beside it or in it."""
+    pattern = f".{glob.escape(target.name)}.*.part"
+    for remains in [*target.parent.glob(pattern), *target.glob(pattern)]:
+        pid = remains.name.removeprefix(f".{target.name}.").split(".")[0]
+        if pid.isdecimal():
+            try:
+                os.kill(int(pid), 0)
+            except ProcessLookupError:
+                if remains.is_dir():
+                    shutil.rmtree(remains, ignore_errors=True)
+                else:
+                    remains.unlink(missing_ok=True)
+            except OSError:  # somebody else's, and alive
+                continue
+
+
 def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
     """Call ``write`` on a temporary file beside ``path`` and rename it to ``path`` once it is complete."""
     target = as_path(path)
     if target.is_dir():
         raise InvalidInputError(f"path must be a file, got the folder {target}; name a file in it")
-    part = target.parent / f".{target.name}.{secrets.token_hex(6)}.part"
+    part = target.parent / f".{target.name}.{part_ending()}"
     try:
         file = part.open("xb")
     except OSError as error:

@@ -9,11 +9,9 @@ fails leaves everything as it was. The next run removes what a killed one left.
 
 from __future__ import annotations
 
-import glob
 import json
 import math
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from policyrisk._core.files import write_atomically
+from policyrisk._core.files import part_ending, remove_remains, write_atomically
 from policyrisk.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -150,7 +148,7 @@ def hidden(folder: Path, ending: str) -> Path:
 
 def part_of(folder: Path) -> Path:
     """Where what becomes of a folder is written first, by this process alone."""
-    return hidden(folder, f"{os.getpid()}.{secrets.token_hex(6)}.part")
+    return hidden(folder, part_ending())
 
 
 @contextmanager
@@ -160,7 +158,7 @@ def complete_folder(folder: Path, last: str) -> Iterator[Path]:
     target = folder.absolute()
     made = [parent for parent in target.parents if not parent.exists()]
     part = part_of(folder)
-    _remove_remains(target)
+    remove_remains(target)
     try:
         with _written_to(folder):
             part.mkdir(parents=True)
@@ -182,17 +180,3 @@ def complete_folder(folder: Path, last: str) -> Iterator[Path]:
         for parent in made:  # those that were made for it, if nothing is in them
             with suppress(OSError):
                 parent.rmdir()
-
-
-def _remove_remains(target: Path) -> None:
-    """Remove what runs that were killed left beside the folder, or in it."""
-    pattern = f".{glob.escape(target.name)}.*.part"
-    for remains in [*target.parent.glob(pattern), *target.glob(pattern)]:
-        pid = remains.name.removeprefix(f".{target.name}.").split(".")[0]
-        if pid.isdecimal():
-            try:
-                os.kill(int(pid), 0)
-            except ProcessLookupError:
-                shutil.rmtree(remains, ignore_errors=True)
-            except OSError:  # somebody else's, and alive
-                continue

@@ -22,6 +22,7 @@ import numpy as np
 
 from policyrisk._core import records
 from policyrisk._core.arrays import as_flag, as_path
+from policyrisk._core.files import remove_remains
 from policyrisk.data import Source, Trajectories, batches
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.passes.reduce import Sum
@@ -69,6 +70,7 @@ class Checkpoint:
     def load(self, declared: Any) -> Any:
         """What was saved, of the declared type; an error where it is of another problem."""
         assert self.path is not None
+        remove_remains(self.path)
         stored, state = stored_checkpoint(self.path, self.work, declared)
         now = self.problem
         differ = [name for name in {**stored, **now} if stored.get(name) != now.get(name)]
