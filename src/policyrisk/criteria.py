@@ -161,11 +161,7 @@ class MeanMinusStd(_WithNumber):
 
     def assess(self, summary: Moments) -> Assessment:
         """The penalised mean; there is no constraint."""
-        root = _checked(summary).std.value
-        value = Estimate(summary.mean_value - self.c * root)
-        if root > 0:
-            value = summary.delta(value.value, 1.0, -0.5 * self.c / root)
-        return _assessment(summary, value)
+        return _assessment(summary, _checked(summary).less_std(self.c))
 
     def slopes(self, mean: float, variance: float) -> Slopes:
         """m − c √v and its derivatives; that by v is left out where v is 0."""

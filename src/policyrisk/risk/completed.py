@@ -237,6 +237,12 @@ class CompletedReturns:
         return float(self.powers[0 if power == 2 else SIZE + 1, SIZE + 1])
 
     @property
+    def effective_episodes(self) -> float:
+        """(Σ s)² / Σ s² with s = d² + c: of how many equal episodes the variance is worth."""
+        squares = float(self.powers[2, 2])
+        return float(self.powers[0, 2]) ** 2 / squares if squares > 0 else float(self.count)
+
+    @property
     def gradients(self) -> tuple[Floats, Floats]:
         """The gradients of (m, v) by w_J, (2, l_J), and by w_second, (2, l_M)."""
         K = self.count
