@@ -271,7 +271,7 @@ ONE_STEP = pr.LSTD(pr.Tabular(1)).fit_exact(pr.MarkovChain([[0.0]], [0.0]), star
 
 
 def coverage(name, episodes, repetitions):
-    """The share of intervals that hold the truth, by quantity, and that of records that contradict themselves."""
+    """The share of intervals that hold the truth, by quantity, and how many records contradict themselves."""
     draw, m, v, _ = DRAWS[name]
     truth = {"mean": m, "std": math.sqrt(v), "sharpe": m / math.sqrt(v), "less": m - math.sqrt(v)}
     hits, contradictions = dict.fromkeys(truth, 0), 0

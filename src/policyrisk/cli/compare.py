@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +14,6 @@ from policyrisk.cli.shared import (
     FeaturesAgain,
     LevelOption,
     can_draw,
-    criterion_of,
     features_again,
     place_option,
 )
@@ -28,7 +27,15 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 _APART = 5.0  # standard errors between two averages of starts, of many coordinates perhaps
-_EXAMPLES = ("sharpe", "mean-std:1", "mean:variance<=10", "variance:mean>=5", "quantile:0.05", "cvar:0.05")
+_EXAMPLES = (
+    "mean",
+    "sharpe",
+    "mean-std:1",
+    "mean:variance<=10",
+    "variance:mean>=5",
+    "quantile:0.05",
+    "cvar:0.05",
+)
 
 
 def compare(
@@ -37,8 +44,8 @@ def compare(
         str,
         typer.Option(
             "--criterion",
-            help="sharpe, mean-std:c, 'mean:variance<=c' or 'variance:mean>=c' (in quotes), c a number; "
-            "quantile:0.05 or cvar:0.05, of evaluations with --quantiles.",
+            help="mean, sharpe, mean-std:c, mean-variance:c, 'mean:variance<=c' or 'variance:mean>=c' (in "
+            "quotes), c a number; quantile:0.05 or cvar:0.05, of evaluations with --quantiles.",
             autocompletion=lambda incomplete: [text for text in _EXAMPLES if text.startswith(incomplete)],
         ),
     ] = "sharpe",
@@ -133,8 +140,7 @@ def _compared(
 
     completed = all(evaluation.risk.completed is not None for evaluation in policies.values())
     if not isinstance(criterion, Quantile | CVaR):
-        risks = {name: evaluation.risk for name, evaluation in policies.items()}
-        return comparison.compare(risks, None if completed else starts, criterion, level=level), completed
+        return comparison.compare(policies, None if completed else starts, criterion, level=level), completed
     judged: Any = _distributions(policies, folders, by)
     samples: Any = {name: recorded_returns(e.survey, judged[name].discount) for name, e in policies.items()}
     own = completed and None not in samples.values()
@@ -184,17 +190,13 @@ def _spelled(evaluation: Evaluation, tails: bool) -> str:
 
 def _criterion(text: str) -> Criterion:
     """One of the criteria, as in ``sharpe``, ``mean:variance<=10`` or ``cvar:0.05``."""
-    from policyrisk import criteria
+    from policyrisk.criteria import spelled
+    from policyrisk.errors import InvalidInputError
 
-    makers: dict[str, Callable[[float], Criterion]] = {
-        "mean-std:": criteria.MeanMinusStd,
-        "mean:variance<=": criteria.MeanVarianceAtMost,
-        "variance:mean>=": criteria.VarianceMeanAtLeast,
-        "quantile:": criteria.Quantile,
-        "cvar:": criteria.CVaR,
-    }
-    known = "sharpe, mean-std:c, 'mean:variance<=c', 'variance:mean>=c', quantile:q and cvar:q"
-    return criterion_of(text, makers, f"{known}, c and q numbers")
+    try:
+        return spelled(text)
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error), param_hint="--criterion") from error
 
 
 def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> Floats:

@@ -19,10 +19,10 @@ coverage of nominal 95% intervals of the mean and of the std of K plain returns:
 (K = 30), 95 and 96% (K = 100 and more); lognormal (σ = 1) 95 and 88% (K = 100), 95 and 92% (300), 94 and 94%
 (1000), where value ± t · s covers 92 and 67%, 94 and 75%, 94 and 82%.
 
-What is made of two estimates x and y, each with its own interval, gets its interval from theirs (MOVER, Zou and
-Donner 2008). With ρ the correlation of the two,
+What is made of two estimates x and y, each with its own interval, gets its interval from theirs (MOVER, Zou
+and Donner 2008). With ρ the correlation of the two,
 
-    x − y    from  x − y − √(a² + b² − 2ρab),  a = x − low of x, b = high of y − y,   to the same with the other ends
+    x − y    from  x − y − √(a² + b² − 2ρab),  a = x − low of x,  b = high of y − y,  likewise above
     x / y    all θ for which the interval of x − θy holds 0 (y > 0)
 
 The delta method for the ratio m / √v of lognormal returns covers 57 and 74% with 50 and 300 of them.

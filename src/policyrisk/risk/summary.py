@@ -59,8 +59,8 @@ class Moments:
     """A mean and a variance with their joint error: what std, Sharpe ratio and criteria are made of.
 
     Intervals are Student's. Where the ``completed`` returns that they come from are known they are Hall's for
-    skewed returns (:mod:`policyrisk.risk.estimate`): those of the std are the roots of the variance's, and the
-    Sharpe ratio and the mean less stds put the intervals of mean and std together (MOVER).
+    skewed returns (:mod:`policyrisk.risk.estimate`): those of the std are the roots of the variance's, and
+    the Sharpe ratio and the mean less stds put the intervals of mean and std together (MOVER).
     """
 
     mean_value: float  # m
@@ -198,7 +198,7 @@ class PolicySummary(Moments, Readable):
     _: KW_ONLY
     model: Moments | None = None
     joint: Floats | None = None  # (4, 4): the covariance of (m, v) and the model's, nan without error bars
-    draws: Draws | None = None  # of (m, v), where a target was fitted with replicates
+    draws: Draws | None = None  # of (m, v), where there are replicates
     covered: float | None = None  # how surely a target stays with what another policy logged, at the least
 
     @property
@@ -402,7 +402,7 @@ def summarise(
         cut_off=source.episodes - source.terminated if risk.returns is not None else 0,
         model=None if joint is None or covered is not None else model,
         joint=joint if covered is None else None,
-        draws=None if covered is None or gradients is None else _draws(risk, gradients, moments.completed),
+        draws=None if gradients is None else _draws(risk, gradients, moments.completed),
         covered=covered,
     )
 
@@ -411,7 +411,7 @@ def _draws(
     risk: RiskFunction, gradients: tuple[Floats, Floats], completed: CompletedReturns | None
 ) -> Draws | None:
     bars, source = risk.error_bars, risk.provenance
-    if bars is None or bars.key is None:
+    if bars is None or bars.key is None or (completed is not None and completed.draws is None):
         return None
     moved = bars.drawn(*gradients) if completed is None else completed.deviations(bars)
     log = source.episodes, source.terminated, source.transitions + source.dropped, risk.returns
