@@ -20,12 +20,12 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.returns import RecordedReturns
 from policyrisk.returns.start_distribution import StartDistribution, StartMixture
 from policyrisk.risk import RiskFunction
+from policyrisk.risk.completed import KEPT
 from policyrisk.risk.estimate import Estimate, difference
 from policyrisk.risk.summary import Moments, PolicySummary
 from policyrisk.selection.comparable import check_coordinates, risks_of, tails_of, withdrawn
 from policyrisk.selection.permutation import Exchanges, exchanged_moments, exchanged_tails
 
-EXCHANGED_MOST = 5_000  # returns of a policy that are exchanged; of more the intervals serve as well
 _SMALLEST_P = 1e-9  # of a difference of quantiles: from there on it is 0
 _LIMITS = "intervals cover the estimators' limits, not the bias of their features"
 _OWN_STARTS = "each policy is judged by its returns from its own starts, taken to be alike"
@@ -375,7 +375,7 @@ def _tail_significance(
     known = [each.least_p(criterion.q) for each in recorded]
     # Of a quantile no return may be far enough out to tell.
     sure = isinstance(criterion, CVaR) or max(known, default=0.0) < 1.0 - level
-    few = all(each.starts <= EXCHANGED_MOST for each in recorded)
+    few = all(each.starts <= KEPT for each in recorded)
     if len(recorded) == 2 and few and min(errors) > 0 and sure:
         one, other = recorded
         exchanges = exchanged_tails(one, other, criterion, level, _exchange_generator(seed))
