@@ -338,8 +338,10 @@ def test_power_of_comparisons():
     assert called / 100 >= 0.5
 
 
-def test_exchanged_statistics_are_those_of_the_exchanged_samples():
-    """Every column of draws against loops: the criterion and its standard error, computed anew."""
+def test_exchanged_statistics_are_those_of_the_exchanged_samples(monkeypatch):
+    """Every draw against loops: the criterion and its standard error, computed anew."""
+    monkeypatch.setattr("policyrisk.selection.permutation.MOST", 300)
+    monkeypatch.setattr("policyrisk.selection.permutation.FEWEST", 100)
     rng = np.random.default_rng(3)
     first, second = (np.column_stack([rng.exponential(2.0, n) - 5, rng.random(n) ** 4]) for n in (14, 9))
     both, drawn = np.concatenate([first, second]), []
