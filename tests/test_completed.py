@@ -10,7 +10,7 @@ from scipy import stats
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.completed import SIZE, CompletedReturns
-from policyrisk.risk.estimate import Estimate, skewed_interval
+from policyrisk.risk.estimate import Estimate, difference, ratio, skewed_interval
 from policyrisk.risk.summary import Moments
 
 N = 10
@@ -260,23 +260,77 @@ DRAWS = {
 }
 
 
+def of_returns(g):
+    """Mean and variance of some returns, one step each."""
+    ones = np.ones(len(g), dtype=int)
+    done = ONE_STEP.completed_sums(pr.Trajectories(np.tile([0, 1], len(g)), g, ones, ones.astype(bool)))
+    return Moments(done.mean, done.variance, done.covariance(None), len(g), 0.95, completed=done)
+
+
+ONE_STEP = pr.LSTD(pr.Tabular(1)).fit_exact(pr.MarkovChain([[0.0]], [0.0]), start=0)
+
+
+def coverage(name, episodes, repetitions):
+    """The share of intervals that hold the truth, by quantity, and how many records contradict themselves."""
+    draw, m, v, _ = DRAWS[name]
+    truth = {"mean": m, "std": math.sqrt(v), "sharpe": m / math.sqrt(v), "less": m - math.sqrt(v)}
+    hits, contradictions = dict.fromkeys(truth, 0), 0
+    for g in draw(np.random.default_rng(0), (repetitions, episodes)):
+        found = of_returns(g)
+        values = {"mean": found.mean, "std": found.std, "sharpe": found.sharpe, "less": found.less_std(1.0)}
+        for of, value in truth.items():
+            hits[of] += values[of].low <= value <= values[of].high
+        contradictions += values["sharpe"].low > max(found.mean.value, 0.0) / found.std.high
+        contradictions += (values["sharpe"].low > 1.0) != (values["less"].low > 0.0)
+    return {of: hit / repetitions for of, hit in hits.items()}, contradictions
+
+
 @pytest.mark.parametrize("name", DRAWS)
 def test_intervals_of_300_skewed_returns_cover(name):
-    draw, m, v, least_sharpe = DRAWS[name]
-    truth = {"mean": m, "std": math.sqrt(v), "sharpe": m / math.sqrt(v)}
-    rng, hits, repetitions = np.random.default_rng(0), dict.fromkeys(truth, 0), 400
-    risk = pr.LSTD(pr.Tabular(1)).fit_exact(pr.MarkovChain([[0.0]], [0.0]), start=0)
-    states, ones = np.tile([0, 1], 300), np.ones(300, dtype=int)
-    for g in draw(rng, (repetitions, 300)):
-        done = risk.completed_sums(pr.Trajectories(states, g, ones, ones.astype(bool)))
-        moments = Moments(done.mean, done.variance, done.covariance(None), 300, 0.95, completed=done)
-        for of, value in truth.items():
-            estimate = getattr(moments, of)
-            hits[of] += estimate.low <= value <= estimate.high
-    share = {of: 100 * hit / repetitions for of, hit in hits.items()}
-    assert share["mean"] >= 90
-    assert share["std"] >= 90
-    assert share["sharpe"] >= least_sharpe
+    share, contradictions = coverage(name, 300, 400)
+    assert share["mean"] >= 0.90
+    assert share["std"] >= 0.90
+    assert share["sharpe"] >= DRAWS[name][3] / 100
+    assert contradictions == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "episodes", "least"),
+    [
+        ("exponential", 50, 0.92),
+        ("exponential", 300, 0.935),
+        ("lognormal", 50, 0.83),
+        ("lognormal", 300, 0.83),
+    ],
+)
+def test_sharpe_and_mean_less_std_cover_with_few_returns(name, episodes, least):
+    share, contradictions = coverage(name, episodes, 2000)
+    assert min(share["sharpe"], share["less"]) >= least, share
+    assert contradictions == 0
+
+
+def test_every_set_of_heavy_returns_says_that_few_episodes_decide():
+    rng = np.random.default_rng(1)
+    for episodes in (50, 300):
+        assert (
+            max(of_returns(g).completed.effective_episodes for g in rng.lognormal(0, 1, (200, episodes))) < 60
+        )
+    assert min(of_returns(g).completed.effective_episodes for g in rng.normal(0, 1, (200, 300))) > 60
+    data = pr.domains.walk(n=3, p=0.7).sample(0, 40, seed=1)
+    assert "few episodes decide the spread" in str(pr.LSTD(pr.Tabular(3)).fit(data).summary())
+
+
+def test_the_interval_of_a_ratio_is_where_that_of_the_difference_holds_0():
+    for x in (Estimate(3.0, 1.0, 1.0, 6.0), Estimate(-3.0, 1.0, -7.0, -2.0), Estimate(0.5, 1.0, -1.0, 3.0)):
+        y = Estimate(2.0, 0.5, 1.2, 4.5)
+        for rho in (-0.4, 0.0, 0.7):
+            low, high = ratio(x, y, rho)
+            assert low < x / y < high
+            for theta, end in ((low, 0), (high, 1)):
+                size, sign = abs(theta), math.copysign(1.0, theta)
+                scaled = Estimate(theta * y, 0.0, *sorted((theta * y.low, theta * y.high)))
+                assert difference(x, scaled, sign * rho)[end] == pytest.approx(0.0, abs=1e-9 * (1 + size))
 
 
 @pytest.mark.slow

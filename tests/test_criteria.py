@@ -1,6 +1,7 @@
 """The four criteria and the comparison of policies, by hand and by numerical derivative."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from scipy import stats
 import policyrisk as pr
 from policyrisk import criteria
 from policyrisk.errors import InvalidInputError, MismatchError, NegativeVarianceWarning
+from policyrisk.returns import RecordedReturns
 from policyrisk.risk import ErrorBars, Provenance, RiskFunction
 from policyrisk.risk.summary import Moments
 from policyrisk.risk.support import Support
 from policyrisk.selection.comparison import compare
+from policyrisk.selection.permutation import Exchanges, exchanged_moments, exchanged_tails
 
 S = np.array([[0.04, 0.05], [0.05, 0.25]])
 ALL = [
@@ -170,20 +173,18 @@ def test_probability_of_being_better_is_that_of_repetition():
 
 @pytest.mark.parametrize("criterion", ALL, ids=str)
 def test_derivatives_are_those_of_differences(criterion):
-    from policyrisk.selection.comparison import _derivatives
-
     J, V, h = -3.0, 6.0, 1e-6
 
     def value(J, V):
         return criterion.assess(moments(J, V)).value.value
 
-    found, by_J, by_V = _derivatives(criterion, J, V)
+    found, by_J, by_V = criterion.slopes(J, V)
     expected = [
         (value(J + h, V) - value(J - h, V)) / (2 * h),
         (value(J, V + h) - value(J, V - h)) / (2 * h),
     ]
     assert found == value(J, V)
-    assert [by_J, by_V] == pytest.approx(expected, abs=1e-8)  # of these four the sign is right, too
+    assert [by_J, by_V] == pytest.approx(expected, abs=1e-8)
 
 
 def walk_fits(seed, episodes=600, ps=(0.7, 0.7), bootstrap=300, states=6):
@@ -242,7 +243,7 @@ def test_at_many_states_without_values_or_error_bars():
 
 
 def test_without_starts_policies_are_compared_as_samples_are():
-    """Where nothing is cut off, the means' comparison is Welch's test of the returns."""
+    """Where nothing is cut off, the means' comparison is Welch's statistic of the returns, by exchange."""
     data = [pr.domains.walk(n=6, p=p).sample(0, K, seed=1) for p, K in ((0.7, 80), (0.72, 300))]
     risks = {str(k): pr.LSTD(pr.Polynomial(0, [0], [5])).fit(each) for k, each in enumerate(data)}
     pair = compare(risks, criterion=criteria.MeanMinusStd(0.0)).significance
@@ -250,7 +251,16 @@ def test_without_starts_policies_are_compared_as_samples_are():
     assert abs(pair.difference) / pair.difference.standard_error == pytest.approx(abs(welch.statistic))
     # Degrees of freedom know of the returns' kurtosis, and are never more than Welch's.
     assert 30 < pair.difference.dof < welch.df + 1e-9
-    assert pair.p_value == pytest.approx(2 * stats.t.sf(abs(welch.statistic), pair.difference.dof))
+
+    def size(a, b, axis):
+        return np.abs(stats.ttest_ind(a, b, axis=axis, equal_var=False).statistic)
+
+    returns, how = [each.returns() for each in data], {"vectorized": True, "alternative": "greater"}
+    truth = stats.permutation_test(
+        returns, size, n_resamples=4999, rng=np.random.default_rng(1), **how
+    ).pvalue
+    assert abs(pair.p_value - truth) < 4 * np.sqrt(2 * truth * (1 - truth) / 4999)
+    assert (pair.difference.low > 0) == (pair.p_value < 0.05)
     assert "by its returns from its own starts" in str(compare(risks))
 
 
@@ -266,6 +276,186 @@ def test_two_evaluations_of_one_policy_differ_by_randomness_alone(criterion, mos
         }
         called += compare(risks, criterion=criterion).significance.p_value < 0.05
     assert abs(called - 20) / np.sqrt(400 * 0.05 * 0.95) < 3
+
+
+def returned(returns):
+    """An estimate of one-step episodes with these returns."""
+    ones = np.ones(len(returns), dtype=int)
+    data = pr.Trajectories(np.tile([0, 1], len(returns)), returns, ones, ones.astype(bool))
+    return replace(
+        ONE_STEP, completed=ONE_STEP.completed_sums(data), starts=ONE_STEP.start_sums(data.starts())
+    )
+
+
+ONE_STEP = pr.LSTD(pr.Tabular(1)).fit_exact(pr.MarkovChain([[0.0]], [0.0]), start=0)
+RETURNS = {
+    "lognormal": lambda rng, n: rng.lognormal(0.0, 1.0, n),
+    "exponential": lambda rng, n: rng.exponential(1.0, n),
+    "normal": lambda rng, n: rng.normal(1.0, 1.0, n),
+}
+
+
+def called_different(criterion, kinds, episodes, repetitions, seed=0):
+    """The share of comparisons with p below 5 %."""
+    rng, called = np.random.default_rng(seed), 0
+    for k in range(repetitions):
+        sides = zip("ab", kinds, episodes, strict=True)
+        risks = {name: returned(RETURNS[kind](rng, n)) for name, kind, n in sides}
+        pair = compare(risks, criterion=criterion, seed=k).significance
+        assert (pair.p_value <= 0.05 + 1e-12) == (pair.difference.low > 0)
+        called += pair.p_value <= 0.05 + 1e-12
+    return called / repetitions
+
+
+@pytest.mark.parametrize("criterion", ["sharpe", "cvar:0.2"])
+def test_equal_policies_are_rarely_called_different(criterion):
+    share = called_different(criterion, ("lognormal", "lognormal"), (50, 50), 80)
+    assert abs(share - 0.05) < 3 * np.sqrt(0.05 * 0.95 / 80)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("criterion", ["sharpe", "mean-std:1", "quantile:0.2", "cvar:0.2"])
+@pytest.mark.parametrize("episodes", [(50, 50), (50, 500), (300, 300)], ids=str)
+@pytest.mark.parametrize("kinds", [("lognormal", "lognormal"), ("exponential", "normal")], ids=str)
+def test_size_of_comparisons(criterion, episodes, kinds):
+    """At most 7 % where returns are alike, or their Sharpe ratios are (one is the ratio of both)."""
+    if kinds[0] != kinds[1] and criterion not in ("sharpe", "mean-std:1"):
+        return
+    limit = 0.07 if kinds[0] == kinds[1] or episodes[0] == episodes[1] else 0.1
+    assert called_different(criterion, kinds, episodes, 600) <= limit + 2 * np.sqrt(0.07 * 0.93 / 600)
+
+
+@pytest.mark.slow
+def test_power_of_comparisons():
+    lstd, called = pr.LSTD(pr.Tabular(30)), 0
+    chains = {name: pr.domains.walk(n=30, p=p) for name, p in (("a", 0.70), ("b", 0.72))}
+    for seed in range(100):
+        risks = {
+            name: lstd.fit(chain.sample(0, 300, seed=2 * seed + k))
+            for k, (name, chain) in enumerate(chains.items())
+        }
+        called += compare(risks, criterion="mean").significance.p_value < 0.05
+    assert called / 100 >= 0.5
+
+
+def test_exchanged_statistics_are_those_of_the_exchanged_samples(monkeypatch):
+    """Every draw against loops: the criterion and its standard error, computed anew."""
+    monkeypatch.setattr("policyrisk.selection.permutation.MOST", 300)
+    monkeypatch.setattr("policyrisk.selection.permutation.FEWEST", 100)
+    rng = np.random.default_rng(3)
+    first, second = (np.column_stack([rng.exponential(2.0, n) - 5, rng.random(n) ** 4]) for n in (14, 9))
+    both, drawn = np.concatenate([first, second]), []
+
+    class Recorded:
+        """Random numbers that keep what they permute."""
+
+        def permuted(self, array, axis):
+            drawn.append(rng.permuted(array, axis=axis))
+            return drawn[-1]
+
+    def t_of(which, criterion):
+        """T by the definition."""
+        values, squares = [], 0.0
+        for some in (both[which], both[~which]):
+            n, d = len(some), some[:, 0] - some[:, 0].mean()
+            spread = d**2 + some[:, 1]
+            m, v = some[:, 0].mean(), (d**2).sum() / (n - 1) + some[:, 1].mean()
+            value, by_mean, by_variance = criterion.slopes(m, v)
+            moved = by_mean * d + by_variance * (spread - spread.mean())
+            own = 2 * (d**2).mean() ** 2 * by_variance**2
+            values.append(value)
+            squares += (np.sum(moved**2) + own) / (n * (n - 1))
+        return (values[0] - values[1]) / np.sqrt(squares)
+
+    for criterion in (criteria.Sharpe(), criteria.MeanMinusStd(2.0), criteria.MeanMinusVariance(0.3)):
+        drawn.clear()
+        found = exchanged_moments(first, second, criterion, Recorded()).sizes
+        expected = np.sort([abs(t_of(which, criterion)) for which in np.concatenate(drawn)])
+        np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+@pytest.mark.parametrize("criterion", [criteria.CVaR(0.25), criteria.Quantile(0.25)], ids=str)
+def test_exchanged_tails_are_those_of_the_exchanged_samples(criterion, monkeypatch):
+    monkeypatch.setattr("policyrisk.selection.permutation.MOST", 300)
+    monkeypatch.setattr("policyrisk.selection.permutation.FEWEST", 100)
+    rng = np.random.default_rng(4)
+    first, second = (RecordedReturns(rng.normal(size=n)) for n in (30, 21))
+    both, drawn = np.concatenate([first.ordered, second.ordered]), []
+
+    class Recorded:
+        """Random numbers that keep what they permute."""
+
+        def permuted(self, array, axis):
+            drawn.append(rng.permuted(array, axis=axis))
+            return drawn[-1]
+
+    found = exchanged_tails(first, second, criterion, 0.9, Recorded()).sizes
+    expected = []
+    for which in np.concatenate(drawn):
+        a, b = (
+            criterion.assess(RecordedReturns(both[some]).summary([criterion.q], 0.9)).value
+            for some in (which, ~which)
+        )
+        expected.append(abs(a - b) / np.hypot(a.standard_error, b.standard_error))
+    np.testing.assert_allclose(found, np.sort(expected), rtol=1e-8)
+
+
+def test_small_p_values_go_on_beyond_the_draws():
+    rng = np.random.default_rng(5)
+    exchanges = Exchanges(np.sort(np.abs(rng.standard_normal(4999))))
+    for size in (0.5, 1.0, 1.96, 3.0, 4.5):
+        assert exchanges.p_value(size) == pytest.approx(2 * stats.norm.sf(size), rel=0.8)
+    for level in (0.5, 0.9, 0.99, 0.9999):
+        c = exchanges.reach(level)
+        assert exchanges.p_value(c * 1.0001) <= (1 - level) * (1 + 1e-6)
+        assert exchanges.p_value(c * 0.99) > 1 - level
+
+
+def test_evaluations_and_spellings_are_compared():
+    data = {name: pr.domains.walk(n=6, p=p).sample(0, 200, seed=1) for name, p in (("a", 0.6), ("b", 0.8))}
+    made = {name: pr.evaluate(each, features="tabular", seed=0) for name, each in data.items()}
+    risks = {name: each.risk for name, each in made.items()}
+    for spelling, criterion in {
+        "mean": criteria.MeanMinusStd(0.0),
+        "sharpe": criteria.Sharpe(),
+        "mean-std:1": criteria.MeanMinusStd(1.0),
+        "variance:mean>=-1e3": criteria.VarianceMeanAtLeast(-1e3),
+    }.items():
+        assert criteria.spelled(spelling) == criterion
+        assert str(compare(made, criterion=spelling)) == str(compare(risks, criterion=criterion))
+    for spelling in ("quantile:0.1", "cvar:0.1"):
+        returns = {name: RecordedReturns(each.returns()) for name, each in data.items()}
+        assert str(compare(made, criterion=spelling)) == str(compare(returns, criterion=spelling))
+        assert str(compare(risks, criterion=spelling)) == str(compare(returns, criterion=spelling))
+
+
+def test_nothing_is_said_of_how_sure_an_order_is_that_is_not_to_be_trusted():
+    class Distrusted:
+        """An evaluation that withdraws its intervals."""
+
+        def __init__(self, risk):
+            self.risk, self.trust = risk, "none"
+
+    sound = returned(RETURNS["normal"](np.random.default_rng(1), 50))
+    comparison = compare({"a": sound, "b": Distrusted(sound.times(4.0))})
+    pair = comparison.significance
+    assert np.isnan([pair.probability, pair.p_value, pair.difference.low]).all()
+    assert "better with probability" not in str(comparison)
+    assert "b: its numbers are not to be trusted" in str(comparison)
+
+
+def test_two_estimates_from_one_log_are_compared_within_episodes():
+    """What both miss alike is no difference between them."""
+    data = pr.domains.walk(n=6, p=0.7).sample(0, 300, seed=1)
+    maps = {"a": pr.Tabular(6), "b": pr.Polynomial(3, [0], [5])}
+    risks = {
+        name: pr.LSTD(phi, variance="direct").fit(data, bootstrap=400, seed=1) for name, phi in maps.items()
+    }
+    together = compare(risks, [0], "mean").significance.difference
+    for seed, name in enumerate(maps):
+        risks[name] = pr.LSTD(maps[name], variance="direct").fit(data, bootstrap=400, seed=seed)
+    apart = compare(risks, [0], "mean").significance.difference
+    assert together.standard_error < 0.3 * apart.standard_error
 
 
 def test_one_policy_and_infeasible_seconds_have_no_significance():
@@ -315,14 +505,15 @@ BAD = {
     "estimator": (
         lambda: compare({"a": pr.LSTD(pr.Tabular(1))}, [0]),
         InvalidInputError,
-        "must be a RiskFunction",
+        "must be a RiskFunction or an Evaluation",
     ),
     "class": (
         lambda: compare({"a": policy(1.0, 1.0)}, [0], criteria.Sharpe),
         InvalidInputError,
         "criterion must be one such as",
     ),
-    "name": (lambda: compare({"a": policy(1.0, 1.0)}, [0], "sharpe"), InvalidInputError, "criterion must be"),
+    "name": (lambda: compare({"a": policy(1.0, 1.0)}, [0], "sharp"), InvalidInputError, "criterion must be"),
+    "number": (lambda: criteria.spelled("mean-std:x"), InvalidInputError, "is not a finite number"),
     "discount": (
         lambda: compare({"a": policy(1.0, 1.0), "b": policy(1.0, 1.0, discount=0.9)}, [0]),
         MismatchError,

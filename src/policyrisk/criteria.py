@@ -13,12 +13,16 @@ and of the return's whole distribution F, which :class:`policyrisk.ReturnDistrib
     Quantile(q)              max of the smallest z with F(z) ≥ q
     CVaR(q)                  max of the mean of the worst (smallest) q of the returns
 
-The value's error follows from the joint covariance of (m, v) by the delta method; the probability that a
-constraint holds is Student's distribution function at slack / its standard error, the slack being how far the
-estimate is inside the bound. A policy whose estimated variance is negative meets no criterion, and the record
-says so: otherwise the worst estimate would look like the least risk.
-:func:`policyrisk.selection.comparison.compare` ranks policies by one of these, and ``MDP.improve`` makes a
-policy better by the derivatives that ``slopes`` and ``slack`` give.
+Each has a spelling, such as ``mean-std:1`` or ``cvar:0.05`` (:func:`spelled`), which
+:func:`policyrisk.compare` and the command line take.
+
+The value's standard error follows from the joint covariance of (m, v) by the derivatives that ``slopes``
+gives (the delta method), and so does its interval, but for those of the Sharpe ratio and of the mean less
+stds, which :class:`policyrisk.risk.summary.Moments` makes. The probability that a constraint holds is
+Student's distribution function at slack / its standard error; the slack says how far the estimate is inside
+the bound. A policy whose estimated variance is negative meets no criterion, and the record says so: otherwise
+the worst estimate would look like the least risk. :func:`policyrisk.compare` ranks policies by one of these,
+and ``MDP.improve`` makes a policy better by ``slopes`` and ``slack``.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from policyrisk._core.arrays import as_number, check_kind
 from policyrisk._core.text import number, percent
-from policyrisk.errors import NoDistributionError
+from policyrisk.errors import InvalidInputError, NoDistributionError
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.summary import Moments
 
@@ -40,10 +44,12 @@ __all__ = [
     "MeanMinusStd",
     "MeanMinusVariance",
     "MeanVarianceAtMost",
+    "MomentCriterion",
     "Quantile",
     "Sharpe",
     "Slopes",
     "VarianceMeanAtLeast",
+    "spelled",
 ]
 
 
@@ -73,25 +79,56 @@ class Slopes(NamedTuple):
 
 
 class Criterion(Protocol):
-    """A way to judge a policy by the mean and the variance of its return, or by its distribution."""
+    """A way to judge a policy by the mean and the variance of its return, or by its distribution.
+
+    One of mean and variance has ``slopes(mean, variance)`` as well; it is a :class:`MomentCriterion`.
+    """
 
     def assess(self, summary: Any) -> Assessment:
         """The criterion's value, and whether its constraint holds, by a :class:`Moments` or :class:`Tail`."""
         ...
 
 
-class _OfMoments:
-    """A criterion of mean and variance: the larger the better and no constraint, unless it says so."""
+class MomentCriterion:
+    """A criterion f(m, v) of mean and variance, which its ``slopes`` say; a base for criteria of your own.
+
+    The larger the better, and no constraint, unless it says so.
+    """
 
     larger_is_better: ClassVar[bool] = True
 
+    def slopes(self, mean: float, variance: float) -> Slopes:
+        """The value and its derivatives."""
+        raise NotImplementedError
+
     def slack(self, mean: float, variance: float) -> Slopes | None:
-        """There is no constraint."""
+        """How far the bounded quantity is inside its bound, with its derivatives; None without constraint."""
         return None
+
+    def value(self, summary: Moments) -> Estimate:
+        """The value with its error."""
+        return summary.delta(*self.slopes(summary.mean_value, summary.variance_value))
+
+    def assess(self, summary: Moments) -> Assessment:
+        """The value, and whether the constraint holds."""
+        check_kind(summary, "summary", Moments, "pass risk.summary(starts)")
+        m, v = summary.mean_value, summary.variance_value
+        value, slack = self.value(summary), self.slack(m, v)
+        reason = "its value does not exist" if math.isnan(value) else ""
+        if v < 0:
+            reason = "its estimated variance is negative"
+        if slack is None:
+            return Assessment(value, self.larger_is_better, False, not reason, 1.0, reason=reason)
+        if reason:
+            return Assessment(value, self.larger_is_better, True, False, math.nan, math.inf, reason)
+        inside = summary.delta(*slack)
+        reason = "" if inside >= 0 else f"it misses the bound by {number(-inside)}"
+        judged = self.larger_is_better, True, not reason, inside.probability_positive
+        return Assessment(value, *judged, max(-inside, 0.0), reason)
 
 
 @dataclass(frozen=True)
-class _WithNumber(_OfMoments):
+class _WithNumber(MomentCriterion):
     """One with a number, c."""
 
     c: float
@@ -107,14 +144,21 @@ class _OfTail:
     """A criterion of the worst q of the returns."""
 
     q: float
+    _from: ClassVar[str]  # which estimates of a summary it reads
 
     def __post_init__(self) -> None:
         remedy = "pass 0.05 for the worst 5 %"
         object.__setattr__(self, "q", as_number(self.q, "q", 0.0, 1.0, open_low=True, remedy=remedy))
 
+    def assess(self, summary: Tail) -> Assessment:
+        """The value of a tail's summary; there is no constraint."""
+        if not hasattr(summary, "cvar"):
+            raise no_distribution(self, summary)
+        return Assessment(getattr(summary, self._from)[self.q], True, False, True, 1.0)
+
 
 @dataclass(frozen=True)
-class Sharpe(_OfMoments):
+class Sharpe(MomentCriterion):
     """max m / √v: mean return for each unit of standard deviation.
 
     It is meant for positive means: where m < 0, more variance makes it larger.
@@ -126,9 +170,9 @@ class Sharpe(_OfMoments):
     3 ± 0.0901 (2.8231 to 3.1769)
     """
 
-    def assess(self, summary: Moments) -> Assessment:
-        """The ratio; there is no constraint."""
-        return _assessment(_checked(summary), summary.sharpe)
+    def value(self, summary: Moments) -> Estimate:
+        """The ratio."""
+        return summary.sharpe
 
     def slopes(self, mean: float, variance: float) -> Slopes:
         """m / √v and its derivatives; where v is 0, infinite (0 where m is too) and none."""
@@ -159,13 +203,9 @@ class MeanMinusStd(_WithNumber):
 
     _remedy: ClassVar[str] = "pass how many standard deviations to take off"
 
-    def assess(self, summary: Moments) -> Assessment:
-        """The penalised mean; there is no constraint."""
-        root = _checked(summary).std.value
-        value = Estimate(summary.mean_value - self.c * root)
-        if root > 0:
-            value = summary.delta(value.value, 1.0, -0.5 * self.c / root)
-        return _assessment(summary, value)
+    def value(self, summary: Moments) -> Estimate:
+        """The penalised mean."""
+        return summary.less_std(self.c)
 
     def slopes(self, mean: float, variance: float) -> Slopes:
         """m − c √v and its derivatives; that by v is left out where v is 0."""
@@ -173,7 +213,7 @@ class MeanMinusStd(_WithNumber):
         return Slopes(mean - self.c * root, 1.0, -0.5 * self.c / root if root > 0 else 0.0)
 
     def __str__(self) -> str:
-        return f"mean − {self.c:g}·std, the larger the better"
+        return f"mean{f' − {self.c:g}·std' if self.c else ''}, the larger the better"
 
 
 @dataclass(frozen=True)
@@ -193,11 +233,6 @@ class MeanMinusVariance(_WithNumber):
     """
 
     _remedy: ClassVar[str] = "pass what a unit of variance costs"
-
-    def assess(self, summary: Moments) -> Assessment:
-        """The penalised mean; there is no constraint."""
-        _checked(summary)
-        return _assessment(summary, summary.delta(*self.slopes(summary.mean_value, summary.variance_value)))
 
     def slopes(self, mean: float, variance: float) -> Slopes:
         """m − c v and its derivatives."""
@@ -225,11 +260,6 @@ class MeanVarianceAtMost(_WithNumber):
     """
 
     _remedy: ClassVar[str] = "pass the largest variance allowed"
-
-    def assess(self, summary: Moments) -> Assessment:
-        """The mean, and whether the variance is small enough."""
-        slack = _checked(summary).delta(*self.slack(summary.mean_value, summary.variance_value))
-        return _assessment(summary, summary.mean, slack)
 
     def slopes(self, mean: float, variance: float) -> Slopes:
         """m and its derivatives."""
@@ -264,10 +294,9 @@ class VarianceMeanAtLeast(_WithNumber):
     _least: ClassVar[float] = -math.inf
     _remedy: ClassVar[str] = "pass the smallest mean allowed"
 
-    def assess(self, summary: Moments) -> Assessment:
-        """The variance, and whether the mean is large enough."""
-        slack = _checked(summary).delta(*self.slack(summary.mean_value, summary.variance_value))
-        return _assessment(summary, summary.variance, slack, larger_is_better=self.larger_is_better)
+    def value(self, summary: Moments) -> Estimate:
+        """The variance."""
+        return summary.variance
 
     def slopes(self, mean: float, variance: float) -> Slopes:
         """v and its derivatives."""
@@ -302,9 +331,7 @@ class Quantile(_OfTail):
     ('p = 0.8', True)
     """
 
-    def assess(self, summary: Tail) -> Assessment:
-        """The quantile; there is no constraint."""
-        return Assessment(tail_of(summary, self).quantiles[self.q], True, False, True, 1.0)
+    _from: ClassVar[str] = "quantiles"
 
     def __str__(self) -> str:
         return f"{percent(self.q)} quantile, the larger the better"
@@ -325,9 +352,7 @@ class CVaR(_OfTail):
     mean of the worst 5.0%, the larger the better
     """
 
-    def assess(self, summary: Tail) -> Assessment:
-        """The mean of the worst q; there is no constraint."""
-        return Assessment(tail_of(summary, self).cvar[self.q], True, False, True, 1.0)
+    _from: ClassVar[str] = "cvar"
 
     def __str__(self) -> str:
         return f"mean of the worst {percent(self.q)}, the larger the better"
@@ -347,34 +372,79 @@ class Tail(Protocol):
         ...
 
 
-def tail_of(estimate: Any, criterion: Quantile | CVaR) -> Any:
-    """The same, where it knows the distribution of the return; else an error."""
-    if not hasattr(estimate, "cvar"):
-        raise NoDistributionError(
-            f"{criterion!r} needs the distribution of the return, got {type(estimate).__name__}, which has "
-            "mean and variance alone; fit pr.ReturnDistribution(features) to the data"
-        )
-    return estimate
-
-
-def _checked(summary: Moments) -> Moments:
-    check_kind(summary, "summary", Moments, "pass risk.summary(starts)")
-    return summary
-
-
-def _assessment(
-    summary: Moments, value: Estimate, slack: Estimate | None = None, *, larger_is_better: bool = True
-) -> Assessment:
-    """``slack`` is how far the bounded quantity is inside its bound, None where there is no constraint."""
-    reason = "its value does not exist" if math.isnan(value) else ""
-    if summary.variance_value < 0:
-        reason = "its estimated variance is negative"
-    if slack is None:
-        return Assessment(value, larger_is_better, False, not reason, 1.0, reason=reason)
-    if reason:
-        return Assessment(value, larger_is_better, True, False, math.nan, math.inf, reason)
-    reason = "" if slack >= 0 else f"it misses the bound by {number(-slack)}"
-    violation = max(-slack, 0.0)
-    return Assessment(
-        value, larger_is_better, True, not reason, slack.probability_positive, violation, reason
+def no_distribution(criterion: Any, got: Any) -> NoDistributionError:
+    """The error of a criterion of the tail where the distribution of the return is not known."""
+    return NoDistributionError(
+        f"{criterion!r} needs the distribution of the return, got {type(got).__name__}, which has "
+        "mean and variance alone; fit pr.ReturnDistribution(features) to the data"
     )
+
+
+# How criteria are spelled: in full, or before a number.
+_SPELLINGS: dict[str, Any] = {
+    "mean": lambda: MeanMinusStd(0.0),
+    "sharpe": Sharpe,
+    "mean-std:": MeanMinusStd,
+    "mean-variance:": MeanMinusVariance,
+    "mean:variance<=": MeanVarianceAtMost,
+    "variance:mean>=": VarianceMeanAtLeast,
+    "quantile:": Quantile,
+    "cvar:": CVaR,
+}
+SPELLED = (
+    "mean, sharpe, mean-std:c, mean-variance:c, mean:variance<=c, variance:mean>=c, quantile:q and cvar:q"
+)
+
+
+def spelled(text: str) -> Criterion:
+    """The criterion that a text spells.
+
+    Parameters
+    ----------
+    text
+        ``mean``, ``sharpe``, ``mean-std:1``, ``mean-variance:0.5``, ``mean:variance<=10``,
+        ``variance:mean>=5``, ``quantile:0.05`` or ``cvar:0.05``.
+
+    Returns
+    -------
+    Criterion
+        One of this module.
+
+    Examples
+    --------
+    >>> spelled("mean-std:1"), spelled("cvar:0.05"), spelled("mean:variance <= 10")
+    (MeanMinusStd(c=1.0), CVaR(q=0.05), MeanVarianceAtMost(c=10.0))
+    """
+    compact = text.replace(" ", "")
+    for start, make in _SPELLINGS.items():
+        if compact == start and not start.endswith((":", "=")):
+            criterion: Criterion = make()
+            return criterion
+        if start.endswith((":", "=")) and compact.startswith(start):
+            try:
+                value = float(compact.removeprefix(start))
+            except ValueError:
+                value = math.nan
+            if not math.isfinite(value):
+                raise InvalidInputError(
+                    f"criterion must have a number behind {start}, got {text!r}, "
+                    "which is not a finite number; "
+                    "write for example mean-std:1"
+                )
+            return make(value)  # type: ignore[no-any-return]
+    raise InvalidInputError(f"criterion must be one of {SPELLED}, got {text!r}; write for example mean-std:1")
+
+
+def as_criterion(criterion: Any) -> Criterion:
+    """A caller's criterion, or its spelling; the Sharpe ratio for None."""
+    if criterion is None:
+        return Sharpe()
+    if isinstance(criterion, str):
+        return spelled(criterion)
+    if isinstance(criterion, type) or not hasattr(criterion, "assess"):
+        raise InvalidInputError(
+            f'criterion must be one such as Sharpe() or MeanMinusStd(1.0), or its spelling such as "sharpe", '
+            f"got {criterion!r}; make an instance"
+        )
+    made: Criterion = criterion
+    return made

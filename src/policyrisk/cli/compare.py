@@ -29,8 +29,15 @@ if TYPE_CHECKING:
 _SUFFIXES = (".png", ".svg", ".pdf")
 _LONGEST = 2_000  # letters of features that are spelled anew; a file may hold any text
 _APART = 5.0  # standard errors between two averages of starts, of many coordinates perhaps
-_CRITERIA = ("mean-std:", "mean:variance<=", "variance:mean>=", "quantile:", "cvar:")
-_EXAMPLES = ("sharpe", "mean-std:1", "mean:variance<=10", "variance:mean>=5", "quantile:0.05", "cvar:0.05")
+_EXAMPLES = (
+    "mean",
+    "sharpe",
+    "mean-std:1",
+    "mean:variance<=10",
+    "variance:mean>=5",
+    "quantile:0.05",
+    "cvar:0.05",
+)
 
 
 def compare(
@@ -39,8 +46,8 @@ def compare(
         str,
         typer.Option(
             "--criterion",
-            help="sharpe, mean-std:c, 'mean:variance<=c' or 'variance:mean>=c' (in quotes), c a number; "
-            "quantile:0.05 or cvar:0.05, of evaluations with --quantiles.",
+            help="mean, sharpe, mean-std:c, mean-variance:c, 'mean:variance<=c' or 'variance:mean>=c' (in "
+            "quotes), c a number; quantile:0.05 or cvar:0.05, of evaluations with --quantiles.",
             autocompletion=lambda incomplete: [text for text in _EXAMPLES if text.startswith(incomplete)],
         ),
     ] = "sharpe",
@@ -63,7 +70,7 @@ def compare(
     from policyrisk.evaluation import Evaluation
     from policyrisk.plotting import plot_mean_std
 
-    criterion = criterion_of(by, *_CRITERIA)
+    criterion = criterion_of(by)
     if out.suffix not in _SUFFIXES:
         raise typer.BadParameter(f"{str(out)!r} must end in {', '.join(_SUFFIXES)}", param_hint="--out")
     check_file(out)
@@ -135,8 +142,7 @@ def _compared(
 
     completed = all(evaluation.risk.completed is not None for evaluation in policies.values())
     if not isinstance(criterion, Quantile | CVaR):
-        risks = {name: evaluation.risk for name, evaluation in policies.items()}
-        return comparison.compare(risks, None if completed else starts, criterion, level=level), completed
+        return comparison.compare(policies, None if completed else starts, criterion, level=level), completed
     judged: Any = _distributions(policies, folders, by)
     samples: Any = {name: recorded_returns(e.survey, judged[name].discount) for name, e in policies.items()}
     own = completed and None not in samples.values()

@@ -43,7 +43,7 @@ def improve(
     from policyrisk.evaluation.improvement import ImprovementPlan
     from policyrisk.passes.checkpoint import Unasked
 
-    goal, arguments = criterion_of(criterion, "mean-std:", "mean-variance:"), env_arguments(env_args)
+    goal, arguments = criterion_of(criterion), env_arguments(env_args)
     request = ImprovementRequest(env, goal, arguments, **values_of(ImprovementRequest, chosen))
     if ":" in env:  # module:id
         look_here()

@@ -196,35 +196,12 @@ def naming(option: str) -> Iterator[None]:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-_CRITERIA = {
-    "mean-std:": ("MeanMinusStd", "c"),
-    "mean-variance:": ("MeanMinusVariance", "c"),
-    "mean:variance<=": ("MeanVarianceAtMost", "c"),
-    "variance:mean>=": ("VarianceMeanAtLeast", "c"),
-    "quantile:": ("Quantile", "q"),
-    "cvar:": ("CVaR", "q"),
-}  # what stands before the number, the class, and what the number is called
+def criterion_of(text: str) -> Criterion:
+    """The criterion that an option spells."""
+    from policyrisk.criteria import spelled
 
-
-def criterion_of(text: str, *starts: str) -> Criterion:
-    """The criterion that an option spells: ``sharpe``, or a number behind one of these beginnings."""
-    from policyrisk import criteria
-
-    compact = text.replace(" ", "")
-    if compact == "sharpe":
-        return criteria.Sharpe()
-    for start in starts:
-        if compact.startswith(start) and compact != start:
-            value = finite_number(compact.removeprefix(start), "--criterion")
-            with naming("--criterion"):
-                made: Criterion = getattr(criteria, _CRITERIA[start][0])(value)
-                return made
-    spelled = (start + _CRITERIA[start][1] for start in starts)
-    known = ", ".join(f"'{each}'" if "=" in each else each for each in spelled)
-    raise typer.BadParameter(
-        f"{text!r} is none of sharpe, {known}, c and q numbers; write for example mean-std:1",
-        param_hint="--criterion",
-    )
+    with naming("--criterion"):
+        return spelled(text)
 
 
 def without_quotes(text: str, option: str) -> str:

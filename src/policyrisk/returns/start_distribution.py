@@ -210,7 +210,7 @@ class RecordedReturns(StartDistribution):
         n = self.ordered.size
         low, high = (float(self.ordered[min(max(rank, 1), n) - 1]) for rank in self.ranks(q, level))
         error = (high - low) / (2 * max(float(student_quantile(level, n)), _TINY))
-        return Estimate(float(self.ordered[self._rank(q) - 1]), error, low, high, n - 1.0)
+        return Estimate(float(self.ordered[self.rank(q) - 1]), error, low, high, n - 1.0)
 
     def ranks(self, q: float, level: float = 0.95) -> tuple[int, int]:
         """l and u: 0 and n + 1 where no return is far enough out."""
@@ -225,9 +225,9 @@ class RecordedReturns(StartDistribution):
 
     def cvar(self, q: float, level: float = 0.95) -> Estimate:
         """The mean of the worst q."""
-        quantile = self.ordered[self._rank(q) - 1]
+        quantile = self.ordered[self.rank(q) - 1]
         short = np.maximum(quantile - self.ordered, 0.0) / q
-        if self._rank(q) == 1 and self.ordered[0] < self.ordered[-1]:
+        if self.rank(q) == 1 and self.ordered[0] < self.ordered[-1]:
             return Estimate(float(quantile))
         return self._moved(float(quantile - short.mean()), -short, level)
 
@@ -241,7 +241,7 @@ class RecordedReturns(StartDistribution):
         share = k / n
         return Estimate(share, math.sqrt(share * (1.0 - share) / (n - 1)), low, high, n - 1.0)
 
-    def _rank(self, q: float) -> int:
+    def rank(self, q: float) -> int:
         """⌈nq⌉, of a product that is whole but for rounding as well."""
         n = self.ordered.size
         return min(max(math.ceil(n * q * (1.0 - 1e-12)), 1), n)

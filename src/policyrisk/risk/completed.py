@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from policyrisk.risk.risk_function import RiskFunction
 
 EPISODES, TRANSITIONS = 1 << 12, 1 << 16  # that are looked at together, where they come in small batches
+KEPT = 5_000  # completed returns, for tests by exchange: with more of them the delta method serves as well
 SIZE = 5  # of z
 # The completed mean and variance, and the model's: what each is of z, but for the average taken off.
 _PARTS = np.eye(SIZE)[1:]
@@ -64,6 +65,7 @@ _PARTS = np.eye(SIZE)[1:]
     tail_second="l_M",
     with_weights="5 l_J+l_M",
     draws="5 B",
+    kept="k 2",
 )
 @dataclass(frozen=True, eq=False)
 class CompletedReturns:
@@ -81,13 +83,16 @@ class CompletedReturns:
     tail_mean: Floats  # (l_J,): Σ ∂c/∂w_J, 0 for the direct variance
     tail_second: Floats  # (l_M,): Σ γ^{2T} φ_M(x_T)
     with_weights: Floats | None = None  # (5, l_J + l_M): Σ z_k ψ_kᵀ / (K − 1), where the ψ_k are known
+    # (k, 2): g_k and c_k, rising in g, of KEPT episodes at most; None of more, or where they are not observed
+    kept: Floats | None = None
     draws: Floats | None = None  # (5, B): Σ_k ξ_kb z_k / √(K (K − 1)), beside the replicates of the weights
 
     @classmethod
     def empty(cls, l_J: int, l_M: int) -> CompletedReturns:
         """The sums of no episode at all: adding them changes nothing."""
         powers = np.zeros((SIZE**2, SIZE**2))
-        return cls(0, 0, 0, 0, 0.0, 0.0, powers, np.zeros(l_J), np.zeros(l_J), np.zeros(l_J), np.zeros(l_M))
+        tails = np.zeros(l_J), np.zeros(l_J), np.zeros(l_J), np.zeros(l_M)
+        return cls(0, 0, 0, 0, 0.0, 0.0, powers, *tails, kept=np.zeros((0, 2)))
 
     @classmethod
     def over(cls, source: Source, risk: RiskFunction) -> CompletedReturns:
@@ -130,7 +135,7 @@ class CompletedReturns:
                 of = part if known.all() else part.some(known)
                 K = len(of.J)
                 total += none._of_ends(np.zeros(K), np.arange(K), np.ones(K), [of], of.J, of.V)
-        return total
+        return replace(total, kept=None)
 
     def _of_ends(
         self,
@@ -162,6 +167,7 @@ class CompletedReturns:
             mean=mean,
             start_mean=start_mean,
             powers=fourth_powers(z),
+            kept=kept_returns(np.column_stack([g, c])),
             tail_spread=moved.tail_spread + (near - mean) * moved.tail,
         )
 
@@ -210,6 +216,9 @@ class CompletedReturns:
             ),
             tail_mean=self.tail_mean + other.tail_mean,
             tail_second=self.tail_second + other.tail_second,
+            kept=None
+            if self.kept is None or other.kept is None
+            else kept_returns(np.concatenate([self.kept, other.kept])),
         )
 
     def _powers_about(self, mean: float, start_mean: float) -> Floats:
@@ -235,6 +244,17 @@ class CompletedReturns:
     def central_sum(self, power: Literal[2, 4]) -> float:
         """Σ d² or Σ d⁴, d being how far a completed return is from their mean."""
         return float(self.powers[0 if power == 2 else SIZE + 1, SIZE + 1])
+
+    @property
+    def observed(self) -> Floats | None:
+        """g and c of all K episodes, (K, 2); None where they were not kept."""
+        return self.kept if self.kept is not None and len(self.kept) == self.count else None
+
+    @property
+    def effective_episodes(self) -> float:
+        """(Σ s)² / Σ s² with s = d² + c: of how many equal episodes the variance is worth."""
+        squares = float(self.powers[2, 2])
+        return float(self.powers[0, 2]) ** 2 / squares if squares > 0 else float(self.count)
 
     @property
     def gradients(self) -> tuple[Floats, Floats]:
@@ -307,6 +327,11 @@ class CompletedReturns:
         spread = fourth - second**2
         dof = 2 * K**3 * error**4 / spread if spread > 0 else math.inf
         return skewness, min(max(dof, 1.0), K - 1.0)
+
+
+def kept_returns(returns: Floats) -> Floats | None:
+    """g and c (k, 2) in the order of g, None for more than KEPT."""
+    return None if len(returns) > KEPT else returns[np.lexsort(returns.T[::-1])]
 
 
 def episode_terms(d: Floats, c: Floats, h: Floats, V: Floats) -> Floats:

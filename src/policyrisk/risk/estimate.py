@@ -18,6 +18,14 @@ with t Student's quantile at ν, and nothing under the root below 0, from where 
 coverage of nominal 95% intervals of the mean and of the std of K plain returns: exponential 95 and 91%
 (K = 30), 95 and 96% (K = 100 and more); lognormal (σ = 1) 95 and 88% (K = 100), 95 and 92% (300), 94 and 94%
 (1000), where value ± t · s covers 92 and 67%, 94 and 75%, 94 and 82%.
+
+What is made of two estimates x and y, each with its own interval, gets its interval from theirs (MOVER, Zou
+and Donner 2008). With ρ the correlation of the two,
+
+    x − y    from  x − y − √(a² + b² − 2ρab),  a = x − low of x,  b = high of y − y,  likewise above
+    x / y    all θ for which the interval of x − θy holds 0 (y > 0)
+
+The delta method for the ratio m / √v of lognormal returns covers 57 and 74% with 50 and 300 of them.
 """
 
 from __future__ import annotations
@@ -31,6 +39,7 @@ from scipy.special import ndtr, stdtr, stdtrit
 
 from policyrisk._core.arrays import Floats, as_number
 from policyrisk._core.text import NONE, number
+from policyrisk._core.units import magnitude
 from policyrisk.errors import InvalidInputError
 
 
@@ -109,6 +118,48 @@ def skewed_interval(
     return ends
 
 
+def difference(x: Estimate, y: Estimate, correlation: float = 0.0) -> tuple[float, float]:
+    """The interval of x − y from those of x and y (MOVER).
+
+    >>> low, high = difference(Estimate(5.0, 1.0, 2.0, 9.0), Estimate(1.0, 1.0, 0.0, 5.0))
+    >>> low, round(high, 4)
+    (-1.0, 8.1231)
+    """
+    lead, reaches = x.value - y.value, ((x - x.low, y.high - y), (x.high - x, y - y.low))
+    below, above = (_hypot(*reach, correlation) for reach in reaches)
+    return lead - below, lead + above
+
+
+def _hypot(a: float, b: float, correlation: float) -> float:
+    """√(a² + b² − 2ρab)."""
+    size = magnitude(a, b)  # whose square may be no number
+    a, b = a / size, b / size
+    return math.sqrt(max(a**2 + b**2 - 2.0 * correlation * a * b, 0.0)) * size
+
+
+def ratio(x: Estimate, y: Estimate, correlation: float = 0.0) -> tuple[float, float]:
+    """The interval of x / y, y > 0: the θ for which the interval of x − θy holds 0 (MOVER).
+
+    >>> low, high = ratio(Estimate(5.0, 1.0, 3.0, 7.0), Estimate(2.0, 0.0, 2.0, 2.0))
+    >>> low, high
+    (1.5, 3.5)
+    """
+    size = magnitude(x.value, y.value)  # whose fourth power may be no number
+    x, y = x.moved(1.0 / size, 0.0), y.moved(1.0 / size, 0.0)
+    low = _ratio_end(x.value, x.value - x.low, y, correlation)
+    return low, -_ratio_end(-x.value, x.high - x.value, y, -correlation)
+
+
+def _ratio_end(x: float, a: float, y: Estimate, correlation: float) -> float:
+    """The θ ≤ x / y with (x − θy)² = a² + θ²b² − 2ρaθb, b being how far y reaches on the side that counts."""
+    b = y.high - y.value if x > a else y.value - y.low
+    square, half, rest = y.value**2 - b**2, x * y.value - correlation * a * b, (x - a) * (x + a)
+    root = math.sqrt(max(half**2 - square * rest, 0.0))
+    if half > 0:
+        return rest / (half + root)
+    return (half - root) / square if square > 0 else -math.inf
+
+
 def hall(z: Floats, alpha: Floats) -> Floats:
     """h(z) = (3/α) (1 − ∛max(1 − α (z + α/6), 0)), z where α is 0, of the shape of both.
 
@@ -176,6 +227,10 @@ class Estimate(float):
         """value with :func:`skewed_interval`."""
         low, high = skewed_interval(value, standard_error, skewness, dof, level, positive=positive).tolist()
         return cls(value, standard_error, low, high, dof)
+
+    def reaching(self, low: float, high: float) -> Estimate:
+        """The same estimate with another interval."""
+        return Estimate(self.value, self.standard_error, low, high, self.dof)
 
     def moved(self, factor: float, by: float) -> Estimate:
         """factor · value + by, with its error; the factor is above 0."""

@@ -42,7 +42,7 @@ from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk._core.units import magnitude
 from policyrisk.errors import InvalidInputError, NegativeVarianceWarning, UncoveredError
 from policyrisk.risk.completed import CompletedReturns
-from policyrisk.risk.estimate import Estimate
+from policyrisk.risk.estimate import Estimate, difference, ratio
 from policyrisk.risk.start_sums import SampleReturns, StartSums
 from policyrisk.risk.support import COVERED_LEAST
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from policyrisk.risk.risk_function import RiskFunction
 
 SURE = 0.9973  # the level at which the estimator differs from the completed returns: three standard errors
+FEW_DECIDE = 60  # episodes that the variance is worth: below, all lognormal returns, and no 300 normal ones
 ROUNDING = 1e-6  # of the size of a number: a difference below is none
 
 
@@ -57,8 +58,9 @@ ROUNDING = 1e-6  # of the size of a number: a difference below is none
 class Moments:
     """A mean and a variance with their joint error: what std, Sharpe ratio and criteria are made of.
 
-    Intervals are Student's; where the ``completed`` returns that they come from are known, Hall's for skewed
-    returns (:mod:`policyrisk.risk.estimate`), and those of the std are the roots of the variance's.
+    Intervals are Student's. Where the ``completed`` returns that they come from are known they are Hall's for
+    skewed returns (:mod:`policyrisk.risk.estimate`): those of the std are the roots of the variance's, and
+    the Sharpe ratio and the mean less stds put the intervals of mean and std together (MOVER).
     """
 
     mean_value: float  # m
@@ -116,7 +118,7 @@ class Moments:
         """√v, nan where v < 0."""
         v = self.variance
         root = math.sqrt(v) if v >= 0 else math.nan
-        if self.completed is not None and self.known and v >= 0:
+        if self.skewed and v >= 0:
             error = v.standard_error / (2 * root) if root > 0 else v.standard_error
             return Estimate(root, error, math.sqrt(max(v.low, 0.0)), math.sqrt(v.high), v.dof)
         return self.delta(root, 0.0, 0.5 / root) if root > 0 else Estimate(root)
@@ -124,10 +126,38 @@ class Moments:
     @property
     def sharpe(self) -> Estimate:
         """m / √v, nan unless v > 0."""
-        m, root = self.mean_value, self.std.value
-        if not root > 0:
+        m, std = self.mean, self.std
+        if not std > 0:
             return Estimate(math.nan)
-        return self.delta(m / root, 1.0 / root, -0.5 * (m / root) / self.variance_value)
+        found = self.delta(m / std, 1.0 / std, -0.5 * (m / std) / self.variance_value)
+        if not self.skewed:
+            return found
+        low, high = ratio(m, std, self.correlation)
+        # The mean over the largest std is one of the values that are not ruled out.
+        far = m / std.high
+        return found.reaching(min(low, far) if m > 0 else low, max(high, far) if m < 0 else high)
+
+    def less_std(self, c: float) -> Estimate:
+        """m − c √v, nan where v < 0."""
+        m, std = self.mean, self.std
+        if not std > 0:
+            return Estimate(m - c * std)
+        found = self.delta(m - c * std, 1.0, -0.5 * c / std)
+        if not self.skewed:
+            return found
+        low, high = difference(m, std.moved(c, 0.0), self.correlation)
+        return found.reaching(min(low, m - c * std.high), high)
+
+    @property
+    def skewed(self) -> bool:
+        """Whether intervals are Hall's, of completed returns."""
+        return self.completed is not None and self.known
+
+    @property
+    def correlation(self) -> float:
+        """That of m and v; 0 where one of them has no error."""
+        size = math.sqrt(max(float(self.covariance[0, 0] * self.covariance[1, 1]), 0.0))
+        return min(max(float(self.covariance[0, 1]) / size, -1.0), 1.0) if size > 0 else 0.0
 
     def _plain_covariance(self) -> list[list[float]]:
         """S of m and v themselves, infinite beyond the range of float64."""
@@ -168,7 +198,7 @@ class PolicySummary(Moments, Readable):
     _: KW_ONLY
     model: Moments | None = None
     joint: Floats | None = None  # (4, 4): the covariance of (m, v) and the model's, nan without error bars
-    draws: Draws | None = None  # of (m, v), where a target was fitted with replicates
+    draws: Draws | None = None  # of (m, v), where there are replicates
     covered: float | None = None  # how surely a target stays with what another policy logged, at the least
 
     @property
@@ -275,6 +305,12 @@ class PolicySummary(Moments, Readable):
             yield (
                 f"{plural(completed.unknown, 'episode')} of states that the data say nothing about: left out"
             )
+        if self.known and self.variance_value > 0 and completed.effective_episodes < FEW_DECIDE:
+            yield (
+                f"few episodes decide the spread: it is worth about {completed.effective_episodes:.0f} equal "
+                f"ones of {completed.count}, so that intervals of variance, std and Sharpe ratio may cover "
+                "less often than they say"
+            )
         if self.apart:
             differ = "differ" if len(self.apart) > 1 else "differs"
             yield (
@@ -366,7 +402,7 @@ def summarise(
         cut_off=source.episodes - source.terminated if risk.returns is not None else 0,
         model=None if joint is None or covered is not None else model,
         joint=joint if covered is None else None,
-        draws=None if covered is None or gradients is None else _draws(risk, gradients, moments.completed),
+        draws=None if gradients is None else _draws(risk, gradients, moments.completed),
         covered=covered,
     )
 
@@ -375,7 +411,7 @@ def _draws(
     risk: RiskFunction, gradients: tuple[Floats, Floats], completed: CompletedReturns | None
 ) -> Draws | None:
     bars, source = risk.error_bars, risk.provenance
-    if bars is None or bars.key is None:
+    if bars is None or bars.key is None or (completed is not None and completed.draws is None):
         return None
     moved = bars.drawn(*gradients) if completed is None else completed.deviations(bars)
     log = source.episodes, source.terminated, source.transitions + source.dropped, risk.returns

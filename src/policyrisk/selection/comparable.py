@@ -5,29 +5,77 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from policyrisk._core.arrays import check_named, is_frame, name_some
+import numpy.typing as npt
+
+from policyrisk._core.arrays import is_frame, name_some
 from policyrisk._core.frames import Coordinates
-from policyrisk.criteria import Criterion
+from policyrisk.criteria import Criterion, CVaR, Quantile, no_distribution
 from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.returns import RecordedReturns
+from policyrisk.returns.start_distribution import StartDistribution
 from policyrisk.risk import RiskFunction
 
 
-def checked_policies(policies: Mapping[str, Any], criterion: Criterion) -> Mapping[str, RiskFunction]:
-    """RiskFunctions by name that a criterion can judge, of one discount."""
-    check_named(policies, "policies", "RiskFunction", "LSTD(...).fit(data)")
-    for name, risk in policies.items():
-        if not isinstance(risk, RiskFunction):
+def risks_of(policies: Mapping[str, Any]) -> dict[str, RiskFunction]:
+    """The risk functions of policies by name, which may be evaluations, of one discount."""
+    risks = {name: _risk(each) for name, each in policies.items()}
+    for name, risk in risks.items():
+        if risk is None:
             raise InvalidInputError(
-                f"policies[{name!r}] must be a RiskFunction, got {type(risk).__name__}; "
-                "pass what an estimator's fit gave"
+                f"policies[{name!r}] must be a RiskFunction or an Evaluation, got "
+                f"{type(policies[name]).__name__}; pass what an estimator's fit or evaluate gave"
             )
-    if isinstance(criterion, type) or not hasattr(criterion, "assess"):
-        raise InvalidInputError(
-            f"criterion must be one such as Sharpe() or MeanMinusStd(1.0), got {criterion!r}; "
-            "make an instance"
-        )
-    check_discounts({name: risk.provenance.discount for name, risk in policies.items()})
-    return policies
+    found = {name: risk for name, risk in risks.items() if risk is not None}
+    check_discounts({name: risk.provenance.discount for name, risk in found.items()})
+    return found
+
+
+def tails_of(
+    policies: Mapping[str, Any], starts: npt.ArrayLike | None, criterion: Quantile | CVaR
+) -> dict[str, StartDistribution]:
+    """The returns' distributions over starts; without starts over each one's own, by its returns if known."""
+    found = {name: _tail(each, starts, criterion) for name, each in policies.items()}
+    check_discounts({name: discount for name, (_, discount) in found.items()})
+    return {name: distribution for name, (distribution, _) in found.items()}
+
+
+def _tail(policy: Any, starts: npt.ArrayLike | None, criterion: Criterion) -> tuple[StartDistribution, float]:
+    """The distribution of one, and its discount."""
+    recorded = policy if isinstance(policy, RecordedReturns) else _recorded(policy)
+    if starts is None and recorded is not None:
+        return recorded, recorded.discount
+    function = getattr(policy, "distribution", policy)
+    if not hasattr(function, "over"):
+        raise no_distribution(criterion, policy)
+    if starts is None and not hasattr(policy, "survey"):
+        raise InvalidInputError(f"{criterion!r} is compared over starts, got no starts; pass states")
+    return function.over(policy.survey.starts if starts is None else starts), function.discount
+
+
+def _recorded(policy: Any) -> RecordedReturns | None:
+    """The returns behind an estimate; None where they are not known, or where an episode was cut off."""
+    risk = _risk(policy)
+    done = None if risk is None else risk.completed
+    if risk is None or done is None or done.cut_off or done.unknown or done.count < 2:
+        return None
+    discount = risk.provenance.discount
+    if done.observed is not None:
+        return RecordedReturns(done.observed[:, 0] * risk.unit, discount)
+    if hasattr(policy, "survey") and policy.target is None:  # a uniform sample
+        return RecordedReturns(policy.survey.returns[0], discount)
+    return None
+
+
+def _risk(policy: Any) -> RiskFunction | None:
+    """The estimate that a policy is, or has; None where it has none."""
+    found = getattr(policy, "risk", policy)
+    return found if isinstance(found, RiskFunction) else None
+
+
+def withdrawn(policy: Any) -> bool:
+    """Whether an evaluation says that its numbers are not to be trusted at all."""
+    trust = getattr(policy, "trust", None)
+    return getattr(trust, "level", trust) == "none"
 
 
 def same_names(first: Sequence[str], second: Sequence[str]) -> bool:

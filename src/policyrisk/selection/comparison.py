@@ -15,14 +15,16 @@ from policyrisk._core.output import plain
 from policyrisk._core.random import generator
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk._core.units import magnitude
-from policyrisk.criteria import Assessment, Criterion, CVaR, Quantile, Sharpe, tail_of
+from policyrisk.criteria import Assessment, Criterion, CVaR, Quantile, Sharpe, as_criterion
 from policyrisk.errors import InvalidInputError
-from policyrisk.returns import DistributionFunction, RecordedReturns
+from policyrisk.returns import RecordedReturns
 from policyrisk.returns.start_distribution import StartDistribution, StartMixture
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.estimate import Estimate
+from policyrisk.risk.completed import KEPT
+from policyrisk.risk.estimate import Estimate, difference
 from policyrisk.risk.summary import Moments, PolicySummary
-from policyrisk.selection.comparable import check_coordinates, check_discounts, checked_policies
+from policyrisk.selection.comparable import check_coordinates, risks_of, tails_of, withdrawn
+from policyrisk.selection.permutation import Exchanges, exchanged_moments, exchanged_tails
 
 _SMALLEST_P = 1e-9  # of a difference of quantiles: from there on it is 0
 _LIMITS = "intervals cover the estimators' limits, not the bias of their features"
@@ -43,15 +45,17 @@ class RankedPolicy:
 class Significance:
     """How sure it is that the first policy is better than the second, both being feasible.
 
-    ``difference`` is in the criterion's favour: positive where the first is better. It is Welch's: the
-    standard error is that of independent data sets, s = √(s₁² + s₂²), with s⁴ / (s₁⁴/ν₁ + s₂⁴/ν₂) degrees of
-    freedom. Of two targets that were fitted to one log it is that of the episodes' own differences.
+    ``difference`` is in the criterion's favour: positive where the first is better. Where each policy is
+    judged by its own returns, p and the interval are those of exchanged episodes
+    (:mod:`policyrisk.selection.permutation`). Else they are
 
-    Intervals of quantiles and of CVaR, l to u, may reach further to one side, or be a single value of few;
-    that of their difference is Zou and Donner's (2008), and p is 1 less the largest level at which it does
-    not reach 0:
+    - of mean and variance, Welch's: the standard error is that of independent data sets, s = √(s₁² + s₂²),
+      with s⁴ / (s₁⁴/ν₁ + s₂⁴/ν₂) degrees of freedom; of two estimates from one log it is that of the
+      episodes' own differences;
+    - of quantiles and CVaR, made of both intervals (:func:`policyrisk.risk.estimate.difference`), since these
+      may reach further to one side; p is 1 less the largest level at which it does not reach 0.
 
-        v₁ − v₂ − √((v₁ − l₁)² + (u₂ − v₂)²)   to   v₁ − v₂ + √((u₁ − v₁)² + (v₂ − l₂)²)
+    Where the numbers of one of them are not to be trusted, probability, p and interval are nan.
     """
 
     best: str
@@ -157,9 +161,9 @@ class Comparison(Readable):
 
 
 def compare(
-    policies: Mapping[str, RiskFunction] | Mapping[str, DistributionFunction] | Mapping[str, RecordedReturns],
+    policies: Mapping[str, Any],
     starts: npt.ArrayLike | None = None,
-    criterion: Criterion | None = None,
+    criterion: Criterion | str | None = None,
     *,
     level: float = 0.95,
     at: npt.ArrayLike | None = None,
@@ -172,23 +176,25 @@ def compare(
     Parameters
     ----------
     policies
-        The risk functions of each by name, estimated from separate data; or by LSTDQ from one and the same
-        log, compared episode by episode where they were fitted with the same ``bootstrap`` and ``seed``. For
-        :class:`policyrisk.criteria.Quantile` and :class:`policyrisk.criteria.CVaR` the distributions that
-        :class:`policyrisk.ReturnDistribution` fitted, or without starts :class:`RecordedReturns`.
+        By name: evaluations, or risk functions. They are taken as estimated from separate data, but for those
+        that were fitted to one and the same log with the same ``bootstrap`` and ``seed``, such as targets by
+        LSTDQ: these are compared episode by episode. For :class:`policyrisk.criteria.Quantile` and
+        :class:`policyrisk.criteria.CVaR` also the distributions that :class:`policyrisk.ReturnDistribution`
+        fitted, or without starts :class:`RecordedReturns`.
     starts
         (n, dim), equally likely: all policies are judged from these, by their estimators, features' bias
         included. Without them each is judged by the completed returns of its own data
         (:meth:`RiskFunction.summary`), which asks that all data start alike, as those of one task do.
     criterion
-        One of :mod:`policyrisk.criteria`; the Sharpe ratio where None.
+        One of :mod:`policyrisk.criteria`, or its spelling such as ``"mean-std:1"``; the Sharpe ratio if None.
     level
         That of the intervals.
     at
         (n, dim): the best two are compared at each of these states as well, so that bands and p-values hold
         for all states together (:class:`StateDifferences`).
     seed
-        That of the draws that estimates without bootstrap replicates need for ``at``.
+        That of the draws: of exchanged episodes, the same ones where None, and of those that estimates
+        without bootstrap replicates need for ``at``.
 
     Returns
     -------
@@ -202,107 +208,52 @@ def compare(
     >>> for p in (0.6, 0.8):
     ...     chain = pr.domains.walk(n=10, p=p)
     ...     risks[f"p = {p}"] = pr.LSTD(pr.Tabular(10)).fit_exact(chain, start=0)
-    >>> comparison = compare(risks, starts=[0], criterion=pr.criteria.VarianceMeanAtLeast(-30))
+    >>> comparison = compare(risks, starts=[0], criterion="variance:mean>=-30")
     >>> comparison.best
     'p = 0.8'
     >>> [ranked.assessment.feasible for ranked in comparison.ranking]
     [True, False]
     """
-    criterion = Sharpe() if criterion is None else criterion
+    criterion = as_criterion(criterion)
+    check_named(policies, "policies", "RiskFunction or Evaluation", "LSTD(...).fit(data)")
+    tails: dict[str, StartDistribution] = {}
+    risks: dict[str, RiskFunction] = {}
+    summaries: dict[str, Any]
     if isinstance(criterion, Quantile | CVaR):
-        return _compare_tails(policies, starts, criterion, level, at)
-    risks = checked_policies(policies, criterion)
-    check_coordinates(risks, starts, at)
-    summaries = {name: risk.summary(starts, level=level) for name, risk in risks.items()}
-    ranked = [RankedPolicy(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
-    ranking = tuple(sorted(ranked, key=_order))
-    notes = tuple(_notes(ranking, criterion))
-    states = None if at is None else _at_states(risks, ranking, criterion, at, level, seed)
-    return Comparison(criterion, ranking, _significance(ranking, criterion, level), level, notes, states)
-
-
-def _compare_tails(
-    policies: Mapping[str, Any],
-    starts: npt.ArrayLike | None,
-    criterion: Quantile | CVaR,
-    level: float,
-    at: npt.ArrayLike | None,
-) -> Comparison:
-    check_named(policies, "policies", "DistributionFunction", "ReturnDistribution(...).fit(data)")
-    recorded = starts is None and all(isinstance(each, RecordedReturns) for each in policies.values())
-    for policy in policies.values():
-        tail_of(policy, criterion)
-        if not recorded and not hasattr(policy, "over"):
-            tail_of(None, criterion)
-    check_discounts({name: dist.discount for name, dist in policies.items()})
-    if not recorded:
-        check_coordinates(policies, starts)
-    if at is not None or (starts is None and not recorded):
-        got, way = ("no starts", "pass states") if at is None else ("at=", "leave it out")
-        raise InvalidInputError(f"{criterion!r} is compared over starts, got {got}; {way}")
-    mixtures: dict[str, StartDistribution]
-    mixtures = {name: dist if recorded else dist.over(starts) for name, dist in policies.items()}
-    summaries = {name: mixture.summary([criterion.q], level) for name, mixture in mixtures.items()}
-    ranked = [RankedPolicy(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
-    ranking = tuple(sorted(ranked, key=_order))
-    best, pair = ranking[:2], None
-    notes = [
-        f"{r.name}: {plural(r.summary.unvisited, 'start')} of {r.summary.unvisited + r.summary.starts} not "
-        "visited and left out"
-        for r in ranking
-        if r.summary.unvisited
-    ]
-    for name, mixture in mixtures.items():
-        if not isinstance(mixture, StartMixture):
-            continue
-        judged = mixture.quantile(criterion.q, level)
-        if mixture.coarseness(criterion.q) > (judged.high - judged.low) / 4:
-            notes.append(
-                f"{name}: its thresholds are too coarse at the {percent(criterion.q)} quantile, or end "
-                "before it; fit it with more thresholds, or others"
-            )
-    if recorded:
-        notes.append(f"{_OWN_STARTS}; {_INDEPENDENT}")
-    elif not all(r.summary.known for r in ranking):
-        notes.append(
-            "without error bars there are no intervals and no probabilities; error_bars=True gives them"
-        )
+        if at is not None:
+            raise InvalidInputError(f"{criterion!r} is compared over starts, got at=; leave it out")
+        tails = tails_of(policies, starts, criterion)
+        summaries = {name: tail.summary([criterion.q], level) for name, tail in tails.items()}
     else:
-        notes.append(f"{_LIMITS}; {_INDEPENDENT}")
-    if len(best) == 2:
-        first, second = (r.name for r in best)
-        pair = _tail_significance(first, second, mixtures[first], mixtures[second], criterion, level)
-        notes += _chosen_note(len(ranking))
-    return Comparison(criterion, ranking, pair, level, tuple(notes))
-
-
-def _tail_significance(
-    best: str,
-    second: str,
-    a: StartDistribution,
-    b: StartDistribution,
-    criterion: Quantile | CVaR,
-    level: float,
-) -> Significance:
-    def less(level: float) -> Estimate:
-        v, w = (criterion.assess(each.summary([criterion.q], level)).value for each in (a, b))
-        lead = v.value - w.value
-        low, high = lead - math.hypot(v - v.low, w.high - w), lead + math.hypot(v.high - v, w - w.low)
-        welch = _welch(lead, v, w, level)
-        return Estimate(lead, welch.standard_error, low, high, welch.dof)
-
-    difference = less(level)
-    p_value = math.nan
-    if difference.value == 0.0:
-        p_value = 1.0
-    elif not math.isnan(difference.low):
-        known = [each.least_p(criterion.q) for each in (a, b) if isinstance(each, RecordedReturns)]
-        least, most = math.log(max(_SMALLEST_P, *known, 0.0)), 0.0
-        while most - least > 1e-3:
-            middle = (least + most) / 2
-            least, most = (least, middle) if less(1.0 - math.exp(middle)).low > 0 else (middle, most)
-        p_value = math.exp(most)
-    return Significance(best, second, difference, 1.0 - p_value / 2, p_value)
+        risks = risks_of(policies)
+        summaries = {name: risk.summary(starts, level=level) for name, risk in risks.items()}
+    if starts is not None or at is not None:
+        check_coordinates({name: getattr(each, "risk", each) for name, each in policies.items()}, starts, at)
+    ranked = [RankedPolicy(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
+    ranking = tuple(sorted(ranked, key=_order))
+    doubtful = [r.name for r in ranking if withdrawn(policies[r.name])]
+    notes = [
+        f"{name}: its numbers are not to be trusted, so that nothing is said of who is better"
+        for name in doubtful
+    ]
+    notes += _tail_notes(ranking, tails, criterion, level) if tails else _notes(ranking, criterion)
+    pair, states = None, None
+    if len(ranking) > 1 and ranking[1].assessment.feasible:
+        first, second = ranking[:2]
+        if {first.name, second.name} & set(doubtful):
+            pair = Significance(first.name, second.name, Estimate(_lead(first, second)), math.nan, math.nan)
+        elif tails:
+            pair = _tail_significance(first, second, tails, criterion, level, seed)
+        else:
+            pair = _significance(first, second, criterion, level, seed)
+        if len(ranking) > 2 and not math.isnan(pair.p_value):
+            notes.append(
+                f"the best two of {len(ranking)} are judged as if they had been chosen beforehand; with many "
+                "policies ask for a smaller p"
+            )
+    if at is not None:
+        states = _at_states(risks, ranking, criterion, at, level, seed)
+    return Comparison(criterion, ranking, pair, level, tuple(notes), states)
 
 
 def _order(ranked: RankedPolicy) -> tuple[bool, float, float]:
@@ -312,38 +263,86 @@ def _order(ranked: RankedPolicy) -> tuple[bool, float, float]:
     return not judged.feasible, judged.violation, math.inf if math.isnan(value) else value
 
 
+def _lead(first: RankedPolicy, second: RankedPolicy) -> float:
+    """The difference of their values, positive where the first is better."""
+    lead = first.assessment.value.value - second.assessment.value.value
+    return lead if first.assessment.larger_is_better else -lead
+
+
 def _significance(
-    ranking: tuple[RankedPolicy, ...], criterion: Criterion, level: float
-) -> Significance | None:
-    if len(ranking) < 2 or not ranking[1].assessment.feasible:
-        return None
-    first, second = ranking[:2]
-    a, b = first.assessment.value, second.assessment.value
-    lead = (a.value - b.value) * (1.0 if first.assessment.larger_is_better else -1.0)
-    difference = _welch(lead, a, b, level)
+    first: RankedPolicy, second: RankedPolicy, criterion: Criterion, level: float, seed: Seed
+) -> Significance:
+    """By mean and variance."""
+    a, b, lead = first.assessment.value, second.assessment.value, _lead(first, second)
+    welch = _welch(lead, a, b, level)
     if _paired(first.summary, second.summary):
         moved = [_moved(criterion, each.summary) for each in (first, second)]
         apart = moved[0] - moved[1]
         size = magnitude(apart)
         error = math.sqrt(float(np.square(apart / size).mean())) * size
-        difference = Estimate.skewed(lead, error, 0.0, min(a.dof, b.dof), level)
-    against = Estimate(-lead, difference.standard_error, dof=difference.dof)
+        welch = Estimate.skewed(lead, error, 0.0, min(a.dof, b.dof), level)
+    else:
+        samples = [_own_returns(each.summary) for each in (first, second)]
+        kept = [each for each in samples if each is not None]
+        if len(kept) == 2 and hasattr(criterion, "slopes") and welch.standard_error > 0:
+            found = exchanged_moments(kept[0], kept[1], criterion, _exchange_generator(seed))
+            return _exchanged(first.name, second.name, welch, found, level)
+    against = Estimate(-lead, welch.standard_error, dof=welch.dof)
     p_value = 1.0 if lead == 0.0 else 2.0 * against.probability_positive
-    return Significance(first.name, second.name, difference, difference.probability_positive, p_value)
+    return Significance(first.name, second.name, welch, welch.probability_positive, p_value)
+
+
+def _exchange_generator(seed: Seed) -> Any:
+    """The same exchanges every time, unless a seed is given."""
+    return generator(0 if seed is None else seed)
+
+
+def _exchanged(
+    best: str, second: str, lead: Estimate, exchanges: Exchanges, level: float, least: float = 0.0
+) -> Significance:
+    """A lead with its standard error beside those of exchanged episodes; p is ``least`` at the least."""
+    error = lead.standard_error
+    half, p_value = exchanges.reach(level) * error, max(exchanges.p_value(abs(lead.value) / error), least)
+    between = lead.reaching(lead - half, lead + half)
+    return Significance(best, second, between, 1.0 - p_value / 2, p_value)
+
+
+def _own_returns(summary: PolicySummary) -> Floats | None:
+    """The completed returns (K, 2) that a summary is of; None where it is of an estimator, or of too many."""
+    done = summary.completed
+    found = None if done is None or summary.covered is not None else done.observed
+    unit = summary.unit
+    return None if found is None else found * [unit, unit * unit]
 
 
 def _paired(first: PolicySummary, second: PolicySummary) -> bool:
-    """Whether two targets were fitted to the same episodes with the same multipliers."""
+    """Whether two estimates are of the same episodes, with the same multipliers."""
     a, b = first.draws, second.draws
     return a is not None and b is not None and a.episodes == b.episodes
 
 
-def _moved(criterion: Criterion, summary: PolicySummary) -> Floats:
+def _moved(criterion: Any, summary: PolicySummary) -> Floats:
     """What each replicate adds to the criterion's value, (B,)."""
     assert summary.draws is not None
-    _, by_mean, by_variance = _derivatives(criterion, summary.mean_value, summary.variance_value)
+    _, by_mean, by_variance = _slopes(criterion, summary.mean_value, summary.variance_value)
     unit = summary.unit
     return np.array([by_mean * unit, by_variance * unit * unit]) @ summary.draws.moved
+
+
+def _judged(criterion: Any, mean: float, variance: float) -> Any:
+    """A criterion's value and derivatives, nan where the value does not exist."""
+    value = criterion.assess(Moments(mean, variance, np.full((2, 2), np.nan), 2.0, 0.5)).value.value
+    return (math.nan,) * 3 if math.isnan(value) else (value, *_slopes(criterion, mean, variance)[1:])
+
+
+def _slopes(criterion: Any, mean: float, variance: float) -> Any:
+    """A criterion's value and derivatives at a mean and a variance."""
+    if not hasattr(criterion, "slopes"):
+        raise InvalidInputError(
+            f"criterion must have slopes(mean, variance) to be compared at states or within episodes, got "
+            f"{criterion!r}; make it a criteria.MomentCriterion"
+        )
+    return criterion.slopes(mean, variance)
 
 
 def _welch(lead: float, a: Estimate, b: Estimate, level: float) -> Estimate:
@@ -355,10 +354,49 @@ def _welch(lead: float, a: Estimate, b: Estimate, level: float) -> Estimate:
     return Estimate.skewed(lead, math.sqrt(sum(squares)) * size, 0.0, dof, level)
 
 
+def _tail_significance(
+    first: RankedPolicy,
+    second: RankedPolicy,
+    tails: Mapping[str, StartDistribution],
+    criterion: Any,
+    level: float,
+    seed: Seed,
+) -> Significance:
+    """By the tail of the return."""
+    pair = tails[first.name], tails[second.name]
+    recorded = [each for each in pair if isinstance(each, RecordedReturns)]
+
+    def lead(level: float) -> Estimate:
+        v, w = (criterion.assess(each.summary([criterion.q], level)).value for each in pair)
+        return _welch(v - w, v, w, level).reaching(*difference(v, w))
+
+    found = lead(level)
+    errors = [r.assessment.value.standard_error for r in (first, second)]
+    known = [each.least_p(criterion.q) for each in recorded]
+    # Of a quantile no return may be far enough out to tell.
+    sure = isinstance(criterion, CVaR) or max(known, default=0.0) < 1.0 - level
+    few = all(each.starts <= KEPT for each in recorded)
+    if len(recorded) == 2 and few and min(errors) > 0 and sure:
+        one, other = recorded
+        exchanges = exchanged_tails(one, other, criterion, level, _exchange_generator(seed))
+        least = max(known) if isinstance(criterion, Quantile) else 0.0
+        return _exchanged(first.name, second.name, found, exchanges, level, least)
+    p_value = math.nan
+    if found.value == 0.0:
+        p_value = 1.0
+    elif not math.isnan(found.low):
+        least, most = math.log(max(_SMALLEST_P, *known, 0.0)), 0.0
+        while most - least > 1e-3:
+            middle = (least + most) / 2
+            least, most = (least, middle) if lead(1.0 - math.exp(middle)).low > 0 else (middle, most)
+        p_value = math.exp(most)
+    return Significance(first.name, second.name, found, 1.0 - p_value / 2, p_value)
+
+
 def _at_states(
     policies: Mapping[str, RiskFunction],
     ranking: tuple[RankedPolicy, ...],
-    criterion: Criterion,
+    criterion: Any,
     at: npt.ArrayLike,
     level: float,
     seed: Seed,
@@ -370,8 +408,8 @@ def _at_states(
     better = 1.0 if ranking[0].assessment.larger_is_better else -1.0
 
     def judge(J: Floats, V: Floats) -> tuple[Floats, Floats, Floats]:
-        each = np.array([_derivatives(criterion, *at) for at in zip(J, V, strict=True)]).reshape(-1, 3)
-        return better * each[:, 0], better * each[:, 1], better * each[:, 2]
+        each = np.array([_judged(criterion, *at) for at in zip(J, V, strict=True)]).reshape(-1, 3) * better
+        return each[:, 0], each[:, 1], each[:, 2]
 
     rng = generator(seed)
     if any(policies[name].error_bars is None for name in (first, second)):
@@ -384,21 +422,6 @@ def _at_states(
     return StateDifferences(first, second, np.array(own[first], dtype=np.float64), *found, level)
 
 
-def _derivatives(criterion: Criterion, J: float, V: float) -> tuple[float, float, float]:
-    """A criterion's value f at mean J and variance V, f_J and f_V, but for a sign that the two share.
-
-    Its standard errors are |f_J|, |f_V| and |f_J + f_V| where the covariance of (J, V) is one of these three,
-    in units in which both count.
-    """
-    unit = magnitude(J, math.sqrt(abs(V)))
-    covariances = np.diag([1.0, 0.0]), np.diag([0.0, 1.0]), np.ones((2, 2))
-    judged = (criterion.assess(Moments(J, V, each, 2.0, 0.5, unit=unit)).value for each in covariances)
-    value, *others = judged
-    by_J, by_V, both = (each.standard_error for each in (value, *others))
-    by_V = by_V if both >= max(by_J, by_V) else -by_V
-    return value.value, by_J / unit, by_V / unit / unit
-
-
 def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]:
     notes = [f"{r.name} is not feasible: {r.assessment.reason}" for r in ranking if not r.assessment.feasible]
     notes += [
@@ -409,26 +432,38 @@ def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]
     if isinstance(criterion, Sharpe) and any(r.summary.mean_value < 0 for r in ranking):
         notes.append("where the mean is negative, more variance makes the Sharpe ratio larger")
     if not all(r.summary.known for r in ranking):
-        notes.append("without error bars there are no intervals and no probabilities; LSTD.fit gives them")
-    else:
-        completed = [r.summary.completed for r in ranking]
-        limits = _LIMITS
-        if all(each is not None for each in completed) and not any(r.summary.covered for r in ranking):
-            limits = _OWN_STARTS
-            if any(each is not None and each.cut_off for each in completed):
-                limits += "; the estimators complete what was cut off"
-        together = len(ranking) > 1 and _paired(*(r.summary for r in ranking[:2]))
-        between = "the best two are compared episode by episode of one log" if together else _INDEPENDENT
-        notes.append(f"{limits}; {between}")
-        if ranking[:2][-1].assessment.feasible:
-            notes += _chosen_note(len(ranking))
-    return notes
+        return [*notes, "without error bars there are no intervals and no probabilities; LSTD.fit gives them"]
+    completed = [r.summary.completed for r in ranking]
+    limits = _LIMITS
+    if all(each is not None for each in completed) and not any(r.summary.covered for r in ranking):
+        limits = _OWN_STARTS
+        if any(each is not None and each.cut_off for each in completed):
+            limits += "; the estimators complete what was cut off"
+    together = len(ranking) > 1 and _paired(*(r.summary for r in ranking[:2]))
+    between = "the best two are compared episode by episode of one log" if together else _INDEPENDENT
+    return [*notes, f"{limits}; {between}"]
 
 
-def _chosen_note(count: int) -> list[str]:
-    """What to say of the best two of many."""
-    chosen = (
-        f"the best two of {count} are judged as if they had been chosen beforehand; with many policies ask "
-        "for a smaller p"
-    )
-    return [chosen] if count > 2 else []
+def _tail_notes(
+    ranking: tuple[RankedPolicy, ...], tails: Mapping[str, StartDistribution], criterion: Any, level: float
+) -> list[str]:
+    notes = [
+        f"{r.name}: {plural(r.summary.unvisited, 'start')} of {r.summary.unvisited + r.summary.starts} not "
+        "visited and left out"
+        for r in ranking
+        if r.summary.unvisited
+    ]
+    for name, tail in tails.items():
+        if isinstance(tail, StartMixture):
+            judged = tail.quantile(criterion.q, level)
+            if tail.coarseness(criterion.q) > (judged.high - judged.low) / 4:
+                notes.append(
+                    f"{name}: its thresholds are too coarse at the {percent(criterion.q)} quantile, or end "
+                    "before it; fit it with more thresholds, or others"
+                )
+    if all(isinstance(tail, RecordedReturns) for tail in tails.values()):
+        return [*notes, f"{_OWN_STARTS}; {_INDEPENDENT}"]
+    if not all(r.summary.known for r in ranking):
+        why = "without error bars there are no intervals and no probabilities; error_bars=True gives them"
+        return [*notes, why]
+    return [*notes, f"{_LIMITS}; {_INDEPENDENT}"]
