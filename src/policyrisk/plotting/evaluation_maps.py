@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
     from policyrisk.evaluation import Evaluation
-    from policyrisk.returns import DistributionFunction
+    from policyrisk.returns.distribution_function import DistributionAtStates
 
 _LINE = 400  # states along a line
 _TICKS = 12  # names along a coordinate
@@ -140,7 +140,7 @@ def _mapped(evaluation: Evaluation) -> tuple[int, ...]:
 class WorstReturns:
     """The mean of the worst q of the returns, as maps and lines draw an estimate."""
 
-    dist: DistributionFunction
+    dist: DistributionAtStates
     q: float
 
     @property
@@ -151,7 +151,7 @@ class WorstReturns:
     @property
     def error_bars(self) -> Any:
         """Whatever intervals come from, None where there are none."""
-        return self.dist.influences
+        return self.dist.has_intervals or None
 
     def cvar(self, x: npt.ArrayLike) -> Floats:
         """(n,)."""
@@ -172,8 +172,9 @@ def plot_start(evaluation: Evaluation) -> Axes:
 
     dist, told = evaluation.distribution, evaluation.notes["distribution"]
     assert dist is not None
-    theta = dist.thresholds
-    F = dist.over(evaluation.survey.starts).curve[0, : theta.size]
+    over = dist.over(evaluation.survey.starts)
+    theta = over.thresholds
+    F = over.curve[0, : theta.size]
     axes: Axes = Figure(figsize=(6, 4), layout="constrained").subplots()
     how: dict[str, Any] = {"color": "tab:blue"}
     if "model" in told:
@@ -181,7 +182,7 @@ def plot_start(evaluation: Evaluation) -> Axes:
         shares = np.arange(1, returns.size + 1) / returns.size
         axes.step(returns, shares, where="post", color="tab:blue", label="recorded returns")
         how = {"color": "0.5", "linewidth": 1.0, "linestyle": "--", "label": "model"}
-    axes.plot(theta, F, drawstyle="steps-post" if dist.grid.steps else "default", **how)
+    axes.plot(theta, F, drawstyle="steps-post" if over.grid.steps else "default", **how)
     if "model" in told:
         axes.legend(fontsize="small", loc="lower right")
     for q, value in told["quantiles"].items():

@@ -2,6 +2,7 @@
 
 from policyrisk.returns.distribution import ReturnDistribution
 from policyrisk.returns.distribution_function import DistributionFunction
+from policyrisk.returns.distribution_mixture import DistributionMixture
 from policyrisk.returns.forest import ReturnForest
 from policyrisk.returns.monte_carlo import monte_carlo
 from policyrisk.returns.monte_carlo_record import MonteCarlo
@@ -9,6 +10,7 @@ from policyrisk.returns.start_distribution import DistributionSummary, RecordedR
 
 __all__ = [
     "DistributionFunction",
+    "DistributionMixture",
     "DistributionSummary",
     "MonteCarlo",
     "RecordedReturns",

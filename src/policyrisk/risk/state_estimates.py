@@ -45,6 +45,10 @@ IntervalMethod: TypeAlias = Literal["full", "student", "bootstrap"]
 # The estimates at states (n, dim), in order, some at a time.
 EstimatesAt: TypeAlias = "Callable[[npt.NDArray[Any]], Iterator[StateEstimates]]"
 _CELLS = 2**21  # numbers that are formed at a time
+Said: TypeAlias = "tuple[Floats, Floats]"  # what members say at states, and their shares, (n, m) each
+TWICE = 2.0  # times its distance from the mixture: how far a draw moves to the member that it takes
+_FARTHEST = 2.0  # of log V
+_ROTATIONS = 0.6180339887498949, 0.41421356237309515, 0.7320508075688772  # irrational, unlike each other
 Model: TypeAlias = tuple[float, Floats, Floats]  # ρ, m_J (n,) and m_V (n,)
 
 
@@ -61,6 +65,7 @@ class StateEstimates:
     model_of: Callable[[], Model | None]  # what features add; not asked for where errors are not
     spread: Matrix | None = None  # (n, l_J): the derivative by w_J of what Ṽ has beside φ_Mᵀ w_second
     full: bool = False  # whether the model knows what features add
+    members_of: Callable[[], tuple[Said, Said]] | None = None  # what the members say of J and of V
     covered: Floats | None = None  # (n,): how surely the target stays with what was logged, from here on
     _moved: list[tuple[ErrorBars, tuple[Floats, Floats]]] = field(
         default_factory=list, init=False, repr=False
@@ -163,6 +168,27 @@ class StateEstimates:
             return dV_J / (2 * root), one / (2 * root)
         return one / root - J * dV_J / (2 * root**3), -J / (2 * root**3)
 
+    def drawn(self, bars: ErrorBars) -> tuple[Floats, Floats]:
+        """Draws of J and V ≥ 0, (n, B) each: one member at twice its distance, and the replicate's move.
+
+        The draw takes the same member at every state. V moves on the log scale, up to a factor of e² either
+        way.
+        """
+        assert self.members_of is not None
+        dJ, d_second = self.deviations(bars)
+        dV = d_second + self.gradient("variance")[0][:, None] * dJ
+        B = dJ.shape[1]
+        apart = [
+            TWICE * _distances(said, shares, value)[:, member_picks(shares.mean(axis=0), B, turn)]
+            for turn, ((said, shares), value) in enumerate(
+                zip(self.members_of(), (self.J, self.V), strict=True)
+            )
+        ]
+        V = np.maximum(self.V, 0.0)[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factor = np.exp(np.clip((apart[1] + dV) / V, -_FARTHEST, _FARTHEST))
+        return self.J[:, None] + apart[0] + dJ, np.where(V > 0, V * factor, np.maximum(apart[1] + dV, 0.0))
+
     def _bootstrap_interval(self, of: Quantity, level: float, bars: ErrorBars) -> Floats:
         """The replicates of ranks k and B − 1 − k in order, k = ⌊B (1 − level)/2⌋, of shape (n, 2).
 
@@ -187,6 +213,23 @@ class StateEstimates:
         # An estimate that does not exist has no interval, whatever its replicates.
         exists = ~np.isnan(self.value(of))[:, None]
         return np.sort(np.where(exists, quantity(of, J, V), np.nan), axis=1)[:, [k, B - 1 - k]]
+
+
+def member_picks(shares: Floats, draws: int, turn: int) -> Ints:
+    """The member that each draw takes, (draws,): as often as its share says, whatever other turns take.
+
+    >>> np.bincount(member_picks(np.array([0.25, 0.75]), 200, turn=0)).tolist()
+    [50, 150]
+    """
+    places = (0.5 + np.arange(draws) * _ROTATIONS[turn]) % 1.0
+    ends = np.cumsum(shares)
+    found: Ints = np.minimum(np.searchsorted(ends, places * ends[-1], side="right"), len(shares) - 1)
+    return found
+
+
+def _distances(said: Floats, shares: Floats, value: Floats) -> Floats:
+    """How far each member is from the mixture, (n, m), 0 where it says nothing."""
+    return np.where(shares > 0, np.nan_to_num(said) - np.nan_to_num(value)[:, None], 0.0)
 
 
 def changes_by_coordinate(
