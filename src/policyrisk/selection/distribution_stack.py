@@ -176,6 +176,36 @@ class Candidate:
     residual: bool
 
 
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """What a candidate says of the scored steps without their folds."""
+
+    said: Floats  # (steps · levels,): F at the quantiles that are scored
+    at_return: Floats  # (steps,): F(B)
+    sums: _Fit  # of all steps
+
+    @classmethod
+    def of(
+        cls,
+        candidate: Candidate,
+        targets: Floats,
+        theta: Floats,
+        data: Completed,
+        scored: Ints,
+        places: Floats,
+        steps: bool,
+    ) -> HeldOut:
+        """By the candidate's ``targets`` (n, m) at ``theta``; ``places`` are the quantiles of U."""
+        F, sums = _held_out(candidate.rows, targets, data.folds, scored)
+        J, sigma = data.mean[scored, None], data.sigma[scored, None]
+        z, B = J + sigma * places, data.returns[scored, None]
+        if candidate.residual:
+            z, B = (z - J) / sigma, (B - J) / sigma
+        at_steps = steps and not candidate.residual
+        said, at_return = (read_at(F, theta, at, steps=at_steps) for at in (z, B))
+        return cls(said.ravel(), at_return[:, 0], sums)
+
+
 def stack_distribution(
     stack: Stack,
     sample: Trajectories,
@@ -199,29 +229,24 @@ def stack_distribution(
     found = candidates(sample, data, maps, discount, key, steps)
     scored = _thinned(len(data.returns), key)
     places = np.quantile(data.residuals, _LEVELS)
-    z = data.mean[scored, None] + data.sigma[scored, None] * places
-    said, at_return, fits = [], [], []
-    for each in found:
-        own, grid = targets[each.residual], u if each.residual else theta
-        F, sums = _held_out(each.rows, own, data.folds, scored)
-        fits.append(sums)
-        scale, shift = (data.sigma[scored, None], data.mean[scored, None]) if each.residual else (1.0, 0.0)
-        how: dict[str, Any] = {"steps": steps and not each.residual}
-        said.append(read_at(F, grid, (z - shift) / scale, **how).ravel())
-        B = data.returns[scored, None]
-        at_return.append(read_at(F, grid, (B - shift) / scale, **how)[:, 0])
-    y = (data.returns[scored, None] <= z).astype(np.float64).ravel()
+    held_out = [
+        HeldOut.of(each, targets[each.residual], u if each.residual else theta, data, scored, places, steps)
+        for each in found
+    ]
+    y = (data.returns[scored, None] <= data.mean[scored, None] + data.sigma[scored, None] * places).ravel()
     weight = np.tile(np.gradient(_LEVELS) / (_LEVELS * (1.0 - _LEVELS)), len(scored))
     episode = np.repeat(data.steps.episode[scored], len(_LEVELS))
-    shares = shares_of(np.column_stack(said), y, weight, episode)
+    said = np.column_stack([each.said for each in held_out])
+    shares = shares_of(said, y.astype(np.float64), weight, episode)
+    pit = np.column_stack([each.at_return for each in held_out]) @ shares
     groups = _group_count(len(sample), max(each.rows.phi.shape[1] for each in found) * theta.size)
     group = data.steps.episode % groups
     members = []
-    for each, share, sums in zip(found, shares.tolist(), fits, strict=True):
+    for each, share, fit in zip(found, shares.tolist(), held_out, strict=True):
         if share:
             own = targets[each.residual]
-            W = each.rows.weights(sums)
-            moves = each.rows.moves(own, sums, W, group, groups).astype(np.float32)
+            W = each.rows.weights(fit.sums)
+            moves = each.rows.moves(own, fit.sums, W, group, groups).astype(np.float32)
             members.append(DistributionMember(each.name, share, each.features, W, moves, each.residual))
     mixture = DistributionMixture(
         risk=risk,
@@ -233,7 +258,7 @@ def stack_distribution(
         discount=discount,
         unit=unit,
     )
-    return mixture, () if steps else regions(data, scored, np.column_stack(at_return) @ shares, names)
+    return mixture, () if steps else regions(data, scored, pit, names)
 
 
 def thresholds(values: Floats, count: int = THRESHOLDS) -> tuple[Floats, bool]:
