@@ -10,15 +10,14 @@ being its derivatives by J̃ and by φ_Mᵀ w_second, and so the squared standar
 
 which is of randomness alone. Where it is known what features and their choice add (ρ and the spreads m_J and
 m_V of :mod:`policyrisk.risk.mixture`), the full squared error is ρ times that and (∂q/∂J̃)² m_J +
-(∂q/∂Ṽ)² m_V. Full intervals of the variance, with e that error of Ṽ and e_J that of J̃, go
+(∂q/∂Ṽ)² m_V. Full intervals of the variance, with e that error of Ṽ, go
 
-    from  Ṽ exp(−t e/Ṽ) − (t e_J)², but not below 0,  to  Ṽ exp(t e/Ṽ) or Hall's end, which is higher
+    from  Ṽ exp(−t e/Ṽ)  to  Ṽ exp(t e/Ṽ) or Hall's end, which is higher
 
-Below, since squares about J̃ hold J̃'s own squared error beside the variance. Above, exp goes on along its
-tangent from t e = Ṽ on, to exp(1) t e, since what is known so little has no scale of its own; where Ṽ ≤ 0
-that is the end too, and 0 the beginning. Hall's end is that of :mod:`policyrisk.risk.estimate`, α being the
-skewness of Ṽ over the bootstrap replicates where that is above 0, as it is where a few long episodes make
-most of Ṽ. Intervals of the std are their roots.
+Above, exp goes on along its tangent from t e = Ṽ on, to exp(1) t e, since what is known so little has no
+scale of its own; where Ṽ ≤ 0 that is the end too, and 0 the beginning. Hall's end is that of
+:mod:`policyrisk.risk.estimate`, α being the skewness of Ṽ over the bootstrap replicates where that is above
+0, as it is where a few long episodes make most of Ṽ. Intervals of the std are their roots.
 """
 
 from __future__ import annotations
@@ -126,9 +125,8 @@ class StateEstimates:
         with np.errstate(divide="ignore", invalid="ignore"):  # 0 has no logarithm
             low = np.where(V > 0, V * np.exp(-t * full / V), V)
             high = np.where(t * full <= V, V * np.exp(np.minimum(t * full / V, 1.0)), np.e * t * full)
-        of_mean = self._full_error("mean", self.standard_error("mean", bars))
         skewed = self._full_error(of, error * hall(t, self._skewness(bars)) / t)
-        return np.column_stack([np.maximum(low - (t * of_mean) ** 2, 0.0), np.fmax(high, V + t * skewed)])
+        return np.column_stack([low, np.fmax(high, V + t * skewed)])
 
     def _skewness(self, bars: ErrorBars) -> Floats:
         """That of Ṽ over the replicates, of shape (n,): 0 where it is negative, or where there are none."""

@@ -181,11 +181,7 @@ def stack(
     [('line', 1.0)]
     """
     discount = next(iter(candidates.values())).discount
-    if discount == 1.0 and not data.terminated.any():
-        raise ImproperPolicyError(
-            f"with discount=1 some episode must terminate (Assumption 1: proper policy), got {len(data)} "
-            "episodes, all cut off; gather episodes that end, or use a discount below 1"
-        )
+    _check_proper(data, discount)
     folds = fold_of_episodes(0, len(data), FOLDS, key)
     steps = EpisodeSteps.of(data, discount)
     said, failed = out_of_fold(candidates, data, steps, folds)
@@ -245,6 +241,14 @@ def brief(name: str) -> str:
     """
     first, *others = pieces(name, "/")
     return name if len(others) < 2 else f"{first}/… ({1 + len(others)} maps)"
+
+
+def _check_proper(data: Trajectories, discount: float) -> None:
+    if discount == 1.0 and not data.terminated.any():
+        raise ImproperPolicyError(
+            f"with discount=1 some episode must terminate (Assumption 1: proper policy), got {len(data)} "
+            "episodes, all cut off; gather episodes that end, or use a discount below 1"
+        )
 
 
 def _filled(said: Mapping[str, Floats], otherwise: float) -> Floats:
