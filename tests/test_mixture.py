@@ -244,7 +244,6 @@ def test_full_intervals_by_hand(variance, misfit):
             if of in ("variance", "std"):
                 far = t[i] * error / value
                 expected = value * np.exp(-far), value * (np.exp(far) if far < 1 else np.e * far)
-                of_mean = misfit.randomness * both.standard_error([at], "mean")[0] ** 2 + misfit.spread * m_J
                 (part,) = both.parts([at], 100)
                 dJ, moved = both.error_bars.deviations(part.phi_mean, part.phi_second)
                 if variance == "second-moment":
@@ -254,8 +253,9 @@ def test_full_intervals_by_hand(variance, misfit):
                 s_V = both.standard_error([at], "variance")[0]
                 skewed = V[i] + np.sqrt(misfit.randomness * (h * s_V) ** 2 + misfit.spread * t[i] ** 2 * m_V)
                 power = 1 if of == "variance" else 2
-                low, high = expected[0] ** power - t[i] ** 2 * of_mean, max(expected[1] ** power, skewed)
-                expected = max(low, 0) ** (1 / power), high ** (1 / power)
+                low = V[i] * np.exp(-t[i] * np.sqrt(misfit.randomness * s_V**2 + misfit.spread * m_V) / V[i])
+                high = max(expected[1] ** power, skewed)
+                expected = low ** (1 / power), high ** (1 / power)
             np.testing.assert_allclose(both.interval([at], of, level=0.9)[0], expected, rtol=1e-8)
     assert np.isnan(both.interval(NOWHERE[1:], "std")).all()
     narrow = both.interval(VISITED, "mean", method="student")

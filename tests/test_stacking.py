@@ -16,9 +16,9 @@ from policyrisk.selection.stacking import (
     MEMBERS,
     _counting,
     _filled,
-    _shares,
     _simplex,
     _variance_level,
+    shares_of,
     stack,
 )
 
@@ -120,7 +120,7 @@ def test_shares_by_the_equations(noise):
     y = truth + noise * rng.normal(size=n)
     weight, episode = rng.uniform(0.5, 2, n), np.repeat(np.arange(n // 4), 4)
     expected = few(hedged(X, y, weight, episode))
-    found = _shares(X, y, weight, episode)
+    found = shares_of(X, y, weight, episode)
     assert np.count_nonzero(expected) > 2
     np.testing.assert_allclose(found, expected, atol=2e-4)
 
@@ -129,7 +129,7 @@ def test_the_stacked_one_is_alone_where_it_is_clearly_the_best():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, 2))
     y = X @ [0.45, 0.55] + 0.5 * rng.normal(size=2000)
-    found = _shares(X, y, np.ones(2000), np.arange(2000))
+    found = shares_of(X, y, np.ones(2000), np.arange(2000))
     np.testing.assert_allclose(found, least_squares(X, y, np.ones(2000))[0], atol=1e-4)
 
 
@@ -138,7 +138,7 @@ def test_few_shares_none_of_them_small():
     n, m = 500, 12
     X = rng.normal(size=(n, m)) * 0.05
     y = X.mean(axis=1) + rng.normal(size=n)  # nothing can be told
-    shares = _shares(X, y, np.ones(n), np.arange(n))
+    shares = shares_of(X, y, np.ones(n), np.arange(n))
     kept = np.flatnonzero(shares)
     assert 1 < kept.size <= MEMBERS
     assert shares[kept].min() >= LEAST
@@ -150,7 +150,7 @@ def test_a_candidate_that_is_far_worse_has_no_share_however_few_episodes_say_so(
     y = rng.normal(size=400)
     good, bad = (y + 0.1 * rng.normal(size=400) for _ in range(2))
     bad[7] += 5.0
-    assert _shares(np.column_stack([good, bad]), y, np.ones(400), np.arange(400)).tolist() == [1.0, 0.0]
+    assert shares_of(np.column_stack([good, bad]), y, np.ones(400), np.arange(400)).tolist() == [1.0, 0.0]
 
 
 def test_both_shares_by_another_solver():

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from policyrisk._core.arrays import Floats
     from policyrisk.criteria import Criterion
     from policyrisk.evaluation import Evaluation
-    from policyrisk.returns import DistributionFunction
+    from policyrisk.returns.distribution_function import DistributionAtStates
     from policyrisk.selection.comparison import Comparison
 
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -152,7 +152,7 @@ def _compared(
 
 def _distributions(
     policies: Mapping[str, Evaluation], folders: Sequence[Path], by: str
-) -> dict[str, DistributionFunction]:
+) -> dict[str, DistributionAtStates]:
     """The distributions that the evaluations keep; an error where one has none."""
     from policyrisk.errors import NoDistributionError
 

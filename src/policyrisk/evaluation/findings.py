@@ -67,6 +67,7 @@ _LARGE_MIXED = 0.5  # the same where candidates were tried and none was better
 _LARGE_MISFIT = 0.5, 2.5  # a mean off by so much of the std, or a variance by such a factor
 _VERY_FEW = 30  # episodes behind the middle state, or the average start: serious
 _HEAVY_KURTOSIS = 4.0  # a normal distribution has 3
+_MISSED, _FAR = 0.05, 3.0  # beyond the 5% of a tail that held-out returns fall into; in standard errors
 _STATES = 2_000  # visited states that are looked at where each takes long
 
 
@@ -619,6 +620,29 @@ def _sampled_starts(evaluation: Evaluation) -> _Seen:
     return "note", (
         f"{len(starts):,} of {episodes:,} were drawn. Others would give another mean, by about "
         f"{number(float(error), 2)}, which is not in the intervals."
+    )
+
+
+@rule(
+    "tails",
+    "Bad returns are more frequent than the tails say",
+    "Do not rely on quantiles, the mean of the worst and chances of a loss at these states, nor on their "
+    "intervals. Record more episodes that pass there, or what else decides the outcome.",
+    checks="the tails on held-out episodes",
+)
+def _tail_regions(evaluation: Evaluation) -> _Seen:
+    """How often returns of episodes that were not fitted fell below their 5% quantile, by regions."""
+    regions = (evaluation.notes.get("distribution") or {}).get("regions")
+    if not regions:
+        return SKIPPED
+    failed = [each for each in regions if each["below"] - 0.05 > max(_MISSED, _FAR * each["error"])]
+    if not failed:
+        return None
+    share = sum(each["steps"] for each in failed)
+    worst = max(failed, key=lambda each: each["below"])
+    return "serious" if share > 0.25 and worst["below"] > 0.15 else "warning", (
+        f"In regions with {percent(share)} of the steps, returns of episodes that were not fitted fell below "
+        f"their 5% quantile too often, most of all where {worst['name']}: {percent(worst['below'])} of them."
     )
 
 

@@ -33,9 +33,10 @@ from policyrisk._core.random import keys
 from policyrisk._core.text import percent, plural
 from policyrisk.data import Source, Trajectories
 from policyrisk.data.source import in_units
-from policyrisk.errors import InvalidInputError, PolicyRiskError
+from policyrisk.errors import InvalidInputError, PolicyRiskError, SingularSystemError
 from policyrisk.evaluation.labels import label_columns, label_spellings
 from policyrisk.evaluation.plan import Fitted, Fitting
+from policyrisk.features import Features
 from policyrisk.features.spelling import Spelling
 from policyrisk.lstd.influences import with_starts
 from policyrisk.passes.episode_folds import FOLDS
@@ -114,7 +115,7 @@ class MixturePlan:
         stacked = stack(
             {name: free.lstd(each, len(sample)) for name, each in by_name.items()},
             sample,
-            key=int(keys(seed)[0]),
+            key=cls.key_of(seed),
             forest=forest if fitting.variance == "direct" else None,
         )
         members = {
@@ -137,6 +138,23 @@ class MixturePlan:
             spelling=Spelling("poly", (1,)) if nearest is None else by_name[nearest.name],
             trees=trees,
         )
+
+    @staticmethod
+    def key_of(seed: int) -> int:
+        """What the folds are drawn from."""
+        return int(keys(seed)[0])
+
+    @property
+    def key(self) -> int:
+        """What the folds were drawn from."""
+        return self.key_of(self.seed)
+
+    @property
+    def maps(self) -> dict[str, Features]:
+        """The features of the members with a share in the mean, the largest share first."""
+        shared = sorted(self.members, key=lambda each: -each.mean_share)
+        own = ((each.name, each.spelling) for each in shared if each.mean_share)
+        return {name: self.fitting.maps(spelling)[0] for name, spelling in own if spelling is not None}
 
     @property
     def variance(self) -> VarianceMethod:
@@ -189,13 +207,22 @@ class MixturePlan:
         """The members, each fitted to all of the data, and what they share."""
         reduce = reduce_in_units(reduce, unit)
         fits: dict[str, RiskFunction] = {}
-        members = sorted(self.members, key=lambda each: each.spelling is None)  # the forest last
-        for member in members:
-            if member.spelling is None:
-                fits[member.name] = self._forest(reduce, fits, [each.mean_share for each in members[:-1]])
-            else:
-                lstd = self.fitting.lstd(member.spelling, variance_lam=member.variance_lam)
-                fits[member.name] = lstd.fit_by(reduce, bootstrap=_DRAWS, seed=self.seed)
+        members: list[Member] = []
+        failed: Exception | None = None
+        for member in sorted(self.members, key=lambda each: each.spelling is None):  # the forest last
+            try:
+                if member.spelling is None:
+                    fits[member.name] = self._forest(reduce, fits, [each.mean_share for each in members])
+                else:
+                    lstd = self.fitting.lstd(member.spelling, variance_lam=member.variance_lam)
+                    fits[member.name] = lstd.fit_by(reduce, bootstrap=_DRAWS, seed=self.seed)
+                members.append(member)
+            except (SingularSystemError, np.linalg.LinAlgError) as error:
+                failed = error  # the others have its shares
+        if failed is not None and not (
+            any(each.mean_share for each in members) and any(each.variance_share for each in members)
+        ):
+            raise failed
         risk = RiskFunction.mixture(
             list(fits.values()),
             [each.mean_share for each in members],

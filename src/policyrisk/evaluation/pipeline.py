@@ -31,7 +31,7 @@ from policyrisk.evaluation.tails import fit_distribution
 from policyrisk.evaluation.target import TargetPlan
 from policyrisk.evaluation.target_findings import refuse_uncovered
 from policyrisk.passes.checkpoint import DurableReduce
-from policyrisk.returns import DistributionFunction
+from policyrisk.returns.distribution_function import DistributionAtStates
 from policyrisk.risk import VarianceMethod
 
 JUDGED = 100_000  # transitions up to which the estimate is judged by one more look at the data
@@ -208,7 +208,7 @@ def noted(request: EvaluationRequest, log: Log, plan: Plan) -> dict[str, Any]:
 
 def fit(
     request: EvaluationRequest, log: Log, plan: Plan, notes: dict[str, Any], clock: Clock
-) -> tuple[Fitted, DistributionFunction | None]:
+) -> tuple[Fitted, DistributionAtStates | None]:
     """The plan's estimate, and the distribution where it is asked for; it adds to the notes."""
     with clock("fit"):
         reduce = log.shards or _durable(request, log, plan, notes)
@@ -222,10 +222,8 @@ def fit(
     if not request.quantiles:
         return fitted, None
     with clock("distribution"):
-        phi, _ = Fitting.of(request, log, plan.variance).maps(plan.spelling)
-        distribution, said = fit_distribution(request, phi, reduce, log.survey)
-        notes["distribution"] = {"features": plan.spelling.text(log.names), **said}
-    return fitted, replace(distribution, coordinates=log.coordinates)
+        distribution, notes["distribution"] = fit_distribution(request, plan, fitted.risk, reduce, log)
+    return fitted, distribution
 
 
 def _durable(request: EvaluationRequest, log: Log, plan: Plan, notes: dict[str, Any]) -> DurableReduce:
@@ -241,7 +239,7 @@ def answered(
     request: EvaluationRequest,
     log: Log,
     fitted: Fitted,
-    distribution: DistributionFunction | None,
+    distribution: DistributionAtStates | None,
     notes: dict[str, Any],
     clock: Clock,
 ) -> Evaluation:

@@ -38,7 +38,7 @@ from policyrisk.evaluation.notes import Notes
 from policyrisk.features import Features, Tabular
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
 from policyrisk.passes.survey import Survey
-from policyrisk.returns import DistributionFunction
+from policyrisk.returns.distribution_function import DistributionAtStates
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.state_estimates import changes_by_coordinate
@@ -123,7 +123,7 @@ class Evaluation(Readable):
     risk: RiskFunction
     survey: Survey
     # Where quantiles were asked for.
-    distribution: DistributionFunction | None = field(default=None, kw_only=True)
+    distribution: DistributionAtStates | None = field(default=None, kw_only=True)
     level: float = 0.95  # of the intervals
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain values: settings, counts, the choice
     seconds: Mapping[str, float] = field(default_factory=dict)  # that the parts took; they are not saved
@@ -542,7 +542,7 @@ class Evaluation(Readable):
                     "again"
                 )
         if digests[DISTRIBUTION] is not None:
-            distribution = DistributionFunction.load(place / DISTRIBUTION, features)
+            distribution = DistributionAtStates.load(place / DISTRIBUTION, features)
         return cls(
             values["name"],
             values["names"],

@@ -1,7 +1,7 @@
 """Quantiles, the mean of the worst returns and the chance of a loss in an evaluation that asks for them.
 
-At states they are :class:`policyrisk.ReturnDistribution`'s, by the features that were spelled, or by those
-candidates for a mixture whose mean was nearest to held-out episodes: the *model*. Over the starts they are
+At states they are :class:`policyrisk.ReturnDistribution`'s, by the features that were spelled, or those of a
+mixture (:mod:`policyrisk.selection.distribution_stack`): the *model*. Over the starts they are
 those of the recorded returns, with the model's beside them, unless episodes were cut off: the model's then.
 """
 
@@ -9,35 +9,50 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import Any
 
 from policyrisk._core.text import percent
 from policyrisk.errors import PolicyRiskWarning
+from policyrisk.evaluation.log import Log
+from policyrisk.evaluation.mixture import MixturePlan
+from policyrisk.evaluation.plan import Fitting, Plan
 from policyrisk.evaluation.request import EvaluationRequest
-from policyrisk.features import Features
 from policyrisk.passes.reduce import Reduce
 from policyrisk.passes.survey import Survey
-from policyrisk.returns import DistributionFunction, RecordedReturns, ReturnDistribution
+from policyrisk.returns import RecordedReturns, ReturnDistribution
+from policyrisk.returns.distribution_function import DistributionAtStates
+from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
-
-if TYPE_CHECKING:
-    pass
+from policyrisk.selection.distribution_stack import stack_distribution
+from policyrisk.selection.stacking import brief
 
 
 def fit_distribution(
-    request: EvaluationRequest, features: Features, reduce: Reduce, survey: Survey
-) -> tuple[DistributionFunction, dict[str, Any]]:
-    """The distribution, and the summary over the starts that a request asks for, in plain values."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PolicyRiskWarning)  # what is given up is in the advice
-        dist = ReturnDistribution(features, discount=request.discount).fit_by(reduce)
+    request: EvaluationRequest, plan: Plan, risk: RiskFunction, reduce: Reduce, log: Log
+) -> tuple[DistributionAtStates, dict[str, Any]]:
+    """The distribution beside a plan's estimate, and what notes say of it, in plain values."""
+    survey, notes = log.survey, {}
+    if isinstance(plan, MixturePlan) and risk.bars.key is not None:
+        how: dict[str, Any] = {"key": plan.key, "unit": plan.unit, "names": log.names}
+        mixture, regions = stack_distribution(plan.stack, plan.sample, plan.maps, risk, **how)
+        dist: DistributionAtStates = replace(mixture, coordinates=log.coordinates)
+        members = ", ".join(f"{brief(each.name)} ({percent(each.share)})" for each in mixture.members)
+        notes = {"features": members, "regions": [asdict(each) for each in regions]}
+    else:
+        phi, _ = Fitting.of(request, log, plan.variance).maps(plan.spelling)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PolicyRiskWarning)  # what is given up is in the advice
+            fitted = ReturnDistribution(phi, discount=request.discount).fit_by(reduce)
+        dist = replace(fitted, coordinates=log.coordinates)
+        notes = {"features": plan.spelling.text(log.names)}
     below = () if request.loss_below is None else (request.loss_below,)
     asked = request.quantiles, request.level
     model = dist.summary(survey.starts, *asked, below=below).to_dict()
     recorded = recorded_returns(survey, request.discount)
     if recorded is None:
-        return dist, model
-    return dist, {**recorded.summary(*asked, below=below).to_dict(), "model": model}
+        return dist, {**notes, **model}
+    return dist, {**notes, **recorded.summary(*asked, below=below).to_dict(), "model": model}
 
 
 def recorded_returns(survey: Survey, discount: float) -> RecordedReturns | None:

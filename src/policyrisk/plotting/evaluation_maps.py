@@ -71,7 +71,7 @@ def tail_map(evaluation: Evaluation) -> Axes:
     # What a map or a line asks of an estimate.
     worst = SimpleNamespace(
         provenance=SimpleNamespace(estimator="ReturnDistribution"),
-        error_bars=dist.influences,
+        error_bars=dist.has_intervals or None,
         cvar=partial(dist.cvar, q=q),
         interval=partial(dist.interval, q=q),
     )
@@ -145,8 +145,9 @@ def plot_start(evaluation: Evaluation) -> Axes:
     """
     dist, notes = evaluation.distribution, evaluation.notes["distribution"]
     assert dist is not None
-    theta = dist.thresholds
-    F = dist.over(evaluation.survey.starts).curve[0, : theta.size]
+    over = dist.over(evaluation.survey.starts)
+    theta = over.thresholds
+    F = over.curve[0, : theta.size]
     axes = new_axes(6, 4)
     how: dict[str, Any] = {"color": "tab:blue"}
     if "model" in notes:
@@ -154,7 +155,7 @@ def plot_start(evaluation: Evaluation) -> Axes:
         shares = np.arange(1, returns.size + 1) / returns.size
         axes.step(returns, shares, where="post", color="tab:blue", label="recorded returns")
         how = {"color": "0.5", "linewidth": 1.0, "linestyle": "--", "label": "model"}
-    axes.plot(theta, F, drawstyle="steps-post" if dist.grid.steps else "default", **how)
+    axes.plot(theta, F, drawstyle="steps-post" if over.grid.steps else "default", **how)
     if "model" in notes:
         axes.legend(fontsize="small", loc="lower right")
     for q, value in notes["quantiles"].items():

@@ -24,7 +24,7 @@ from policyrisk._core.arrays import (
 from policyrisk._core.frames import states_of
 from policyrisk.errors import InvalidInputError, NoDistributionError
 from policyrisk.plotting.axes import axes_or_new, literal
-from policyrisk.returns import DistributionFunction
+from policyrisk.returns.distribution_function import DistributionAtStates
 from policyrisk.risk import Quantity, RiskFunction
 from policyrisk.selection.specification import SpecificationTest
 
@@ -121,7 +121,7 @@ def plot_line(
 
 
 def plot_fan(
-    dist: DistributionFunction,
+    dist: DistributionAtStates,
     x: npt.ArrayLike,
     q: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
     *,
@@ -156,7 +156,7 @@ def plot_fan(
     >>> pr.plotting.plot_fan(dist, range(5)).get_ylabel()
     'return'
     """
-    check_kind(dist, "dist", DistributionFunction, "fit pr.ReturnDistribution(features) to data")
+    check_kind(dist, "dist", DistributionAtStates, "fit pr.ReturnDistribution(features) to data")
     states = states_of(x, dist.coordinates)
     axis = as_count(axis, "axis", 0, states.shape[1] - 1)
     levels = as_floats(q, "q", (None,))
@@ -467,7 +467,7 @@ def _check_known(risk: RiskFunction, of: str) -> None:
     """Means of the worst returns are known to those alone that have a distribution."""
     check_choice(of, "of", tuple(LABELS))
     if not (of == "cvar" and hasattr(risk, of)):  # an evaluation's, of a share of its own, are drawn as well
-        known = RiskFunction, DistributionFunction
+        known = RiskFunction, DistributionAtStates
         check_kind(risk, "risk", known, "fit an estimator, such as pr.LSTD, to data")
     if of == "cvar" and not hasattr(risk, of):
         raise NoDistributionError(

@@ -2,6 +2,7 @@
 
 from policyrisk.returns.distribution import ReturnDistribution
 from policyrisk.returns.distribution_function import DistributionFunction
+from policyrisk.returns.distribution_mixture import DistributionMixture
 from policyrisk.returns.forest import ReturnForest
 from policyrisk.returns.monitor import ReturnMonitor
 from policyrisk.returns.monte_carlo import monte_carlo
@@ -10,6 +11,7 @@ from policyrisk.returns.start_distribution import DistributionSummary, RecordedR
 
 __all__ = [
     "DistributionFunction",
+    "DistributionMixture",
     "DistributionSummary",
     "MonteCarlo",
     "RecordedReturns",

@@ -30,9 +30,9 @@ _REACHED = 1e-12  # F counts as having reached q when it is this close below it
 @record(theta="m: rising")
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Thresholds, and how F goes on between them."""
+    """Thresholds, and how F goes on between them; the methods take one row of thresholds a curve as well."""
 
-    theta: Floats  # (m,), rising
+    theta: Floats  # (m,), rising; or (n, m), those of each curve
     steps: bool  # whether the returns have no other values
 
     def __post_init__(self) -> None:
@@ -41,16 +41,25 @@ class Grid:
     @property
     def size(self) -> int:
         """The number of thresholds."""
-        return self.theta.size
+        return int(self.theta.shape[-1])
+
+    @property
+    def widths(self) -> Floats:
+        """How far the thresholds are apart, (m − 1,) or (n, m − 1)."""
+        return np.diff(self.theta, axis=-1)
+
+    def at(self, i: Ints) -> Floats:
+        """θ_i of curve i, (n,)."""
+        return self.theta[i] if self.theta.ndim == 1 else picked(self.theta, i)
 
     @property
     def tol(self) -> float:
         """Values that are closer than this are the same."""
-        return ROUNDING * float(self.theta[-1] - self.theta[0])
+        return ROUNDING * float((self.theta[..., -1] - self.theta[..., 0]).max())
 
     def monotone(self, curves: Floats) -> Floats:
         """Curves (n, m + 3) with F̃ in increasing order and in [0, 1]: nearer to any truth than before."""
-        m = self.theta.size
+        m = self.size
         F = curves[:, :m]
         if not (F[:, 1:] >= F[:, :-1]).all():
             F = np.sort(F, axis=1)
@@ -72,35 +81,37 @@ class Grid:
     def cdf(self, curves: Floats, z: Floats, *, change: bool = False) -> Floats:
         """F(z_i) of curve i, (n,); of changes of curves what they change of it."""
         i, inside = self._interval(z + self.tol * self.steps)
-        F = np.take_along_axis(curves, i[:, None], axis=1)[:, 0]
+        F = picked(curves, i)
         if not self.steps:
-            after = np.take_along_axis(curves, i[:, None] + 1, axis=1)[:, 0]
-            F = F + (after - F) * (z - self.theta[i]) / (self.theta[i + 1] - self.theta[i])
+            left = self.at(i)
+            width = self.at(i + 1) - left
+            F = F + (picked(curves, i + 1) - F) * (z - left) / np.where(width > 0, width, 1.0)
         return np.asarray(np.where(inside == 0, F, np.where(inside > 0, 0.0 if change else 1.0, 0.0)))
 
     def quantile(self, curves: Floats, q: float | Floats) -> Floats:
         """The smallest z with F(z) ≥ q of each curve, (n,); q is one for all, or (n,)."""
-        m = self.theta.size
+        m = self.size
         F = curves[:, :m]
         j = np.minimum((F < np.reshape(q, (-1, 1)) - _REACHED).sum(axis=1), m - 1)
         if self.steps or m == 1:
-            return np.asarray(self.theta[j])
+            return np.asarray(self.at(j))
         before = np.maximum(j - 1, 0)
-        low, high = (np.take_along_axis(F, i[:, None], axis=1)[:, 0] for i in (before, j))
+        low, high = picked(F, before), picked(F, j)
         rise = np.where(high > low, high - low, 1.0)
         share = np.where(j > 0, np.clip((q - low) / rise, 0.0, 1.0), 1.0)
-        return np.asarray(self.theta[before] + share * (self.theta[j] - self.theta[before]))
+        left = self.at(before)
+        return np.asarray(left + share * (self.at(j) - left))
 
     def area(self, curves: Floats, z: Floats, *, change: bool = False) -> Floats:
         """A(z_i) of curve i, (n,), for z_i from θ_1 to θ_m."""
-        m = self.theta.size
-        F, widths = curves[:, :m], np.diff(self.theta)
+        m = self.size
+        F, widths = curves[:, :m], self.widths
         heights = F[:, :-1] if self.steps else 0.5 * (F[:, :-1] + F[:, 1:])
         areas = np.hstack([np.zeros((len(F), 1)), np.cumsum(heights * widths, axis=1)]) + curves[:, m : m + 1]
         i, _ = self._interval(z)
-        left = np.take_along_axis(F, i[:, None], axis=1)[:, 0]
+        left = picked(F, i)
         height = left if self.steps else 0.5 * (left + self.cdf(curves, z, change=change))
-        return np.asarray(np.take_along_axis(areas, i[:, None], axis=1)[:, 0] + height * (z - self.theta[i]))
+        return np.asarray(picked(areas, i) + height * (z - self.at(i)))
 
     def cvar(self, curves: Floats, q: float) -> Floats:
         """The mean of the worst q of each curve, (n,)."""
@@ -161,7 +172,15 @@ class Grid:
 
     def _interval(self, z: Floats) -> tuple[Ints, Ints]:
         """i with θ_i ≤ z < θ_{i+1}, and −1, 0 or 1 for z below, between and above the thresholds."""
-        m = self.theta.size
-        i = np.searchsorted(self.theta, z, side="right") - 1
-        side = np.where(i < 0, -1, np.where(z >= self.theta[-1], 1, 0))
+        m = self.size
+        if self.theta.ndim == 1:
+            i = np.searchsorted(self.theta, z, side="right") - 1
+        else:
+            i = (self.theta <= z[:, None]).sum(axis=1) - 1
+        side = np.where(i < 0, -1, np.where(z >= self.theta[..., -1], 1, 0))
         return np.clip(i, 0, max(m - 2, 0) if not self.steps else m - 1), side
+
+
+def picked(values: Floats, i: Ints) -> Floats:
+    """values[k, i_k] of every row k, (n,)."""
+    return np.take_along_axis(values, i[:, None], axis=1)[:, 0]

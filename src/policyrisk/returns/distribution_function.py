@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -31,49 +31,29 @@ from policyrisk.features.protocol import matrix_of
 from policyrisk.features.registry import given_again
 from policyrisk.returns.curves import Grid, Reading
 from policyrisk.returns.distribution_scores import DistributionScore, score
-from policyrisk.returns.start_distribution import DistributionSummary, StartMixture, as_share
+from policyrisk.returns.start_distribution import (
+    DistributionSummary,
+    StartEstimate,
+    StartMixture,
+    as_share,
+)
 from policyrisk.risk.estimate import as_level
 from policyrisk.risk.support import Support
 
+_KIND = "DistributionFunction"  # of files
 _ROOM = 1 << 23  # numbers that are looked at together
 _FEW_BEYOND = (
     10  # returns beyond a quantile: with fewer its interval, and that of the worst, cover too little
 )
 
 
-@record(
-    features="l", support="l", grid="m", weights="l m+3: finite", influences="l groups m+3", unit=": positive"
-)
-@dataclass(frozen=True, eq=False, repr=False)
-class DistributionFunction:
-    """F̃(z|x) at states x, (n, dim), with all that follows from it; nan where the data say nothing.
+class DistributionAtStates:
+    """F̃(z|x) at states x, (n, dim), with all that follows from it; nan where the data say nothing."""
 
-    Examples
-    --------
-    >>> import policyrisk as pr
-    >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=2000, seed=1)
-    >>> dist = pr.ReturnDistribution(pr.Tabular(10)).fit(data)
-    >>> dist.quantile([0, 9], 0.5).tolist(), dist.probability([0], below=-40).round(2).tolist()
-    ([-21.0, -1.0], [0.06])
-    """
-
-    features: Features
-    grid: Grid
-    weights: Floats  # (l, m + 3)
-    influences: npt.NDArray[np.float32] | None  # (l, groups, m + 3): how each group moves the weights
-    support: Support
     discount: float
-    episodes: int
-    terminated: int
-    transitions: int
-    given_up: int  # transitions at the end of cut-off episodes, which led to states that nothing is known of
-    passes: int  # over the data, to complete cut-off episodes
-    skipped: tuple[str, ...] = ()  # shards that could not be read
-    coordinates: Coordinates | None = None  # the names of the state's, where the data had names
-    unit: float = 1.0  # of the rewards: grid, weights and influences are in its powers, the answers are not
-
-    def __post_init__(self) -> None:
-        freeze(self)
+    unit: float  # of the rewards
+    coordinates: Coordinates | None  # the names of the state's, where the data had names
+    grid: Grid
 
     @property
     def thresholds(self) -> Floats:
@@ -199,84 +179,6 @@ class DistributionFunction:
         """
         return self._read(x, "std")
 
-    def visited(self, x: npt.ArrayLike) -> Bools:
-        """Where the data say anything, (n,)."""
-        return self.support.visited(self._phi(x))
-
-    def corrected(self, x: npt.ArrayLike) -> Floats:
-        """By how much F̃ was changed, at most, to be monotone and in [0, 1], (n,)."""
-        x = states_of(x, self.coordinates)
-        out, m = np.full(len(x), np.nan), self.grid.theta.size
-        for some, rows, curves in self.curves(x):
-            out[some] = np.abs(curves - np.asarray(rows @ self.weights))[:, :m].max(axis=1)
-        return out
-
-    def interval(
-        self,
-        x: npt.ArrayLike,
-        of: Reading = "quantile",
-        *,
-        q: float | None = None,
-        z: float | None = None,
-        level: float = 0.95,
-    ) -> Floats:
-        """An interval that is meant to hold the truth with probability ``level``.
-
-        That of the quantile goes from where F̃ is q less t standard errors to where it is as much more; the
-        others are Hall's (:mod:`policyrisk.risk.estimate`). Of an event that was never seen the interval of
-        its probability ends where n episodes without it would have a probability of 1 − level.
-
-        Of a quantile and of the mean of the worst returns, a FewEpisodesWarning says where fewer than 10
-        returns are expected beyond the quantile: these then cover less often than they say. (Nominal 95%
-        intervals of the worst 5% of 50 normal returns, 2.5 of them, cover 78%.)
-
-        Parameters
-        ----------
-        x
-            States (n, dim).
-        of
-            "mean", "variance", "std", "cdf", "quantile" or "cvar".
-        q
-            The share, for "quantile" and "cvar".
-        z
-            The return, for "cdf".
-        level
-            As above.
-
-        Returns
-        -------
-        (n, 2) array
-            Low and high.
-        """
-        check_choice(of, "of", get_args(Reading))
-        as_level(level)
-        influences = self._influences()
-        value, line = _asked(of, q, z)
-        x = states_of(x, self.coordinates)
-        out, episodes = np.full((len(x), 2), np.nan), np.zeros(len(x))
-        for some, rows, curves in self.curves(x, influences[0].size):
-            moves, behind = _moves(rows, influences), self.support.episodes_behind(rows)
-            episodes[some] = behind
-            out[some] = self.grid.intervals(
-                curves, moves, behind, of, value, line / self.unit, level, self.episodes
-            )
-        if of in ("quantile", "cvar"):
-            _warn_of_few(episodes, value if of == "cvar" else min(value, 1.0 - value), value)
-        return out * self.size_of(of)
-
-    def over(self, starts: npt.ArrayLike) -> StartMixture:
-        """The return's distribution over starts (n, dim), equally likely: F is the average of theirs."""
-        starts = states_of(starts, self.coordinates)
-        known, curve, average = 0, np.zeros(self.weights.shape[1]), np.zeros(len(self.weights))
-        for some, rows, curves in self.curves(starts):
-            known += some.size
-            curve += curves.sum(axis=0)
-            average += np.asarray(rows.sum(axis=0)).ravel()
-        if not known:
-            raise InvalidInputError("starts must hold a state that was visited, got none; pass others")
-        moves = None if self.influences is None else _moves(average[None] / known, self.influences)
-        return StartMixture(self, curve[None] / known, moves, known, len(starts) - known)
-
     def summary(
         self,
         starts: npt.ArrayLike,
@@ -334,20 +236,6 @@ class DistributionFunction:
         """
         return score(self, held_out)
 
-    def curves(self, x: npt.ArrayLike, numbers: int = 0) -> Iterator[tuple[Ints, Any, Floats]]:
-        """Those of the states (n, dim) that the data say something about, some at a time.
-
-        Which they are, their features, and what is read there (known, m + 3), in units of the rewards as the
-        grid is. A state takes ``numbers`` more than that, which are looked at together.
-        """
-        phi = self._phi(x)
-        known = np.flatnonzero(self.support.visited(phi))
-        step = max(_ROOM // max(self.weights.shape[1], numbers), 1)
-        for first in range(0, known.size, step):
-            some = known[first : first + step]
-            rows = phi[some]
-            yield some, rows, self.grid.monotone(np.asarray(rows @ self.weights))
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to an npz file with a version and a checksum.
 
@@ -356,10 +244,10 @@ class DistributionFunction:
         path
             The file; it is replaced when the new one is complete.
         """
-        records.save(path, "DistributionFunction", self)
+        records.save(path, _KIND, self)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], features: Any = None) -> DistributionFunction:
+    def load(cls, path: str | os.PathLike[str], features: Any = None) -> Self:
         """Read what :func:`DistributionFunction.save` wrote; a damaged or altered file is an error.
 
         Parameters
@@ -376,7 +264,191 @@ class DistributionFunction:
             The same estimates, bit for bit.
         """
         with given_again(features):
-            return records.load(path, "DistributionFunction", cls)
+            return records.load(path, _KIND, cls)
+
+    def just_below(self, line: float) -> float:
+        """Where F is P(B < line)."""
+        return line
+
+    def size_of(self, of: Reading) -> float:
+        """What one of a reading's units is."""
+        return {"cdf": 1.0, "variance": self.unit * self.unit}.get(of, self.unit)
+
+    def interval(
+        self,
+        x: npt.ArrayLike,
+        of: Reading = "quantile",
+        *,
+        q: float | None = None,
+        z: float | None = None,
+        level: float = 0.95,
+    ) -> Floats:
+        """An interval that is meant to hold the truth with probability ``level``."""
+        raise NotImplementedError
+
+    def over(self, starts: npt.ArrayLike) -> StartEstimate:
+        """The return's distribution over starts (n, dim), equally likely: F is the average of theirs."""
+        raise NotImplementedError
+
+    def corrected(self, x: npt.ArrayLike) -> Floats:
+        """By how much F̃ was changed to be monotone and in [0, 1], (n,)."""
+        raise NotImplementedError
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there is what intervals come from."""
+        raise NotImplementedError
+
+    def readings(self, x: npt.ArrayLike) -> Iterator[tuple[Ints, Grid, Floats]]:
+        """Those of the states (n, dim) that the data say something about, some at a time.
+
+        Which they are, the thresholds, and the curves there, in units of the rewards.
+        """
+        raise NotImplementedError
+
+    def _read(self, x: npt.ArrayLike, of: Reading, q: float = 0.5, z: float = 0.0) -> Floats:
+        x = states_of(x, self.coordinates)
+        out = np.full(len(x), np.nan)
+        for some, grid, curves in self.readings(x):
+            out[some] = grid.read(curves, of, q, z / self.unit)
+        return out * self.size_of(of)
+
+
+@record(
+    features="l", support="l", grid="m", weights="l m+3: finite", influences="l groups m+3", unit=": positive"
+)
+@dataclass(frozen=True, eq=False, repr=False)
+class DistributionFunction(DistributionAtStates):
+    """F̃(z|x) at states x, (n, dim), with all that follows from it; nan where the data say nothing.
+
+    Examples
+    --------
+    >>> import policyrisk as pr
+    >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=2000, seed=1)
+    >>> dist = pr.ReturnDistribution(pr.Tabular(10)).fit(data)
+    >>> dist.quantile([0, 9], 0.5).tolist(), dist.probability([0], below=-40).round(2).tolist()
+    ([-21.0, -1.0], [0.06])
+    """
+
+    features: Features
+    grid: Grid
+    weights: Floats  # (l, m + 3)
+    influences: npt.NDArray[np.float32] | None  # (l, groups, m + 3): how each group moves the weights
+    support: Support
+    discount: float
+    episodes: int
+    terminated: int
+    transitions: int
+    given_up: int  # transitions at the end of cut-off episodes, which led to states that nothing is known of
+    passes: int  # over the data, to complete cut-off episodes
+    skipped: tuple[str, ...] = ()  # shards that could not be read
+    coordinates: Coordinates | None = None  # the names of the state's, where the data had names
+    unit: float = 1.0  # of the rewards: grid, weights and influences are in its powers, the answers are not
+
+    def __post_init__(self) -> None:
+        freeze(self)
+
+    def visited(self, x: npt.ArrayLike) -> Bools:
+        """Where the data say anything, (n,)."""
+        return self.support.visited(self._phi(x))
+
+    def corrected(self, x: npt.ArrayLike) -> Floats:
+        """By how much F̃ was changed, at most, to be monotone and in [0, 1], (n,)."""
+        x = states_of(x, self.coordinates)
+        out, m = np.full(len(x), np.nan), self.grid.theta.size
+        for some, rows, curves in self.curves(x):
+            out[some] = np.abs(curves - np.asarray(rows @ self.weights))[:, :m].max(axis=1)
+        return out
+
+    def interval(
+        self,
+        x: npt.ArrayLike,
+        of: Reading = "quantile",
+        *,
+        q: float | None = None,
+        z: float | None = None,
+        level: float = 0.95,
+    ) -> Floats:
+        """An interval that is meant to hold the truth with probability ``level``.
+
+        That of the quantile goes from where F̃ is q less t standard errors to where it is as much more; the
+        others are Hall's (:mod:`policyrisk.risk.estimate`). Of an event that was never seen the interval of
+        its probability ends where n episodes without it would have a probability of 1 − level.
+
+        Of a quantile and of the mean of the worst returns, a FewEpisodesWarning says where fewer than 10
+        returns are expected beyond the quantile: these then cover less often than they say. (Nominal 95%
+        intervals of the worst 5% of 50 normal returns, 2.5 of them, cover 78%.)
+
+        Parameters
+        ----------
+        x
+            States (n, dim).
+        of
+            "mean", "variance", "std", "cdf", "quantile" or "cvar".
+        q
+            The share, for "quantile" and "cvar".
+        z
+            The return, for "cdf".
+        level
+            As above.
+
+        Returns
+        -------
+        (n, 2) array
+            Low and high.
+        """
+        check_choice(of, "of", get_args(Reading))
+        as_level(level)
+        influences = self._influences()
+        value, line = asked(of, q, z)
+        x = states_of(x, self.coordinates)
+        out, episodes = np.full((len(x), 2), np.nan), np.zeros(len(x))
+        for some, rows, curves in self.curves(x, influences[0].size):
+            moves, behind = _moves(rows, influences), self.support.episodes_behind(rows)
+            episodes[some] = behind
+            out[some] = self.grid.intervals(
+                curves, moves, behind, of, value, line / self.unit, level, self.episodes
+            )
+        if of in ("quantile", "cvar"):
+            warn_of_few(episodes, value if of == "cvar" else min(value, 1.0 - value), value)
+        return out * self.size_of(of)
+
+    def over(self, starts: npt.ArrayLike) -> StartMixture:
+        """The return's distribution over starts (n, dim), equally likely: F is the average of theirs."""
+        starts = states_of(starts, self.coordinates)
+        known, curve, average = 0, np.zeros(self.weights.shape[1]), np.zeros(len(self.weights))
+        for some, rows, curves in self.curves(starts):
+            known += some.size
+            curve += curves.sum(axis=0)
+            average += np.asarray(rows.sum(axis=0)).ravel()
+        if not known:
+            raise InvalidInputError("starts must hold a state that was visited, got none; pass others")
+        moves = None if self.influences is None else _moves(average[None] / known, self.influences)
+        return StartMixture(self, curve[None] / known, moves, known, len(starts) - known)
+
+    def curves(self, x: npt.ArrayLike, numbers: int = 0) -> Iterator[tuple[Ints, Any, Floats]]:
+        """Those of the states (n, dim) that the data say something about, some at a time.
+
+        Which they are, their features, and what is read there (known, m + 3), in units of the rewards as the
+        grid is. A state takes ``numbers`` more than that, which are looked at together.
+        """
+        phi = self._phi(x)
+        known = np.flatnonzero(self.support.visited(phi))
+        step = max(_ROOM // max(self.weights.shape[1], numbers), 1)
+        for first in range(0, known.size, step):
+            some = known[first : first + step]
+            rows = phi[some]
+            yield some, rows, self.grid.monotone(np.asarray(rows @ self.weights))
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there are influences."""
+        return self.influences is not None
+
+    def readings(self, x: npt.ArrayLike) -> Iterator[tuple[Ints, Grid, Floats]]:
+        """As the base says."""
+        for some, _, curves in self.curves(x):
+            yield some, self.grid, curves
 
     def __repr__(self) -> str:
         theta, data = self.thresholds, f"{plural(self.episodes, 'episode')}, "
@@ -386,20 +458,9 @@ class DistributionFunction:
     def _phi(self, x: npt.ArrayLike) -> Any:
         return matrix_of(self.features, states_of(x, self.coordinates))
 
-    def _read(self, x: npt.ArrayLike, of: Reading, q: float = 0.5, z: float = 0.0) -> Floats:
-        x = states_of(x, self.coordinates)
-        out = np.full(len(x), np.nan)
-        for some, _, curves in self.curves(x):
-            out[some] = self.grid.read(curves, of, q, z / self.unit)
-        return out * self.size_of(of)
-
     def just_below(self, line: float) -> float:
         """Where F is P(B < line): where returns are thresholds, one that is on the line does not count."""
         return line - 4 * self.grid.tol * self.unit if self.grid.steps else line
-
-    def size_of(self, of: Reading) -> float:
-        """What one of a reading's units is."""
-        return {"cdf": 1.0, "variance": self.unit * self.unit}.get(of, self.unit)
 
     def _influences(self) -> npt.NDArray[np.float32]:
         if self.influences is None:
@@ -409,7 +470,7 @@ class DistributionFunction:
         return self.influences
 
 
-def _warn_of_few(episodes: Floats, share: float, q: float) -> None:
+def warn_of_few(episodes: Floats, share: float, q: float) -> None:
     """Warn where ``share`` of the episodes behind states, (n,), is only a few: those beyond the quantile."""
     beyond = episodes * share
     few = (beyond > 0) & (beyond < _FEW_BEYOND)
@@ -433,7 +494,7 @@ def _moves(rows: Any, influences: npt.NDArray[np.float32]) -> Floats:
     return np.asarray(rows @ influences.reshape(size, groups * k)).reshape(-1, groups, k)
 
 
-def _asked(of: Reading, q: float | None, z: float | None) -> tuple[float, float]:
+def asked(of: Reading, q: float | None, z: float | None) -> tuple[float, float]:
     """q and z, of which the reading needs one or none."""
     if (q is None) == (of in ("quantile", "cvar")) or (z is None) == (of == "cdf"):
         raise InvalidInputError(

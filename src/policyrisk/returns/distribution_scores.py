@@ -33,7 +33,7 @@ from policyrisk.risk.estimate import Estimate, plain_estimates
 from policyrisk.risk.scoring import ClusterSums, check_held_out
 
 if TYPE_CHECKING:
-    from policyrisk.returns.distribution_function import DistributionFunction
+    from policyrisk.returns.distribution_function import DistributionAtStates
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the pinball loss
 BINS = 10  # of the PIT
@@ -42,7 +42,7 @@ _COMPLETIONS = 16  # quantiles that stand for what a cut-off episode would still
 
 def crps(grid: Grid, curves: Floats, B: Floats) -> Floats:
     """The CRPS of curves (n, m + 3) at returns B (n,), (n,), exact for F as it is read: 0 below θ_1."""
-    theta, m = grid.theta, grid.theta.size
+    first, last, m = grid.theta[..., 0], grid.theta[..., -1], grid.size
     F = curves[:, :m]
     if grid.steps:
         spread = F[:, :-1] * (1.0 - F[:, :-1])
@@ -51,9 +51,9 @@ def crps(grid: Grid, curves: Floats, B: Floats) -> Floats:
         spread = 0.5 * (a + b) - (a * a + a * b + b * b) / 3.0
     read = curves.copy()
     read[:, m] = 0.0
-    all_of_it = grid.area(read, np.full(len(B), theta[-1]))
-    area = grid.area(read, np.clip(B, theta[0], theta[-1])) + np.maximum(B - theta[-1], 0.0)
-    return np.asarray(2 * area + theta[-1] - all_of_it - B - spread @ np.diff(theta))
+    all_of_it = grid.area(read, np.broadcast_to(last, B.shape))
+    area = grid.area(read, np.clip(B, first, last)) + np.maximum(B - last, 0.0)
+    return np.asarray(2 * area + last - all_of_it - B - (spread * grid.widths).sum(axis=1))
 
 
 def pinball(theta_q: Floats, B: Floats, q: float) -> Floats:
@@ -67,12 +67,12 @@ def pinball(theta_q: Floats, B: Floats, q: float) -> Floats:
 
 def pit(grid: Grid, curves: Floats, B: Floats) -> Floats:
     """F(B−) and F(B) of each curve, (n, 2)."""
-    theta, m = grid.theta, grid.theta.size
+    theta, m = grid.theta, grid.size
     high = grid.cdf(curves, B)
     if grid.steps:
         low = grid.cdf(curves, B - 4 * grid.tol)
     else:
-        low = np.where(theta[0] >= B, 0.0, np.where(theta[-1] == B, curves[:, m - 1], high))
+        low = np.where(theta[..., 0] >= B, 0.0, np.where(theta[..., -1] == B, curves[:, m - 1], high))
     return np.column_stack([low, high])
 
 
@@ -158,7 +158,7 @@ class ScoreTally:
         )
 
 
-def score(dist: DistributionFunction, held_out: Source) -> DistributionScore:
+def score(dist: DistributionAtStates, held_out: Source) -> DistributionScore:
     """See :meth:`policyrisk.DistributionFunction.score`."""
     tally = ScoreTally()
     for steps in episode_steps(held_out, dist.discount):
@@ -167,7 +167,7 @@ def score(dist: DistributionFunction, held_out: Source) -> DistributionScore:
     return tally.score(dist.discount)
 
 
-def rest(dist: DistributionFunction, cuts: npt.NDArray[Any]) -> Floats:
+def rest(dist: DistributionAtStates, cuts: npt.NDArray[Any]) -> Floats:
     """Quantiles of what follows the states (k, dim) that episodes were cut off in, (k, completions)."""
     q = (np.arange(_COMPLETIONS) + 0.5) / _COMPLETIONS
     return (
@@ -175,7 +175,7 @@ def rest(dist: DistributionFunction, cuts: npt.NDArray[Any]) -> Floats:
     )
 
 
-def step_scores(dist: DistributionFunction, steps: EpisodeSteps, beyond: Floats) -> Floats:
+def step_scores(dist: DistributionAtStates, steps: EpisodeSteps, beyond: Floats) -> Floats:
     """CRPS, pinball losses and shares of the PIT (n, 1 + levels + BINS); nan where nothing is said.
 
     ``beyond`` (k, completions) is what follows the states that episodes were cut off in.
@@ -195,13 +195,14 @@ def over_returns(steps: EpisodeSteps, beyond: Floats, scores: Callable[[Bools, F
     return out
 
 
-def _scores(dist: DistributionFunction, states: npt.NDArray[Any], B: Floats) -> Floats:
+def _scores(dist: DistributionAtStates, states: npt.NDArray[Any], B: Floats) -> Floats:
     out = np.full((len(B), 1 + len(LEVELS) + BINS), np.nan)
-    grid = dist.grid
-    for some, _, curves in dist.curves(states):
+    for some, grid, curves in dist.readings(states):
         at = B[some] / dist.unit
         known = ~np.isnan(at)
-        some, curves, at = some[known], curves[known], at[known]
+        if not known.all():
+            some, curves, at = some[known], curves[known], at[known]
+            grid = grid if grid.theta.ndim == 1 else Grid(grid.theta[known], grid.steps)
         losses = [pinball(grid.quantile(curves, q), at, q) for q in LEVELS]
         sizes = np.column_stack([crps(grid, curves, at), *losses]) * dist.unit
         out[some] = np.column_stack([sizes, in_parts(pit(grid, curves, at))])

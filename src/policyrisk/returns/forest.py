@@ -310,17 +310,22 @@ class ReturnForest:
     def _trees(
         self, data: Trajectories, y: Floats, key: StreamKey, power: int, grown: Grown
     ) -> tuple[Leaves, Bools]:
-        """As :meth:`_grow`, where they were not grown before."""
+        """As :meth:`grown`, where they were not grown before."""
         digest = hashlib.sha256()
         for array in (data.states, data.lengths, y):
             digest.update(array.tobytes())
         name = self, int(key[0]), int(key[1]), power, digest.digest()
         if name not in grown:
-            grown[name] = self._grow(data, y, key, power)
+            grown[name] = self.grown(data, y, key, power=power)
         return grown[name]
 
-    def _grow(self, data: Trajectories, y: Floats, key: StreamKey, power: int) -> tuple[Leaves, Bools]:
-        """Trees on y (transitions,), and which episodes each was grown without, (episodes, trees)."""
+    def grown(
+        self, data: Trajectories, y: Floats, key: StreamKey, leaves: int = _LEAVES, power: int = 1
+    ) -> tuple[Leaves, Bools]:
+        """Trees on y (transitions,), and which episodes each was grown without, (episodes, trees).
+
+        A tree has at most about ``leaves``, each with at least ``power`` times ``leaf`` episodes.
+        """
         K, n = len(data), len(y)
         x = np.ascontiguousarray(data.states[data.visited_rows], dtype=np.float64)
         deviation = y - y.mean()
@@ -334,7 +339,7 @@ class ReturnForest:
             apart[:, tree] = ~half
             rows = np.arange(n) if n <= 2 * _ROWS else np.sort(rng.choice(n, 2 * _ROWS, replace=False))
             chosen = half[episode[rows]]
-            least = max(int(np.count_nonzero(chosen)) // _LEAVES, 2)
+            least = max(int(np.count_nonzero(chosen)) // leaves, 2)
             feature, threshold = np.empty(2 * len(rows) + 1, dtype=np.int64), np.empty(2 * len(rows) + 1)
             streams = np.uint64(key[1]) ^ np.uint64(power), np.uint64(key[0])  # others than the multipliers'
             count = _kernels.grow(

@@ -28,7 +28,7 @@ from scipy.special import bdtr, betaincinv
 
 from policyrisk._core.arrays import Floats, as_list, as_number
 from policyrisk._core.text import Readable, TextTable, percent, plural
-from policyrisk.returns.curves import Reading
+from policyrisk.returns.curves import Grid, Reading
 from policyrisk.risk.estimate import Estimate, as_level, plain_estimates, shape, student_quantile
 
 if TYPE_CHECKING:
@@ -114,8 +114,33 @@ class StartDistribution:
         )
 
 
+class StartEstimate(StartDistribution):
+    """One that was estimated from features: F at thresholds."""
+
+    curve: Floats  # (1, m) or more: F at the thresholds
+
+    @property
+    def grid(self) -> Grid:
+        """The thresholds, in units of the rewards."""
+        raise NotImplementedError
+
+    @property
+    def unit(self) -> float:
+        """Of the rewards."""
+        raise NotImplementedError
+
+    @property
+    def thresholds(self) -> Floats:
+        """Where F is known, (m,)."""
+        return self.grid.theta * self.unit
+
+    def coarseness(self, q: float) -> float:
+        """By how much the q-quantile may be off, since F is drawn straight between thresholds."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False)
-class StartMixture(StartDistribution):
+class StartMixture(StartEstimate):
     """The distributions that were estimated at some starts, mixed."""
 
     function: DistributionFunction
@@ -123,6 +148,16 @@ class StartMixture(StartDistribution):
     moves: Floats | None  # (1, groups, m + 3): by how much each group moves the curve
     starts: int
     unvisited: int
+
+    @property
+    def grid(self) -> Grid:
+        """The function's."""
+        return self.function.grid
+
+    @property
+    def unit(self) -> float:
+        """The function's."""
+        return self.function.unit
 
     def estimate(self, of: Reading, level: float = 0.95, q: float = 0.5, z: float = 0.0) -> Estimate:
         """What :meth:`policyrisk.DistributionFunction.interval` is of, over the starts."""

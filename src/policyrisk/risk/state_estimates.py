@@ -10,15 +10,14 @@ being its derivatives by J̃ and by φ_Mᵀ w_second, and so the squared standar
 
 which is of randomness alone. Where it is known what features and their choice add (ρ and the spreads m_J and
 m_V of :mod:`policyrisk.risk.mixture`), the full squared error is ρ times that and (∂q/∂J̃)² m_J +
-(∂q/∂Ṽ)² m_V. Full intervals of the variance, with e that error of Ṽ and e_J that of J̃, go
+(∂q/∂Ṽ)² m_V. Full intervals of the variance, with e that error of Ṽ, go
 
-    from  Ṽ exp(−t e/Ṽ) − (t e_J)², but not below 0,  to  Ṽ exp(t e/Ṽ) or Hall's end, which is higher
+    from  Ṽ exp(−t e/Ṽ)  to  Ṽ exp(t e/Ṽ) or Hall's end, which is higher
 
-Below, since squares about J̃ hold J̃'s own squared error beside the variance. Above, exp goes on along its
-tangent from t e = Ṽ on, to exp(1) t e, since what is known so little has no scale of its own; where Ṽ ≤ 0
-that is the end too, and 0 the beginning. Hall's end is that of :mod:`policyrisk.risk.estimate`, α being the
-skewness of Ṽ over the bootstrap replicates where that is above 0, as it is where a few long episodes make
-most of Ṽ. Intervals of the std are their roots.
+Above, exp goes on along its tangent from t e = Ṽ on, to exp(1) t e, since what is known so little has no
+scale of its own; where Ṽ ≤ 0 that is the end too, and 0 the beginning. Hall's end is that of
+:mod:`policyrisk.risk.estimate`, α being the skewness of Ṽ over the bootstrap replicates where that is above
+0, as it is where a few long episodes make most of Ṽ. Intervals of the std are their roots.
 """
 
 from __future__ import annotations
@@ -45,6 +44,10 @@ IntervalMethod: TypeAlias = Literal["full", "student", "bootstrap"]
 # The estimates at states (n, dim), in order, some at a time.
 EstimatesAt: TypeAlias = "Callable[[npt.NDArray[Any]], Iterator[StateEstimates]]"
 _CELLS = 2**21  # numbers that are formed at a time
+Said: TypeAlias = "tuple[Floats, Floats]"  # what members say at states, and their shares, (n, m) each
+TWICE = 2.0  # times its distance from the mixture: how far a draw moves to the member that it takes
+_FARTHEST = 2.0  # of log V
+_ROTATIONS = 0.6180339887498949, 0.41421356237309515, 0.7320508075688772  # irrational, unlike each other
 Model: TypeAlias = tuple[float, Floats, Floats]  # ρ, m_J (n,) and m_V (n,)
 
 
@@ -61,6 +64,7 @@ class StateEstimates:
     model_of: Callable[[], Model | None]  # what features add; not asked for where errors are not
     spread: Matrix | None = None  # (n, l_J): the derivative by w_J of what Ṽ has beside φ_Mᵀ w_second
     full: bool = False  # whether the model knows what features add
+    members_of: Callable[[], tuple[Said, Said]] | None = None  # what the members say of J and of V
     covered: Floats | None = None  # (n,): how surely the target stays with what was logged, from here on
     _moved: list[tuple[ErrorBars, tuple[Floats, Floats]]] = field(
         default_factory=list, init=False, repr=False
@@ -121,9 +125,8 @@ class StateEstimates:
         with np.errstate(divide="ignore", invalid="ignore"):  # 0 has no logarithm
             low = np.where(V > 0, V * np.exp(-t * full / V), V)
             high = np.where(t * full <= V, V * np.exp(np.minimum(t * full / V, 1.0)), np.e * t * full)
-        of_mean = self._full_error("mean", self.standard_error("mean", bars))
         skewed = self._full_error(of, error * hall(t, self._skewness(bars)) / t)
-        return np.column_stack([np.maximum(low - (t * of_mean) ** 2, 0.0), np.fmax(high, V + t * skewed)])
+        return np.column_stack([low, np.fmax(high, V + t * skewed)])
 
     def _skewness(self, bars: ErrorBars) -> Floats:
         """That of Ṽ over the replicates, of shape (n,): 0 where it is negative, or where there are none."""
@@ -163,6 +166,27 @@ class StateEstimates:
             return dV_J / (2 * root), one / (2 * root)
         return one / root - J * dV_J / (2 * root**3), -J / (2 * root**3)
 
+    def drawn(self, bars: ErrorBars) -> tuple[Floats, Floats]:
+        """Draws of J and V ≥ 0, (n, B) each: one member at twice its distance, and the replicate's move.
+
+        The draw takes the same member at every state. V moves on the log scale, up to a factor of e² either
+        way.
+        """
+        assert self.members_of is not None
+        dJ, d_second = self.deviations(bars)
+        dV = d_second + self.gradient("variance")[0][:, None] * dJ
+        B = dJ.shape[1]
+        apart = [
+            TWICE * _distances(said, shares, value)[:, member_picks(shares.mean(axis=0), B, turn)]
+            for turn, ((said, shares), value) in enumerate(
+                zip(self.members_of(), (self.J, self.V), strict=True)
+            )
+        ]
+        V = np.maximum(self.V, 0.0)[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factor = np.exp(np.clip((apart[1] + dV) / V, -_FARTHEST, _FARTHEST))
+        return self.J[:, None] + apart[0] + dJ, np.where(V > 0, V * factor, np.maximum(apart[1] + dV, 0.0))
+
     def _bootstrap_interval(self, of: Quantity, level: float, bars: ErrorBars) -> Floats:
         """The replicates of ranks k and B − 1 − k in order, k = ⌊B (1 − level)/2⌋, of shape (n, 2).
 
@@ -187,6 +211,23 @@ class StateEstimates:
         # An estimate that does not exist has no interval, whatever its replicates.
         exists = ~np.isnan(self.value(of))[:, None]
         return np.sort(np.where(exists, quantity(of, J, V), np.nan), axis=1)[:, [k, B - 1 - k]]
+
+
+def member_picks(shares: Floats, draws: int, turn: int) -> Ints:
+    """The member that each draw takes, (draws,): as often as its share says, whatever other turns take.
+
+    >>> np.bincount(member_picks(np.array([0.25, 0.75]), 200, turn=0)).tolist()
+    [50, 150]
+    """
+    places = (0.5 + np.arange(draws) * _ROTATIONS[turn]) % 1.0
+    ends = np.cumsum(shares)
+    found: Ints = np.minimum(np.searchsorted(ends, places * ends[-1], side="right"), len(shares) - 1)
+    return found
+
+
+def _distances(said: Floats, shares: Floats, value: Floats) -> Floats:
+    """How far each member is from the mixture, (n, m), 0 where it says nothing."""
+    return np.where(shares > 0, np.nan_to_num(said) - np.nan_to_num(value)[:, None], 0.0)
 
 
 def changes_by_coordinate(

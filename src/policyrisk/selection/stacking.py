@@ -99,6 +99,8 @@ class Stack:
     steps: int
     reference: tuple[str, str] | None  # the candidates that completed cut-off episodes: J's and V's
     mean: Floats = field(repr=False)  # (steps,): the mixture's J without each step's episode
+    variance: Floats = field(repr=False)  # (steps,): its V, likewise
+    ends: Floats = field(repr=False)  # (2, cut-off episodes): J and V that complete these
     least: float = math.nan  # of the completed returns to go
     most: float = math.nan
 
@@ -111,6 +113,8 @@ class Stack:
             mse=self.mse * squares,
             constant_mse=self.constant_mse * squares,
             mean=self.mean * factor,
+            variance=self.variance * squares,
+            ends=self.ends * np.array([[factor], [squares]]),
             least=self.least * factor,
             most=self.most * factor,
         )
@@ -150,7 +154,8 @@ class Stack:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""
-        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "mean"}
+        arrays = "mean", "variance", "ends"
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in arrays}
         plain = {"candidates": [asdict(each) for each in self.candidates], "misfit": asdict(self.misfit)}
         return {**values, **plain, "explained": self.explained}
 
@@ -176,11 +181,7 @@ def stack(
     [('line', 1.0)]
     """
     discount = next(iter(candidates.values())).discount
-    if discount == 1.0 and not data.terminated.any():
-        raise ImproperPolicyError(
-            f"with discount=1 some episode must terminate (Assumption 1: proper policy), got {len(data)} "
-            "episodes, all cut off; gather episodes that end, or use a discount below 1"
-        )
+    _check_proper(data, discount)
     folds = fold_of_episodes(0, len(data), FOLDS, key)
     steps = EpisodeSteps.of(data, discount)
     said, failed = out_of_fold(candidates, data, steps, folds)
@@ -196,7 +197,7 @@ def stack(
         means[FOREST], variances[FOREST] = forest(data, tail, None)
     J_i = _filled(means, float(completed.mean()))
     first = np.median(np.column_stack([np.nan_to_num(V) for V in variances.values()]), axis=1)
-    a = _shares(J_i, completed, 1.0 / _floored(first), steps.episode)
+    a = shares_of(J_i, completed, 1.0 / _floored(first), steps.episode)
     J = J_i @ a
     if forest is not None:
         variances[FOREST] = forest(data, tail, J)[1]
@@ -225,6 +226,8 @@ def stack(
         steps=len(J),
         reference=reference,
         mean=J,
+        variance=V_i @ b,
+        ends=ends,
         least=float(completed.min()),
         most=float(completed.max()),
     )
@@ -238,6 +241,14 @@ def brief(name: str) -> str:
     """
     first, *others = pieces(name, "/")
     return name if len(others) < 2 else f"{first}/… ({1 + len(others)} maps)"
+
+
+def _check_proper(data: Trajectories, discount: float) -> None:
+    if discount == 1.0 and not data.terminated.any():
+        raise ImproperPolicyError(
+            f"with discount=1 some episode must terminate (Assumption 1: proper policy), got {len(data)} "
+            "episodes, all cut off; gather episodes that end, or use a discount below 1"
+        )
 
 
 def _filled(said: Mapping[str, Floats], otherwise: float) -> Floats:
@@ -259,12 +270,12 @@ def _variance_shares(V_i: Floats, q: Floats, episode: Ints) -> tuple[Floats, Flo
     """The shares (m,) of V, whose weights 1/v² are those of the mixture itself, and v (n,)."""
     v = _floored(np.median(V_i, axis=1))
     for _ in range(_ROUNDS):
-        b = _shares(V_i, q, 1.0 / v**2, episode)
+        b = shares_of(V_i, q, 1.0 / v**2, episode)
         v = _floored(V_i @ b)
     return b, v
 
 
-def _shares(X: Floats, y: Floats, weight: Floats, episode: Ints) -> Floats:
+def shares_of(X: Floats, y: Floats, weight: Floats, episode: Ints) -> Floats:
     """The shares of candidates that say X (n, m) where y (n,) is asked for, of shape (m,).
 
     ``episode`` (n,) increases. The module's docstring has the equations.
@@ -274,7 +285,7 @@ def _shares(X: Floats, y: Floats, weight: Floats, episode: Ints) -> Floats:
     some = np.flatnonzero(errors <= _WORSE * errors.min())
     if some.size < len(errors):
         shares = np.zeros(len(errors))
-        shares[some] = _shares(X[:, some], y, weight, episode)
+        shares[some] = shares_of(X[:, some], y, weight, episode)
         return shares
     stacked = _stacked(X, y, weight)
     first = np.flatnonzero(np.diff(episode, prepend=-1))

@@ -1,0 +1,435 @@
+"""A mixture of estimates of the return's distribution at any state, with intervals from draws.
+
+A member's F_i(·|x) is linear in the features, φ(x)ᵀ W at its thresholds, either of the return B or of the
+standardised residual U = (B − J(x))/σ(x), J and σ being the evaluation's own. A member without features says
+the same at all states: of U that is location and scale. With shares a_i
+
+    F(z|x) = Σ_i a_i F_i(z|x)
+
+Draw b moves every member by Σ_g ξ_gb ψ_i,g, ψ_i,g being what group g of episodes moves W by, and U's members
+by the draw's J and σ as well; and it takes one member, the same at every state, at twice its distance:
+
+    F_b = F + 2 (F_i − F) + Σ_j a_j (F_j,b − F_j)
+
+made monotone and put into [0, 1] when it is read. Everything about the tail is read off these draws. An
+interval holds the middle share of the draws, and value ± t s, s being the draws' deviation from the value:
+few draws take a member of a small share, and s has them all. Mean, variance and std are those of the
+evaluation, and so are their intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._core.arrays import Bools, Floats, Ints, check_choice, freeze
+from policyrisk._core.frames import Coordinates, states_of
+from policyrisk._core.records import record
+from policyrisk._core.text import percent, plural
+from policyrisk.errors import InvalidInputError
+from policyrisk.features import Features
+from policyrisk.features.protocol import matrix_of
+from policyrisk.returns.curves import Grid, Reading
+from policyrisk.returns.distribution_function import DistributionAtStates, asked, warn_of_few
+from policyrisk.returns.start_distribution import StartEstimate
+from policyrisk.risk import RiskFunction
+from policyrisk.risk.estimate import Estimate, as_level, student_quantile
+from policyrisk.risk.state_estimates import TWICE, StateEstimates, member_picks
+
+_ROOM = 1 << 22  # numbers that are looked at together
+_STARTS, _DRAWN_STARTS = 2000, 100  # at most, that F over starts is averaged over, and its draws
+_START_THRESHOLDS = 150
+_STEP = 4e-9  # of the range: how sharply F rises at a return that is a threshold
+_LINE = 1e-9
+
+
+@record(weights="l m: finite", moves="l groups m")
+@dataclass(frozen=True, eq=False)
+class DistributionMember:
+    """One of the estimates."""
+
+    name: str
+    share: float
+    features: Features | None  # None: the same at all states
+    weights: Floats  # (l, m)
+    moves: npt.NDArray[np.float32]  # (l, groups, m): by how much each group of episodes moves the weights
+    residual: bool  # whether it is of U
+
+    def __post_init__(self) -> None:
+        freeze(self)
+
+    def phi(self, x: npt.NDArray[Any]) -> Any:
+        """Its features at states, (n, l)."""
+        return np.ones((len(x), 1)) if self.features is None else matrix_of(self.features, x)
+
+    def drawn(self, phi: Any, xi: Floats) -> Floats:
+        """By how much draws with multipliers (groups, B) move F at its thresholds, (n, B, m)."""
+        size, groups, m = self.moves.shape
+        moved = np.asarray(phi @ self.moves.reshape(size, groups * m)).reshape(-1, groups, m)
+        found: Floats = np.matmul(xi.T, moved)
+        return found
+
+
+@record(members="k", residuals="u: rising")
+@dataclass(frozen=True, eq=False)
+class DistributionMixture(DistributionAtStates):
+    """What :func:`policyrisk.evaluate` says of the return's distribution: ``Evaluation.distribution``.
+
+    Examples
+    --------
+    >>> import policyrisk as pr
+    >>> chain = pr.domains.walk(n=30, p=0.7)
+    >>> result = pr.evaluate(chain.sample(start=0, episodes=300, seed=1), quantiles=[0.05], seed=0)
+    >>> low, high = result.distribution.interval([[10]], q=0.05)[0]
+    >>> bool(low <= chain.quantile(0.05)[10] <= high)
+    True
+    """
+
+    risk: RiskFunction
+    members: tuple[DistributionMember, ...]
+    grid: Grid  # of the returns
+    residuals: Floats  # (u,): thresholds of U
+    least_variance: float  # that σ is taken from
+    episodes: int  # of the sample that members were fitted to
+    discount: float
+    unit: float
+    coordinates: Coordinates | None = None
+
+    def __post_init__(self) -> None:
+        freeze(self)
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether there are draws."""
+        bars = self.risk.error_bars
+        return bars is not None and bars.key is not None
+
+    def just_below(self, line: float) -> float:
+        """Where F is P(B < line): where returns are thresholds, one that is on the line does not count."""
+        return line - 2 * _STEP * self.unit * self._extent if self.grid.steps else line
+
+    def mean(self, x: npt.ArrayLike) -> Floats:
+        """J̃(x), as ``risk.mean``."""
+        return self.risk.mean(x)
+
+    def variance(self, x: npt.ArrayLike) -> Floats:
+        """Ṽ(x), as ``risk.variance``."""
+        return self.risk.variance(x)
+
+    def std(self, x: npt.ArrayLike) -> Floats:
+        """√Ṽ(x), as ``risk.std``."""
+        return self.risk.std(x)
+
+    def visited(self, x: npt.ArrayLike) -> Bools:
+        """Where the data say anything, (n,)."""
+        return self.risk.visited(x)
+
+    def corrected(self, x: npt.ArrayLike) -> Floats:
+        """By how much F̃ was changed to be monotone and in [0, 1], (n,): the members' averages by share."""
+        x = states_of(x, self.coordinates)
+        total = np.zeros(len(x))
+        for member in self.members:
+            F = np.asarray(member.phi(x) @ member.weights)
+            total += member.share * np.abs(_monotone(F) - F).max(axis=1)
+        return np.where(self.visited(x), total, np.nan)
+
+    def interval(
+        self,
+        x: npt.ArrayLike,
+        of: Reading = "quantile",
+        *,
+        q: float | None = None,
+        z: float | None = None,
+        level: float = 0.95,
+    ) -> Floats:
+        """An interval that is meant to hold the truth with probability ``level``.
+
+        It holds randomness and what the members disagree about. A FewEpisodesWarning says where fewer than 10
+        of all returns are expected beyond a quantile.
+
+        Parameters
+        ----------
+        x
+            States (n, dim).
+        of
+            "mean", "variance", "std", "cdf", "quantile" or "cvar".
+        q
+            The share, for "quantile" and "cvar".
+        z
+            The return, for "cdf".
+        level
+            As above.
+
+        Returns
+        -------
+        (n, 2) array
+            Low and high.
+        """
+        check_choice(of, "of", get_args(Reading))
+        level = as_level(level)
+        share, line = asked(of, q, z)
+        if of in ("mean", "variance", "std"):
+            return self.risk.interval(x, of=of, level=level)
+        x = states_of(x, self.coordinates)
+        out = np.full((len(x), 2), np.nan)
+        for some, at, grid, F, drawn in self._drawn(x):
+            out[some] = ends_of(grid, F, drawn, of, share, line / self.unit, level, at.episodes)
+        if of in ("quantile", "cvar"):
+            behind = np.full(len(x), float(self.episodes))
+            warn_of_few(behind, share if of == "cvar" else min(share, 1.0 - share), share)
+        return out * self.size_of(of)
+
+    def over(self, starts: npt.ArrayLike) -> StartDraws:
+        """The return's distribution over starts (n, dim), equally likely: F is the average of theirs.
+
+        Of many starts some are taken, evenly.
+        """
+        x = states_of(starts, self.coordinates)
+        x = x[:: -(-len(x) // _STARTS) or 1]
+        known = self.visited(x)
+        if not known.any():
+            raise InvalidInputError("starts must hold a state that was visited, got none; pass others")
+        x, left_out = x[known], int(np.count_nonzero(~known))
+        found = [(grid.theta, curves[:, :-3]) for _, grid, curves in self.readings(x)]
+        z = self._levels
+        if any(member.residual for member in self.members):
+            shown = np.concatenate([theta.ravel() for theta, _ in found])
+            z = np.unique(np.quantile(shown, np.linspace(0.0, 1.0, _START_THRESHOLDS)))
+        F = np.concatenate([_across(theta, each, z) for theta, each in found]).mean(axis=0)
+        drawn = None
+        if self.has_intervals:
+            few = x[:: -(-len(x) // _DRAWN_STARTS)]
+            total = np.zeros((self.risk.bars.draws, z.size))
+            for _, _, grid, own, draws in self._drawn(few):
+                for theta, base, each in zip(grid.theta, own, draws, strict=True):
+                    total += read_at(each - base, theta, z, end=0.0)
+            drawn = _monotone(F + total / len(few))
+        return StartDraws(self, Grid(z, steps=False), F[None], drawn, len(x), left_out)
+
+    def readings(self, x: npt.ArrayLike) -> Iterator[tuple[Ints, Grid, Floats]]:
+        """As the base says."""
+        for some, states, at in self._parts(x, 1):
+            z = self._places(at)
+            F = sum(member.share * F_i for member, F_i in self._said(states, at, z))
+            yield some, Grid(z, steps=False), _curves(np.asarray(F))
+
+    def __repr__(self) -> str:
+        members = ", ".join(f"{each.name} {percent(each.share)}" for each in self.members)
+        return f"DistributionMixture({plural(self.episodes, 'episode')}: {members})"
+
+    @cached_property
+    def _levels(self) -> Floats:
+        """The thresholds of returns, each of which F rises at twice where returns have no other values."""
+        theta = self.grid.theta
+        if not self.grid.steps:
+            return theta
+        return np.sort(np.concatenate([theta, theta - _STEP * self._extent]))
+
+    @property
+    def _extent(self) -> float:
+        """How far the thresholds are apart, or 1 where there is one."""
+        return float(self.grid.theta[-1] - self.grid.theta[0]) or 1.0
+
+    def _parts(
+        self, x: npt.ArrayLike, numbers: int
+    ) -> Iterator[tuple[Ints, npt.NDArray[Any], StateEstimates]]:
+        """The visited states, some at a time: which they are, themselves, and J and V there."""
+        x = states_of(x, self.coordinates)
+        known = np.flatnonzero(self.visited(x))
+        rows = max(_ROOM // (numbers * (self._levels.size + self.residuals.size)), 1)
+        for first in range(0, known.size, rows):
+            for at in self.risk.parts(x[known[first : first + rows]]):
+                some = known[first : first + len(at.J)]
+                first += len(at.J)
+                yield some, x[some], at
+
+    def _places(self, at: StateEstimates) -> Floats:
+        """Where F is read at each state, rising, (n, k)."""
+        levels = np.broadcast_to(self._levels, (len(at.J), self._levels.size))
+        if not any(member.residual for member in self.members):
+            return levels
+        return np.sort(
+            np.hstack([levels, at.J[:, None] + self._sigma(at.V)[:, None] * self.residuals]), axis=1
+        )
+
+    def _sigma(self, V: Floats) -> Floats:
+        return np.sqrt(np.maximum(V, self.least_variance))
+
+    def _said(
+        self, x: npt.NDArray[Any], at: StateEstimates, z: Floats
+    ) -> Iterator[tuple[DistributionMember, Floats]]:
+        """Each member and its F at z (n, k), (n, k)."""
+        for member in self.members:
+            F = _monotone(np.asarray(member.phi(x) @ member.weights))
+            if member.residual:
+                F = read_at(F, self.residuals, (z - at.J[:, None]) / self._sigma(at.V)[:, None])
+            else:
+                F = read_at(F, self.grid.theta, z, steps=self.grid.steps)
+            yield member, F
+
+    def _drawn(self, x: npt.ArrayLike) -> Iterator[tuple[Ints, StateEstimates, Grid, Floats, Floats]]:
+        """States some at a time, J and V there, thresholds, F (n, k) and its draws (n, B, k)."""
+        bars = self.risk.bars
+        if not self.has_intervals:
+            raise InvalidInputError(
+                "intervals need draws of the mean and the variance, got error bars without; evaluate with "
+                "the default features"
+            )
+        groups = self.members[0].moves.shape[1]
+        xi = bars.multipliers(np.arange(groups))
+        shares = np.array([member.share for member in self.members])
+        picks = member_picks(shares, bars.draws, 2)
+        for some, states, at in self._parts(x, bars.draws):
+            z = self._places(at)
+            said = [F for _, F in self._said(states, at, z)]
+            F = np.tensordot(shares, np.stack(said), axes=1)
+            drawn = F[:, None] + TWICE * np.stack([each - F for each in said], axis=1)[:, picks]
+            J, V = at.drawn(bars)
+            scaled = None
+            for member, own in zip(self.members, said, strict=True):
+                phi = member.phi(states)
+                moved = member.drawn(phi, xi)
+                if member.residual:
+                    if scaled is None:
+                        scaled = (z[:, None] - J[:, :, None]) / self._sigma(V)[:, :, None]
+                    base = np.asarray(phi @ member.weights)[:, None]
+                    drawn += member.share * (
+                        read_at(_monotone(base + moved), self.residuals, scaled) - own[:, None]
+                    )
+                else:
+                    change = read_at(moved, self.grid.theta, z[:, None], steps=self.grid.steps, end=0.0)
+                    drawn += member.share * change
+            yield some, at, Grid(z, steps=False), F, _monotone(drawn)
+
+
+def read_at(F: Floats, theta: Floats, z: Floats, *, steps: bool = False, end: float = 1.0) -> Floats:
+    """F (…, m), known at θ (m,), at z (…, k): 0 below θ_1, ``end`` from θ_m on.
+
+    >>> read_at(np.array([0.0, 0.5, 1.0]), np.array([0.0, 1.0, 2.0]), np.array([-1.0, 0.5, 1.5, 3.0]))
+    array([0.  , 0.25, 0.75, 1.  ])
+    """
+    tol = _LINE * float(theta[-1] - theta[0]) if steps else 0.0
+    i = np.clip(np.searchsorted(theta, z + tol, side="right") - 1, 0, max(len(theta) - 2, 0))
+    shape = np.broadcast_shapes(F.shape[:-1], z.shape[:-1])
+    F = np.broadcast_to(F, (*shape, F.shape[-1]))
+    at = np.broadcast_to(i, (*shape, i.shape[-1]))
+    found = np.take_along_axis(F, at, axis=-1)
+    if not steps and len(theta) > 1:
+        after = np.take_along_axis(F, at + 1, axis=-1)
+        found = found + (after - found) * np.clip((z - theta[i]) / (theta[i + 1] - theta[i]), 0.0, 1.0)
+    return np.asarray(np.where(z + tol < theta[0], 0.0, np.where(z + tol >= theta[-1], end, found)))
+
+
+def _across(theta: Floats, F: Floats, z: Floats) -> Floats:
+    """Each row of F (n, k), known at its own θ (n, k), at z (m,), (n, m)."""
+    return np.stack([read_at(own, at, z) for at, own in zip(theta, F, strict=True)])
+
+
+def ends_of(
+    grid: Grid, F: Floats, drawn: Floats, of: Reading, q: float, z: float, level: float, episodes: Floats
+) -> Floats:
+    """The interval (n, 2) of a reading of F (n, k), by draws (n, B, k); ``episodes`` (n,) stand behind."""
+    n, B, k = drawn.shape
+    value = grid.read(_curves(F), of, q, z)
+    many = Grid(np.repeat(np.broadcast_to(grid.theta, (n, k)), B, axis=0), steps=False)
+    draws = many.read(_curves(drawn.reshape(n * B, k)), of, q, z).reshape(n, B)
+    half = student_quantile(level, episodes) * np.sqrt(np.square(draws - value[:, None]).mean(axis=1))
+    low, high = np.quantile(draws, [(1.0 - level) / 2, (1.0 + level) / 2], axis=1)
+    ends = np.column_stack([np.minimum(low, value - half), np.maximum(high, value + half)])
+    if of != "cdf":
+        return ends
+    # Of n episodes that are all on one side of z: what of that has the probability 1 − level.
+    unseen = 1.0 - (1.0 - level) ** (1.0 / np.maximum(episodes, 1.0))
+    never, always = value <= _LINE, value >= 1.0 - _LINE
+    ends[never, 1] = np.maximum(ends[never, 1], unseen[never])
+    ends[always, 0] = np.minimum(ends[always, 0], 1.0 - unseen[always])
+    return np.asarray(np.clip(ends, 0.0, 1.0))
+
+
+def _monotone(F: Floats) -> Floats:
+    """F (…, m) rising and in [0, 1]."""
+    if not (F[..., 1:] >= F[..., :-1]).all():
+        F = np.sort(F, axis=-1)
+    clipped: Floats = np.clip(F, 0.0, 1.0)
+    return clipped
+
+
+def _curves(F: Floats) -> Floats:
+    """F (n, k) as the curves that a grid reads, whose last three numbers are those of no return below θ_1.
+
+    Mean and variance are those of F.
+    """
+    return np.hstack([F, np.zeros((len(F), 3))])
+
+
+@dataclass(frozen=True, eq=False)
+class StartDraws(StartEstimate):
+    """A mixture's F over starts, and its draws."""
+
+    function: DistributionMixture
+    places: Grid
+    curve: Floats  # (1, k): F there
+    drawn: Floats | None  # (B, k)
+    starts: int
+    unvisited: int
+
+    @property
+    def grid(self) -> Grid:
+        """Where F is known."""
+        return self.places
+
+    @property
+    def unit(self) -> float:
+        """The function's."""
+        return self.function.unit
+
+    def estimate(self, of: Reading, level: float = 0.95, q: float = 0.5, z: float = 0.0) -> Estimate:
+        """As :meth:`StartMixture.estimate`."""
+        size, z = self.function.size_of(of), z / self.function.unit
+        if of in ("mean", "variance", "std"):
+            found, draws = _moment(self.grid.theta, self.curve, of)[0] * size, None
+            if self.drawn is None:
+                return Estimate(float(found))
+            draws = _moment(self.grid.theta, self.drawn, of) * size
+            half = student_quantile(level, self.function.episodes) * np.sqrt(np.square(draws - found).mean())
+            error, dof = float(np.sqrt(np.square(draws - found).mean())), self.function.episodes - 1.0
+            return Estimate(float(found), error, float(found - half), float(found + half), dof)
+        found = float(self.grid.read(_curves(self.curve), of, q, z)[0]) * size
+        if self.drawn is None:
+            return Estimate(found)
+        episodes = np.full(1, float(self.function.episodes))
+        low, high = ends_of(self.grid, self.curve, self.drawn[None], of, q, z, level, episodes)[0] * size
+        t = max(float(student_quantile(level, float(episodes[0]))), float(np.finfo(np.float64).tiny))
+        return Estimate(found, (high - low) / (2 * t), low, high, float(episodes[0]) - 1.0)
+
+    def quantile(self, q: float, level: float = 0.95) -> Estimate:
+        """The q-quantile."""
+        return self.estimate("quantile", level, q=q)
+
+    def cvar(self, q: float, level: float = 0.95) -> Estimate:
+        """The mean of the worst q."""
+        return self.estimate("cvar", level, q=q)
+
+    def below(self, line: float, level: float = 0.95) -> Estimate:
+        """P(B < line)."""
+        return self.estimate("cdf", level, z=self.function.just_below(line))
+
+    def coarseness(self, q: float) -> float:
+        """By how much the q-quantile may be off between thresholds: not at all, as they follow J and σ."""
+        return 0.0
+
+
+def _moment(theta: Floats, F: Floats, of: Reading) -> Floats:
+    """The mean, the variance or the std of F (n, k), (n,)."""
+    middle = 0.5 * (theta[1:] + theta[:-1])
+    mass = np.diff(F, axis=1)
+    mean: Floats = F[:, 0] * theta[0] + mass @ middle
+    if of == "mean":
+        return mean
+    V: Floats = F[:, 0] * theta[0] ** 2 + mass @ (middle**2 + np.diff(theta) ** 2 / 12.0) - mean**2
+    return V if of == "variance" else np.sqrt(np.maximum(V, 0.0))
