@@ -232,7 +232,11 @@ def test_files(result, tmp_path):
         pr.DistributionFunction.load(tmp_path / "d.npz")
     result.save(tmp_path / "folder")
     again = pr.Evaluation.load(tmp_path / "folder").distribution
-    assert np.array_equal(again.quantile(X, 0.05), result.distribution.quantile(X, 0.05))
+    assert np.array_equal(again.interval(X, q=0.05), result.distribution.interval(X, q=0.05))
+    # The folder keeps J and V once.
+    alone = DistributionMixture.load(tmp_path / "folder" / "distribution.npz")
+    with pytest.raises(InvalidInputError, match=r"load the folder by pr\.Evaluation\.load"):
+        alone.quantile(X, 0.05)
 
 
 def test_over_starts_it_is_the_average(result):

@@ -22,7 +22,7 @@ STATES = np.arange(10)
 
 
 def grown(data, y, trees=6, leaf=5, seed=3):
-    return ReturnForest(trees=trees, leaf=leaf)._grow(data, y, keys(seed), 1)
+    return ReturnForest(trees=trees, leaf=leaf).grown(data, y, keys(seed))
 
 
 def z_scores(risk, chain=CHAIN, of="mean"):

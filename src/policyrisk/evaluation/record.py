@@ -16,7 +16,7 @@ import hashlib
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
@@ -38,6 +38,7 @@ from policyrisk.evaluation.notes import Notes
 from policyrisk.features import Features, Tabular
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
 from policyrisk.passes.survey import Survey
+from policyrisk.returns import DistributionMixture
 from policyrisk.returns.distribution_function import DistributionAtStates
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
@@ -493,7 +494,9 @@ class Evaluation(Readable):
         if self.target is not None and isinstance(self.target.policy, PolicyFunction):
             values["saved_advice"] = self.advice  # which it takes the function to find out
         if self.distribution is not None:
-            self.distribution.save(place / DISTRIBUTION)
+            own = self.distribution
+            own = replace(own, evaluated=None) if isinstance(own, DistributionMixture) else own
+            own.save(place / DISTRIBUTION)
             values["distribution"] = _digest(place / DISTRIBUTION)
         records.save(place / SURVEY, "Survey", {**values, "risk": _digest(place / RISK)})
         if self.distribution is None:
@@ -543,6 +546,8 @@ class Evaluation(Readable):
                 )
         if digests[DISTRIBUTION] is not None:
             distribution = DistributionAtStates.load(place / DISTRIBUTION, features)
+            if isinstance(distribution, DistributionMixture):
+                distribution = replace(distribution, evaluated=risk)
         return cls(
             values["name"],
             values["names"],

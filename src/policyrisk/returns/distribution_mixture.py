@@ -90,7 +90,7 @@ class DistributionMixture(DistributionAtStates):
     True
     """
 
-    risk: RiskFunction
+    evaluated: RiskFunction | None  # J and V; None in an evaluation's folder, which has them already
     members: tuple[DistributionMember, ...]
     grid: Grid  # of the returns
     residuals: Floats  # (u,): thresholds of U
@@ -102,6 +102,16 @@ class DistributionMixture(DistributionAtStates):
 
     def __post_init__(self) -> None:
         freeze(self)
+
+    @property
+    def risk(self) -> RiskFunction:
+        """J and V, with their draws."""
+        if self.evaluated is None:
+            raise InvalidInputError(
+                "a distribution from an evaluation's folder needs the folder's other files, got it alone; "
+                "load the folder by pr.Evaluation.load"
+            )
+        return self.evaluated
 
     @property
     def has_intervals(self) -> bool:

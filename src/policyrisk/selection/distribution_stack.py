@@ -249,7 +249,7 @@ def stack_distribution(
             moves = each.rows.moves(own, fit.sums, W, group, groups).astype(np.float32)
             members.append(DistributionMember(each.name, share, each.features, W, moves, each.residual))
     mixture = DistributionMixture(
-        risk=risk,
+        evaluated=risk,
         members=tuple(sorted(members, key=lambda each: -each.share)),
         grid=Grid(theta, steps),
         residuals=u,
