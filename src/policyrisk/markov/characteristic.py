@@ -35,7 +35,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
 from policyrisk._core.arrays import Floats
-from policyrisk.errors import InvalidInputError, SolverError
+from policyrisk.errors import SolverError
 from policyrisk.markov import _branch_kernels as kernels
 from policyrisk.markov.reward_lattice import TAIL, RewardLattice
 from policyrisk.markov.steps import StepFunction
@@ -43,7 +43,7 @@ from policyrisk.markov.steps import StepFunction
 if TYPE_CHECKING:
     from policyrisk.markov.chain import MarkovChain
 
-_FREQUENCIES = 2**17  # at most
+_FREQUENCIES, _OF_FEW_STATES = 2**17, 2**20  # at most; the latter divided by the states of a small chain
 _ROOM = 2**26  # entries of what is held at once
 _DENSE = 60  # states up to which the systems of many frequencies are solved together, dense
 _WIDENED = 1e-11  # by this the bounds of F are moved apart, for tails and roundings
@@ -61,7 +61,9 @@ class Transform:
         self._chain, branches = chain, chain.branches
         n, row = chain.n, branches.row
         self._Z = Z
-        self.most = min(_ROOM // Z.shape[0], _FREQUENCIES)  # how many s can be asked for together
+        self.most = min(
+            _ROOM // Z.shape[0], max(_FREQUENCIES, _OF_FEW_STATES // n)
+        )  # how many s can be asked for together
         self.means = np.asarray(Z @ chain.mean())  # (starts,)
         self._probability = branches.probability / branches.expect(np.ones(row.size))[row]
         # The branches of each pair (x, y) are one entry of the systems; the end is column n.
@@ -70,11 +72,6 @@ class Transform:
 
     def multiples(self, s: complex, count: int) -> Complexes:
         """E[e^{ksB}] for k = 0, …, count − 1, of shape (count, starts)."""
-        if count > self.most:
-            raise InvalidInputError(
-                f"tolerance must be such that {self.most} frequencies suffice, got one that needs {count}; "
-                f"pass one that is {count / self.most:.3g} times larger"
-            )
         with np.errstate(over="ignore", invalid="ignore"):
             return np.concatenate([(self._Z @ part.T).T for part in self._everywhere(s, count)])
 
@@ -180,7 +177,7 @@ class Transform:
             psi = np.concatenate(list(self._everywhere(complex(sign * s), _SEARCHED)))[1:].real
             finite = (np.isfinite(psi) & (psi > 0)).all(axis=1)
             known = int(np.argmin(finite)) if not finite.all() else finite.size
-            if known:
+            if known >= _SEARCHED // 2:  # else the largest that is finite is not known well
                 exponents = s * np.arange(1, known + 1)[:, None]
                 reach = (np.log((self._Z @ psi[:known].T).T) + np.log(2.0 / TAIL)) / exponents
                 return float(reach.max(axis=1).min())
@@ -207,9 +204,9 @@ def on_lattice(transform: Transform, lattice: RewardLattice, low: float, high: f
 def brackets(
     transform: Transform, low: float, high: float, tolerance: float
 ) -> list[tuple[StepFunction, StepFunction]]:
-    """From each start two distributions that enclose the return's, of means within the tolerance."""
+    """From each start two distributions around the return's, of means within the tolerance if possible."""
     R = high - low
-    K = int(np.ceil(2.0 * R / tolerance))
+    K = min(int(np.ceil(2.0 * R / tolerance)), transform.most - 1)
     psi = transform.multiples(2j * np.pi / R, K + 1)[1:]
     return [
         _bracket(psi[:, i], float(mean), low, R, transform.support) for i, mean in enumerate(transform.means)

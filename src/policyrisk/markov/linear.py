@@ -10,11 +10,11 @@ b, x  (n,) or (n, k)
 The solver is chosen by what it costs, and the report says which:
 
 - *dense LU* up to ``DENSE_SIZE`` states;
-- *sparse LU* when the fill is known to be small. It is none when no state can return to itself after
-  leaving: ordered along its transitions, A is triangular. Otherwise an M-matrix needs no pivoting, so the factors stay
-  inside the envelope: L_ij = 0 left of row i's first entry, U_ij = 0 above column j's first entry. The
-  envelope takes one pass over the entries; the orders tried are the given one, its reverse and
-  reverse Cuthill–McKee;
+- *sparse LU* when the fill is known to be small. There is none when no state can return to itself after
+  leaving: ordered along its transitions, A is triangular. Otherwise, as an M-matrix needs no pivoting, the
+  factors stay inside the envelope: L_ij = 0 left of row i's first entry, U_ij = 0 above column j's first
+  entry. The envelope takes one pass over the entries; the orders tried are the given one, its reverse
+  and reverse Cuthill–McKee;
 - *multigrid GCR* otherwise, with memory proportional to the entries of P (:mod:`.multigrid`).
 
 Accuracy. Each of them only proposes corrections: x ← x + d with A d ≈ r, where r = b − x + cPx is
