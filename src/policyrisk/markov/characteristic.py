@@ -59,12 +59,13 @@ class Transform:
 
     def __init__(self, chain: MarkovChain, Z: sp.csr_array) -> None:
         self._chain, branches = chain, chain.branches
+        self._gamma = chain.one_discount("the distribution of the return")
         n, row = chain.n, branches.row
         self._Z = Z
         self.most = min(
             _ROOM // Z.shape[0], max(_FREQUENCIES, _OF_FEW_STATES // n)
         )  # how many s can be asked for together
-        self.means = np.asarray(Z @ chain.mean())  # (starts,)
+        self.means = np.asarray(Z @ chain._mean)  # (starts,)
         self._probability = branches.probability / branches.expect(np.ones(row.size))[row]
         # The branches of each pair (x, y) are one entry of the systems; the end is column n.
         cells, self._cell = np.unique(row * (n + 1) + branches.successor, return_inverse=True)
@@ -77,7 +78,7 @@ class Transform:
 
     def _everywhere(self, s: complex, count: int) -> Iterator[Complexes]:
         """The same from every state: blocks (m, n)."""
-        by_steps = self._chain.discount < 1.0 or (s.real == 0.0 and self._horizon > 0)
+        by_steps = self._gamma < 1.0 or (s.real == 0.0 and self._horizon > 0)
         return self._products(s, count) if by_steps else self._systems(s, count)
 
     @cached_property
@@ -137,7 +138,7 @@ class Transform:
         With γ = 1 from 1, whatever s is, which T steps later matters to those alone that have not ended.
         """
         chain, branches = self._chain, self._chain.branches
-        mu, J, gamma = chain.moments(4), chain.mean(), chain.discount
+        mu, J, gamma = chain._moments(4), chain._mean, self._gamma
         small = (24.0 * _EXPANSION / max(float(mu[4].max()), np.finfo(float).tiny)) ** 0.25
         rewards, which = np.unique(branches.reward, return_inverse=True)
         step = max(_ROOM // 8 // max(chain.n, rewards.size), 1)
@@ -157,7 +158,7 @@ class Transform:
     @property
     def support(self) -> tuple[float, float]:
         """What the return cannot fall below or exceed, as its smallest and its largest reward tell."""
-        reward, gamma = self._chain.branches.reward, self._chain.discount
+        reward, gamma = self._chain.branches.reward, self._gamma
         at_most = 1.0 / (1.0 - gamma) if gamma < 1.0 else np.inf
         low, high = float(reward.min()), float(reward.max())
         return low if low >= 0.0 else low * at_most, high if high <= 0.0 else high * at_most

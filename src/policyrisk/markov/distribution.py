@@ -129,13 +129,13 @@ def tail(chain: MarkovChain, of: Literal["quantile", "cvar"], q: float, toleranc
         within = None if tolerance is None else tolerance / unit
         return tail(chain.in_units(unit), of, q, within) * unit
     level = float(as_levels(as_number(q, "q")))
-    std = chain.std()
-    lattice = _lattice(chain, float((np.abs(chain.mean()) + _REACH * std).max()))
+    std = np.sqrt(chain._variance)
+    lattice = _lattice(chain, float((np.abs(chain._mean) + _REACH * std).max()))
     if lattice is not None and lattice.sign:
         return tails_by_recursion(chain, lattice, level)[0 if of == "quantile" else 1]
     allowed = np.full(chain.n, tolerance)
     if tolerance is None:  # a std far below the mean is rounding to those who ask for a tail
-        rough = np.minimum(_ROUGH * np.abs(chain.mean()), _FINE * std.max())
+        rough = np.minimum(_ROUGH * np.abs(chain._mean), _FINE * std.max())
         allowed = np.maximum(_FINE * std, rough)
     scale, answer = np.frexp(allowed)[1], np.empty(chain.n)
     for one in np.unique(scale):  # a bracket that suits a large std says nothing about a small one
@@ -160,7 +160,7 @@ def _tail_bounds(chain: MarkovChain, states: Ints, of: str, level: float, allowe
     part, own = (chain, states) if inside.all() else (chain.part(inside), np.cumsum(inside)[states] - 1)
     Z, within = sp.eye_array(part.n, format="csr")[own], float(allowed.min())
     for _ in range(_TRIES):
-        found = _enclosed(part, Z, float(part.std()[own].max()), within)
+        found = _enclosed(part, Z, float(np.sqrt(part._variance[own]).max()), within)
         bounds = np.array([[getattr(side, of)(level) for side in pair] for pair in found]).T
         if (bounds[1] - bounds[0] <= allowed).all():
             break
@@ -170,6 +170,7 @@ def _tail_bounds(chain: MarkovChain, states: Ints, of: str, level: float, allowe
 
 def _check(chain: MarkovChain, tolerance: float | None) -> None:
     chain.refuse_noise("the distribution of the return")
+    chain.one_discount("the distribution of the return")
     if tolerance is not None:
         as_number(tolerance, "tolerance", 0.0, open_low=True)
 
@@ -198,7 +199,7 @@ def _enclosed(
 
 def _mixed_moments(chain: MarkovChain, zeta: Floats) -> tuple[float, float, float, float]:
     """Mean and central moments 2, 3 and 4 over the starts: E[(J(x) − mean + B − J(x))^k]."""
-    mu, J = chain.moments(4), chain.mean()
+    mu, J = chain._moments(4), chain._mean
     mean = float(zeta @ J)
     second, third, fourth = (
         float(zeta @ sum(comb(k, j) * (J - mean) ** (k - j) * mu[j] for j in range(k + 1))) for k in (2, 3, 4)

@@ -191,6 +191,15 @@ class Resolvent:
         return float(np.max(np.abs(r).max(axis=0) / np.where(allowed > 0.0, allowed, 1.0)))
 
 
+def discounted(P: Sparse, discount: float | Floats, power: int) -> tuple[Sparse, float]:
+    """A matrix and a factor whose product has the entries p γ^power, γ that of the successor."""
+    if np.ndim(discount) == 0:
+        return P, float(discount) ** power
+    scaled = sp.csr_array(P @ sp.diags_array(np.asarray(discount) ** power))
+    scaled.eliminate_zeros()
+    return scaled, 1.0
+
+
 def direct(method: str, entries: int, order: Ints, solve: Callable[[Floats, bool], Floats]) -> Corrector:
     """A corrector that solves its system at once."""
     return Corrector(
