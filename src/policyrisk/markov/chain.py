@@ -375,7 +375,7 @@ class MarkovChain:
         other.known = self.known
         return other
 
-    def part(self, inside: Bools) -> MarkovChain:
+    def _part(self, inside: Bools) -> MarkovChain:
         """The same chain on some of its states (n,), which no branch may leave but to the end."""
         branches = self.branches
         kept = inside[branches.row]
@@ -506,7 +506,7 @@ class MarkovChain:
         if reached.all():
             q, self.reports["occupancy"] = self.resolvent(1.0).solve(zeta, transpose=True)
             return q
-        q, part = np.zeros(self.n), self.part(reached)
+        q, part = np.zeros(self.n), self._part(reached)
         q[reached], self.reports["occupancy"] = part.resolvent(1.0).solve(zeta[reached], transpose=True)
         return q
 

@@ -102,7 +102,7 @@ def distribution(chain: MarkovChain, start: npt.ArrayLike, tolerance: float | No
     zeta = chain.start_distribution(start)
     zeta = zeta / zeta.sum()
     if not (inside := chain._reachable(zeta)).all():
-        chain, zeta = chain.part(inside), zeta[inside]
+        chain, zeta = chain._part(inside), zeta[inside]
     mean, variance, third, fourth = _mixed_moments(chain, zeta)
     std = np.sqrt(variance)
     shape = (third / std**3, fourth / variance**2) if variance > 0.0 else (np.nan, np.nan)
@@ -157,7 +157,7 @@ def _tail_bounds(chain: MarkovChain, states: Ints, of: str, level: float, allowe
     starts = np.zeros(chain.n)
     starts[states] = 1.0
     inside = chain._reachable(starts)
-    part, own = (chain, states) if inside.all() else (chain.part(inside), np.cumsum(inside)[states] - 1)
+    part, own = (chain, states) if inside.all() else (chain._part(inside), np.cumsum(inside)[states] - 1)
     Z, within = sp.eye_array(part.n, format="csr")[own], float(allowed.min())
     for _ in range(_TRIES):
         found = _enclosed(part, Z, float(np.sqrt(part._variance[own]).max()), within)
