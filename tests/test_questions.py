@@ -9,6 +9,7 @@ import scipy.sparse as sp
 import policyrisk as pr
 from policyrisk import criteria
 from policyrisk.errors import GivenUpWarning, ImproperPolicyError, InvalidInputError
+from policyrisk.markov import log
 
 # a log as a chain
 
@@ -81,7 +82,9 @@ def test_cells_have_an_answer_where_lstd_has_one():
     assert seen > 10
 
 
-def test_counts_of_a_stream_add():
+@pytest.mark.parametrize("apart", [0, 1 << 20])
+def test_counts_of_a_stream_add(apart, monkeypatch):
+    monkeypatch.setattr(log, "_MERGED", apart)
     data = random_log(1, actions=2, cut=0.3, episodes=90)
     policy = np.full((6, 2), 0.5)
     whole = pr.MarkovChain.from_log(data, pr.Tabular(6), policy)
@@ -126,6 +129,31 @@ def test_actions_that_were_never_logged_are_left_out_and_counted():
         pr.MarkovChain.from_log(data, policy=[[1.0]])
     with pytest.raises(InvalidInputError, match="data must hold whole-numbered actions"):
         pr.MarkovChain.from_log(random_log(0), policy=np.ones((6, 1)))
+
+
+def test_an_action_keeps_its_probability_where_some_of_its_transitions_are_left_out():
+    """One of 41 transitions by action 0 is cut off where nothing is known: its share goes to the other 40."""
+    data = pr.Trajectories(
+        [[0], [1]] * 80 + [[0], [5]],
+        [1.0, 3.0] * 40 + [100.0],
+        [1] * 81,
+        [True] * 80 + [False],
+        actions=[0, 1] * 40 + [0],
+    )
+    chain = pr.MarkovChain.from_log(data, policy=[[0.5, 0.5]] * 6)
+    assert chain.mean()[0] == pytest.approx(2.0, rel=1e-13)
+    assert chain.log.left_out == 1
+    assert chain.log.lost[0] == pytest.approx(1 / 80)
+
+
+def test_a_target_that_often_does_what_was_never_logged_has_no_answer():
+    """Episodes of 1 or of 4 steps by action 0, where the target takes another every other time."""
+    for steps, uncovered in ((1, 0.5), (4, 2.0)):
+        states, rewards = [[0]] * steps + [[1]], np.ones(steps)
+        data = pr.Trajectories(states, rewards, [steps], [True], actions=[0] * steps)
+        chain = pr.MarkovChain.from_log(data, policy=[[0.5, 0.5]])
+        assert chain.log.uncovered[0] == pytest.approx(uncovered)
+        np.testing.assert_array_equal(chain.mean(), [1.0 if steps == 1 else np.nan])
 
 
 def test_a_long_log_has_the_tails_of_the_chain():
