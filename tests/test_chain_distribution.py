@@ -395,3 +395,51 @@ def test_shapes_follow_the_argument():
     assert d.cdf(np.full((2, 3), -6.0)).shape == d.quantile(np.full((2, 3), 0.5)).shape == (2, 3)
     assert np.shape(d.cdf(-6.0)) == np.shape(d.cvar(0.5)) == ()
     np.testing.assert_array_equal(d.cdf([-np.inf, np.inf, np.nan]), [0.0, 1.0, np.nan])
+
+
+def test_small_tails_of_a_long_chain_are_exact():
+    """Some 2·10⁴ steps of ±1: the truth by dynamic programming over sums below 400, from which few return."""
+    P = np.array([[1 - 1e-4, 0.5e-4], [0.999, 0.0]])
+    chain = pr.MarkovChain(P, [1.0, -1.0])
+    most, least, q = 400, -5, 0.001
+    sums = np.zeros((2, most - least + 1))
+    ended = np.zeros(most - least + 1)
+    sums[0, -least] = 1.0
+    for _ in range(3 * most):  # sums rise with all but a ten-thousandth of the steps
+        up, down = np.append(0.0, sums[0, :-1]), np.append(sums[1, 1:], 0.0)
+        ended += (1 - P[0].sum()) * up + (1 - P[1].sum()) * down
+        sums = np.array([P[0, 0] * up + P[1, 0] * down, P[0, 1] * up])
+    F = np.cumsum(ended)
+    theta = least + int(np.argmax(F >= q))
+    truth = theta - F[: theta - least].sum() / q
+    assert chain.quantile(q)[0] == theta
+    assert chain.cvar(q)[0] == pytest.approx(truth, abs=1e-5)
+    assert truth == pytest.approx(10.49, abs=0.01)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_tails_are_right_at_states_of_very_different_spread(seed):
+    """State 0 ends with 1000 and some thousandths, state 1 earns ±1000 for some 7 steps."""
+    rng = np.random.default_rng(seed)
+    p, stay = rng.uniform(0.2, 0.8), rng.uniform(0.2, 0.6)
+    rows = [[stay, 0.0, 1 - stay], [0.1, 0.85, 0.0], [0.0, 0.0, 0.0]]
+    r = np.array([[0.001, 0.0, 1000.0], [1000.0, -1000.0, 0.0], [0.0, 0.0, 0.0]])
+    chain = pr.MarkovChain(rows, r, terminal_rewards=[0.0, 1000.0 * p, 0.0], discount=1.0)
+    k = np.arange(200)  # steps that stay in state 0
+    mass, values = (1 - stay) * stay**k, 1000.0 + 0.001 * k
+    q = 0.8
+    theta = int(np.argmax(np.cumsum(mass) >= q))
+    truth = values[theta] - (mass[:theta] * (values[theta] - values[:theta])).sum() / q
+    std = chain.std()
+    assert std[1] > 1e5 * std[0]
+    assert chain.quantile(q)[0] == pytest.approx(values[theta], abs=0.1)
+    assert chain.cvar(q)[0] == pytest.approx(truth, abs=0.1)
+
+
+def test_a_quantile_in_a_gap_is_refused_where_the_bracket_cannot_tell():
+    """A fair coin with 0 and 1, discounted: F is ½ between them, and no bracket decides where it begins."""
+    chain = pr.MarkovChain([[0.0, 0.5, 0.5], [0.0] * 3, [0.0] * 3], [0.0, 0.0, 1.0], discount=0.9)
+    with pytest.raises(InvalidInputError, match=r"quantile at q=0.5 .* from states 0; ask"):
+        chain.quantile(0.5)
+    assert chain.quantile(0.4)[0] == pytest.approx(0.0, abs=0.01)
+    assert chain.cvar(0.5)[0] == pytest.approx(0.0, abs=0.01)

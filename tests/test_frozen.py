@@ -40,7 +40,8 @@ MEMBERS = {
     "LSTD": "equations exact_equations solve fit fit_exact",
     "LSTDQ": "fit",
     "MDP": "chain improve",
-    "MarkovChain": "from_mdp mean second_moment variance std occupancy sample diagnose distribution",
+    "MarkovChain": "from_mdp from_log mean second_moment variance std occupancy sample diagnose distribution "
+    "reach given covariance",
     "RadialBasis": "grid",
     "ReturnDistribution": "fit",
     "ReturnForest": "fit",

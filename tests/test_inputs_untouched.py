@@ -260,6 +260,23 @@ def questions_to_a_chain(given: Given) -> Any:
     ]
 
 
+@use("MarkovChain.covariance", "MarkovChain.from_log", "MarkovChain.given", "MarkovChain.reach")
+def more_questions_to_a_chain(given: Given) -> Any:
+    discount = given.array(np.full(STATES, 0.9))
+    by_state = pr.MarkovChain(*P_and_r(), discount)
+    logged = pr.Trajectories([[0], [1]] * 4, np.arange(4.0), [1] * 4, [True] * 4, actions=[0, 1, 1, 0])
+    policy = given.array([[0.25, 0.75]])
+    game = pr.MarkovChain(np.eye(STATES, k=1) * 0.5, np.ones(STATES))
+    goal = given.array([STATES - 1], np.int64)
+    return [
+        by_state.mean(),
+        chain().covariance(given.array(np.arange(STATES))),
+        pr.MarkovChain.from_log(logged, policy=policy, discount=given.array([0.5])).variance(),
+        game.reach(goal, given.array([], np.int64)),
+        game.given(goal).mean(),
+    ]
+
+
 @use("MarkovChain.diagnose", "LSTD.exact_equations", "LSTD.fit_exact")
 def exact_equations(given: Given) -> Any:
     found: list[Any] = []

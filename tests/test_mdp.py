@@ -9,6 +9,7 @@ import scipy.sparse as sp
 import policyrisk as pr
 from policyrisk import criteria
 from policyrisk.errors import ImproperPolicyError, InfeasibleConstraintError, InvalidInputError
+from policyrisk.markov import improvement
 from policyrisk.markov.branches import sorted_branches
 
 ALL = [
@@ -385,3 +386,41 @@ def test_bad_input():
         pr.MDP([[[0.5]]], [1.0], 1.5)
     with pytest.raises(ImproperPolicyError, match="proper policy"):
         pr.MDP([[[1.0]]], [1.0]).improve(criteria.Sharpe())
+
+
+@pytest.mark.parametrize("criterion", [*ALL, improvement._Extreme(-1.0, 0.5, False)], ids=str)
+def test_gradient_by_weights_is_that_of_finite_differences(criterion):
+    """Of mean, variance and Lagrangian by the weights of a softmax of features, one weight at a time."""
+    rng = np.random.default_rng(3)
+    mdp = random_process(rng)
+    phi, weights = rng.normal(size=(mdp.n, 2)), rng.normal(size=(2, mdp.actions))
+    problem = improvement._Problem(mdp, criterion, phi, 1, 10)
+    climb = improvement._Climb.__new__(improvement._Climb)
+    climb.problem, climb.multiplier, climb.penalty = problem, 0.3, 2.0
+
+    def values(moved):
+        point = problem.at(moved)
+        logits = np.exp(phi @ moved)
+        chain = mdp.chain(logits / logits.sum(axis=1, keepdims=True))
+        assert (point.mean, point.variance) == pytest.approx((chain.mean()[1], chain.variance()[1]), rel=1e-9)
+        return np.array([point.mean, point.variance, climb._lagrangian(point)[0]])
+
+    h, differences = 1e-4, []
+    for i in range(weights.size):
+        step = h * np.eye(weights.size)[i].reshape(weights.shape)
+        first = values(weights + step) - values(weights - step)
+        second = values(weights + 2 * step) - values(weights - 2 * step)
+        differences.append((8 * first - second) / (12 * h))
+    point = problem.at(weights)
+    found = [
+        point.mean_gradient.ravel(),
+        point.variance_gradient.ravel(),
+        climb._lagrangian(point)[1].ravel(),
+    ]
+    scale = np.abs(found).max(axis=1)
+    assert scale.min() > 1e-3
+    assert (np.abs(np.array(differences).T - found).max(axis=1) <= 1e-7 * scale).all()
+    uniform = mdp.chain(np.full((mdp.n, mdp.actions), 1 / mdp.actions))
+    _, by_mean, by_variance = criterion.slopes(uniform.mean()[1], uniform.variance()[1])
+    unit = abs(by_mean) * uniform.std()[1] + abs(by_variance) * uniform.variance()[1]
+    assert problem.unit == pytest.approx(unit)

@@ -92,7 +92,7 @@ class ExactMoments:
         """That of the first moment that an estimate lacks, (l_k,)."""
         J, mu = moments_at(risk, np.arange(self.chain.n, dtype=np.float64)[:, None])
         self.chain.refuse_noise(f"moments={len(mu)}")
-        Y = self._projected(phi, self.chain.discount ** len(mu)).Z
+        Y = self._projected(phi, self.chain.one_discount("moments") ** len(mu)).Z
         return np.asarray(Y.T @ self.chain.expected_moment(J, mu))
 
 

@@ -28,34 +28,7 @@ def _search(cumulative: Floats, first: int, last: int, u: float) -> int:
 
 
 @njit(cache=True, parallel=True)
-def sample_lengths(
-    indptr: Ints,
-    successor: Ints,
-    cumulative: Floats,
-    start: Floats,
-    key0: np.uint64,
-    key1: np.uint64,
-    max_steps: int,
-    lengths: Ints,
-    terminated: Bools,
-) -> None:
-    """How long each episode lasts and whether it ends by itself: a first run, so that memory is exact."""
-    n = indptr.size - 1
-    for k in prange(lengths.size):
-        s0, s1 = stream(key0, key1, k)
-        u, s0, s1 = uniform(s0, s1)
-        x = _search(start, 0, n, u)
-        t = 0
-        while x < n and t < max_steps:
-            u, s0, s1 = uniform(s0, s1)
-            x = successor[_search(cumulative, indptr[x], indptr[x + 1], u)]
-            t += 1
-        lengths[k] = t
-        terminated[k] = x == n
-
-
-@njit(cache=True, parallel=True)
-def sample_episodes(
+def sample(
     indptr: Ints,
     successor: Ints,
     cumulative: Floats,
@@ -63,23 +36,36 @@ def sample_episodes(
     start: Floats,
     key0: np.uint64,
     key1: np.uint64,
+    max_steps: int,
+    lengths: Ints,
+    terminated: Bools,
     offsets: Ints,
     states: Ints,
     rewards: Floats,
 ) -> None:
-    """The same episodes again, from the same streams, this time written down."""
+    """How long each episode lasts and whether it ends by itself; with ``offsets``, its states and rewards.
+
+    Episodes are the same in every run: a first one without offsets tells how much memory the second needs.
+    """
     n = indptr.size - 1
-    for k in prange(offsets.size - 1):
+    recorded = offsets.size > 0
+    for k in prange(lengths.size):
         s0, s1 = stream(key0, key1, k)
         u, s0, s1 = uniform(s0, s1)
         x = _search(start, 0, n, u)
-        for t in range(offsets[k], offsets[k + 1]):
-            states[t + k] = x
+        t = 0
+        while x < n and t < max_steps:
             u, s0, s1 = uniform(s0, s1)
             branch = _search(cumulative, indptr[x], indptr[x + 1], u)
-            rewards[t] = reward[branch]
+            if recorded:
+                states[offsets[k] + t + k] = x
+                rewards[offsets[k] + t] = reward[branch]
             x = successor[branch]
-        states[offsets[k + 1] + k] = x
+            t += 1
+        if recorded:
+            states[offsets[k] + t + k] = x
+        lengths[k] = t
+        terminated[k] = x == n
 
 
 @njit(cache=True)

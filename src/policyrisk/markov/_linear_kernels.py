@@ -42,10 +42,7 @@ def gauss_seidel(
 def match_pairs(
     indptr: Indices,
     indices: Indices,
-    data: Floats,
-    indptr_t: Indices,
-    indices_t: Indices,
-    data_t: Floats,
+    coupling: Floats,
     diagonal: Floats,
     dominance: float,
     weakest: float,
@@ -53,54 +50,33 @@ def match_pairs(
 ) -> int:
     """Number the unknowns' aggregates 0, 1, … in ``aggregate``; return how many there are.
 
-    The strength of i and j is −(a_ij + a_ji)(1/d_i + 1/d_j), d being ``diagonal``. Unknowns are visited
-    in order; each is paired with the strongest that is still free, or joins the aggregate of one
-    that is taken if that is more than four times as strong, or stays alone if both are weaker than
-    ``weakest``. An unknown with d_i > dominance · −Σ_j (a_ij + a_ji)/2 needs no coarse correction
-    (sweeps deal with it) and gets the number past the last; with dominance = inf there is none.
+    The CSR matrix is −(A + Aᵀ). The strength of i and j is −(a_ij + a_ji)(1/d_i + 1/d_j), d being
+    ``diagonal``. Unknowns are visited in order; each is paired with the strongest that is still free, or
+    joins the aggregate of one that is taken if that is more than four times as strong, or stays alone if
+    both are weaker than ``weakest``. An unknown with d_i > dominance · −Σ_j (a_ij + a_ji)/2 needs no coarse
+    correction (sweeps deal with it) and gets the number past the last; with dominance = inf there is none.
     """
     n = len(diagonal)
     free, left_out = -1, -2
-    coupling = np.zeros(n)
-    neighbours = np.empty(n, dtype=np.int64)
-    for i in range(n):
-        aggregate[i] = free
     # Left-out unknowns are marked before any pairing, so that nobody is paired with one.
     for i in range(n):
         total = 0.0
         for k in range(indptr[i], indptr[i + 1]):
             if indices[k] != i:
-                total -= data[k]
-        for k in range(indptr_t[i], indptr_t[i + 1]):
-            if indices_t[k] != i:
-                total -= data_t[k]
-        if dominance < np.inf and diagonal[i] > dominance * 0.5 * total:
-            aggregate[i] = left_out
+                total += coupling[k]
+        weak = dominance < np.inf and diagonal[i] > dominance * 0.5 * total
+        aggregate[i] = left_out if weak else free
     count = 0
     for i in range(n):
         if aggregate[i] != free:
             continue
-        found = 0
-        for k in range(indptr[i], indptr[i + 1]):
-            j = indices[k]
-            if j != i and data[k] != 0.0 and aggregate[j] != left_out:
-                if coupling[j] == 0.0:
-                    neighbours[found] = j
-                    found += 1
-                coupling[j] -= data[k]
-        for k in range(indptr_t[i], indptr_t[i + 1]):
-            j = indices_t[k]
-            if j != i and data_t[k] != 0.0 and aggregate[j] != left_out:
-                if coupling[j] == 0.0:
-                    neighbours[found] = j
-                    found += 1
-                coupling[j] -= data_t[k]
         best_free, best_taken = -1, -1
         strength_free, strength_taken = 0.0, 0.0
-        for k in range(found):
-            j = neighbours[k]
-            strength = coupling[j] * (1.0 / diagonal[i] + 1.0 / diagonal[j])
-            coupling[j] = 0.0
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            if j == i or aggregate[j] == left_out:
+                continue
+            strength = coupling[k] * (1.0 / diagonal[i] + 1.0 / diagonal[j])
             if aggregate[j] == free:
                 if strength > strength_free:
                     best_free, strength_free = j, strength
@@ -117,55 +93,6 @@ def match_pairs(
         if aggregate[i] == left_out:
             aggregate[i] = count
     return count
-
-
-@njit(cache=True)
-def collapse(
-    indptr: Indices,
-    indices: Indices,
-    data: Floats,
-    aggregate: Ints,
-    count: int,
-    coarse_indptr: Indices,
-    coarse_indices: Indices,
-    coarse_data: Floats,
-) -> int:
-    """Write the CSR matrix Σ_{i in I, j in J} a_ij, I, J aggregates; return its number of entries.
-
-    The coarse arrays must have room for count + 1 and len(data) entries. Rows and columns whose
-    aggregate is ``count`` are dropped. Columns within a row are not sorted.
-    """
-    n = len(aggregate)
-    start = np.zeros(count + 2, dtype=np.int64)
-    for i in range(n):
-        start[aggregate[i] + 1] += 1
-    for a in range(count + 1):
-        start[a + 1] += start[a]
-    members = np.empty(n, dtype=np.int64)
-    fill = start[:-1].copy()
-    for i in range(n):
-        members[fill[aggregate[i]]] = i
-        fill[aggregate[i]] += 1
-    place = np.full(count, -1, dtype=np.int64)
-    entries = 0
-    coarse_indptr[0] = 0
-    for row in range(count):
-        first = entries
-        for m in range(start[row], start[row + 1]):
-            i = members[m]
-            for k in range(indptr[i], indptr[i + 1]):
-                column = aggregate[indices[k]]
-                if column == count:
-                    continue
-                if place[column] < first:
-                    place[column] = entries
-                    coarse_indices[entries] = column
-                    coarse_data[entries] = data[k]
-                    entries += 1
-                else:
-                    coarse_data[place[column]] += data[k]
-        coarse_indptr[row + 1] = entries
-    return entries
 
 
 @njit(cache=True)

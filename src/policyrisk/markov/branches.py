@@ -22,14 +22,17 @@ import numpy as np
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import (
+    Bools,
     Floats,
     Ints,
     as_array,
     as_csr,
     as_floats,
+    as_number,
     check_shape,
     is_sparse,
     name_some,
+    readonly,
 )
 from policyrisk.errors import InvalidInputError
 
@@ -170,6 +173,17 @@ def with_noise(branches: Branches, variances: Floats) -> Branches:
     )
 
 
+def closure(graph: Sparse, sources: Bools) -> Bools:
+    """The nodes that can be reached from the sources along the graph's edges, sources included."""
+    n = graph.shape[0]
+    root = sp.csr_array(sources[None].astype(np.float64))
+    rooted: Any = sp.block_array([[graph, None], [root, sp.csr_array((1, 1))]], format="csr")
+    order = sp.csgraph.breadth_first_order(rooted, n, return_predecessors=False)
+    reached = np.zeros(n + 1, dtype=np.bool_)
+    reached[order] = True
+    return reached[:n]
+
+
 def as_transition_matrix(value: Any, name: str) -> Sparse:
     """A checked transition matrix in CSR: square, finite, no negative entry, no row above 1."""
     if is_sparse(value):
@@ -212,6 +226,20 @@ def as_rewards(r: Any, n: int, name: str = "r") -> Floats | Sparse:
     if array.shape not in ((n,), (n, n)):
         raise InvalidInputError(f"{name} must have shape ({n},) or ({n}, {n}), got {array.shape}; reshape it")
     return as_floats(array, name, array.shape)
+
+
+def as_discount(discount: Any, n: int) -> float | Floats:
+    """γ in (0, 1], or that of every successor, (n,) in [0, 1]."""
+    if np.ndim(discount) == 0:
+        remedy = "pass 1 for episodes that end by themselves"
+        return as_number(discount, "discount", 0.0, 1.0, open_low=True, remedy=remedy)
+    gamma = as_floats(discount, "discount", (n,))
+    if ((gamma < 0.0) | (gamma > 1.0)).any():
+        raise InvalidInputError(
+            f"discount must be in [0, 1] for every state, got {gamma.min():g} to {gamma.max():g}; pass "
+            "what a return that begins in each state is worth one step earlier"
+        )
+    return readonly(gamma.copy())
 
 
 def _refuse_low_precision(dtype: np.dtype[Any], name: str) -> None:

@@ -7,6 +7,8 @@ Proposition 2 and its discounted form (Sobel 1982) read, with y the successor an
     M(x) = E[ρ² + 2γ ρ J(y) + γ² M(y) | x]
     V(x) = E[δ² + γ² V(y) | x],      δ = ρ + γ J(y) − J(x)
 
+Where the discount depends on the state, γ is that of the successor y and stays inside the expectations.
+
 V is solved from its own equation, since M − J² is a difference of large numbers; M is V + J². For γ = 1
 both solves share one factorisation of I − P.
 """
@@ -35,23 +37,27 @@ from policyrisk._core.arrays import (
     readonly,
 )
 from policyrisk._core.units import unit_of
-from policyrisk.data import Trajectories
+from policyrisk.data import Source, Trajectories
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.markov import _branch_kernels as kernels
 from policyrisk.markov.branches import (
     Branches,
-    Sparse,
+    as_discount,
     as_rewards,
     as_transition_matrix,
+    closure,
     from_matrix,
+    sorted_branches,
     with_noise,
 )
 from policyrisk.markov.decisions import under_policy
-from policyrisk.markov.linear import Resolvent, SolveReport
+from policyrisk.markov.linear import Resolvent, SolveReport, discounted
+from policyrisk.markov.passages import given, reach
 
 if TYPE_CHECKING:
     from policyrisk.markov.diagnosis import Diagnosis
     from policyrisk.markov.distribution import ChainDistribution
+    from policyrisk.markov.log import LogCounts
 
 
 class MarkovChain:
@@ -64,7 +70,7 @@ class MarkovChain:
     r
         (n,), the reward of leaving a state, or (n, n), the reward of each transition.
     discount
-        γ.
+        γ, or that of the successor, (n,): the return is r + γ(y) times the return from y.
     terminal_rewards
         (n,), what the step that ends the episode earns; by default r(x) where r is (n,), and 0 where it is
         (n, n).
@@ -93,7 +99,7 @@ class MarkovChain:
         self,
         P: object,
         r: object,
-        discount: float = 1.0,
+        discount: float | Floats = 1.0,
         *,
         terminal_rewards: npt.ArrayLike | None = None,
         reward_variance: object = None,
@@ -116,7 +122,7 @@ class MarkovChain:
         P: object,
         r: object,
         policy: npt.ArrayLike,
-        discount: float = 1.0,
+        discount: float | Floats = 1.0,
         *,
         terminal_rewards: npt.ArrayLike | None = None,
         reward_variance: object = None,
@@ -138,7 +144,7 @@ class MarkovChain:
         policy
             (n, actions), the probability of each action, or (n,) ints, the action taken.
         discount
-            γ.
+            γ, or that of the successor, (n,).
         terminal_rewards
             (n,), what the step that ends the episode earns.
         reward_variance
@@ -165,28 +171,80 @@ class MarkovChain:
         return cls.from_branches(branches, discount)
 
     @classmethod
-    def from_branches(cls, branches: Branches, discount: float = 1.0) -> MarkovChain:
+    def from_log(
+        cls, data: Source, cells: Any = None, policy: Any = None, discount: float | Floats = 1.0
+    ) -> MarkovChain:
+        """The chain whose branches are the transitions of a log.
+
+        Its mean and variance are those of LSTD(0), for a policy those of LSTDQ(0), on the same cells; its
+        moments, quantiles and everything else come with it. ``known`` tells the cells that have an answer:
+        the others (never visited, without an action of the policy, never followed by an end) are nan. What
+        was left out because of them is in ``log``.
+
+        Parameters
+        ----------
+        data
+            Trajectories, or a stream of them.
+        cells
+            The state of the chain that a state of the data belongs to: a :class:`policyrisk.Tabular`, a
+            :class:`policyrisk.TileCoding` of one tiling, or a function from states (n, dim) to whole numbers
+            (n,). None for states that are whole numbers already.
+        policy
+            Another policy than the one that was logged: (states, actions) probabilities or (states,) ints for
+            states that are whole numbers, or a function from states (n, dim) to probabilities (n, actions).
+        discount
+            γ, or that of the successor, (cells,).
+
+        Returns
+        -------
+        MarkovChain
+            With a state for each cell.
+
+        Examples
+        --------
+        Two patients, treated and not; a policy that treats one in four:
+
+        >>> import policyrisk as pr
+        >>> data = pr.Trajectories([[0], [1], [0], [1]], [10.0, 2.0], [1, 1], [True, True], actions=[1, 0])
+        >>> chain = MarkovChain.from_log(data, policy=[[0.75, 0.25]])
+        >>> chain.mean(), chain.std().round(4)
+        (array([4.]), array([3.4641]))
+        >>> chain.log.visits, chain.log.left_out
+        (array([2]), 0)
+        """
+        from policyrisk.markov.log import branches_of_log
+
+        branches, known, log = branches_of_log(data, cells, policy, discount)
+        chain = cls.from_branches(branches, discount)
+        chain.known, chain.log = known, log
+        return chain
+
+    @classmethod
+    def from_branches(cls, branches: Branches, discount: float | Floats = 1.0) -> MarkovChain:
         """The chain of a table of branches, checked already."""
         chain = object.__new__(cls)
         chain._set(branches, discount)
         return chain
 
-    def _set(self, branches: Branches, discount: float) -> None:
-        self.discount = as_number(
-            discount, "discount", 0.0, 1.0, open_low=True, remedy="pass 1 for episodes that end by themselves"
-        )
+    def _set(self, branches: Branches, discount: float | Floats) -> None:
         self.branches = branches
         self.n = branches.n
         self.P = branches.matrix()
-        if self.discount == 1.0:
-            endless = np.flatnonzero(~self._reaches_end)
+        self.discount = as_discount(discount, self.n)
+        self._gamma = np.append(np.broadcast_to(self.discount, self.n), 1.0)[branches.successor]
+        if (self._gamma == 1.0).any():
+            fades = np.bincount(branches.row[self._gamma < 1.0], minlength=self.n) > 0
+            endless = np.flatnonzero(~(self._reaches_end | closure(sp.csr_array(self.P.T), fades)))
             if endless.size:
                 raise ImproperPolicyError(
                     f"P must reach the end from every state when discount=1 (Assumption 1: proper policy), "
                     f"but cannot from states {name_some(endless)}; let some row there sum to less than 1, "
                     "or use discount < 1 (a row that sums to 1 within 1e-12 counts as 1)"
                 )
+        self.known: Bools = np.ones(self.n, dtype=np.bool_)  # where there is an answer; elsewhere it is nan
+        self.log: LogCounts | None = None  # of a chain that is a log
         self._resolvents: dict[float, Resolvent] = {}
+        self._powers: dict[int, Resolvent] = {}
         self.reports: dict[str, SolveReport] = {}
 
     def mean(self) -> Floats:
@@ -197,7 +255,7 @@ class MarkovChain:
         (n,) array
             The mean of the reward to go from each state.
         """
-        return self._mean
+        return self._where_known(self._mean)
 
     def second_moment(self) -> Floats:
         """M = V + J², which solves M = E[ρ² + 2γ ρ J(y)] + γ² P M.
@@ -207,7 +265,7 @@ class MarkovChain:
         (n,) array
             The second moment of the reward to go from each state.
         """
-        return readonly(self._variance + self._mean**2)
+        return self._where_known(self._variance + self._mean**2)
 
     def variance(self) -> Floats:
         """V = E[δ²] + γ² P V with δ = ρ + γ J(y) − J(x).
@@ -217,7 +275,7 @@ class MarkovChain:
         (n,) array
             The variance of the reward to go from each state.
         """
-        return self._variance
+        return self._where_known(self._variance)
 
     def std(self) -> Floats:
         """√V.
@@ -227,7 +285,7 @@ class MarkovChain:
         (n,) array
             The standard deviation of the reward to go from each state.
         """
-        return readonly(np.sqrt(self._variance))
+        return self._where_known(np.sqrt(self._variance))
 
     def moments(self, order: int = 4) -> Floats:
         """Central moments of the reward to go, of shape (order + 1, n): row k is E[(B − J)^k].
@@ -240,11 +298,14 @@ class MarkovChain:
         order = as_count(order, "order", 2)
         if order > 2:
             self.refuse_noise(f"moments({order})")
+        return self._where_known(self._moments(order))
+
+    def _moments(self, order: int) -> Floats:
         mu = np.zeros((order + 1, self.n))
         mu[0], mu[2] = 1.0, self._variance
         for k in range(3, order + 1):
-            mu[k] = self._solve(f"moment {k}", self.discount**k, self.expected_moment(self._mean, mu[:k]))
-        return readonly(mu)
+            mu[k] = self._solve(f"moment {k}", k, self.expected_moment(self._mean, mu[:k]))
+        return mu
 
     def distribution(self, start: npt.ArrayLike = 0, tolerance: float | None = None) -> ChainDistribution:
         """The distribution of the reward to go from a state or a distribution over states.
@@ -277,26 +338,30 @@ class MarkovChain:
     def quantile(self, q: float, tolerance: float | None = None) -> Floats:
         """From every state the smallest z with P(B ≤ z) ≥ q, of shape (n,).
 
-        Exact where :func:`MarkovChain.distribution` is; elsewhere halfway between its two bounds.
+        Exact where :func:`MarkovChain.distribution` is. Elsewhere it is halfway between two bounds, which are
+        at most ``tolerance`` apart, by default a fiftieth of each state's std (or a ten-thousandth of
+        its mean, where that is more); where they are further apart, the answer is refused.
 
         >>> MarkovChain([[0.5]], [-1.0]).quantile(0.05)
         array([-5.])
         """
-        from policyrisk.markov.distribution import tails
+        from policyrisk.markov.distribution import tail
 
-        return tails(self, q, tolerance)[0]
+        return self._where_known(tail(self, "quantile", q, tolerance))
 
     def cvar(self, q: float, tolerance: float | None = None) -> Floats:
         """From every state the mean of the worst (smallest) q of the returns, of shape (n,).
+
+        As exact as :meth:`quantile`.
 
         Of the worst quarter of geometric waits half last 3 steps, the others 4 and longer:
 
         >>> MarkovChain([[0.5]], [-1.0]).cvar(0.25)
         array([-4.])
         """
-        from policyrisk.markov.distribution import tails
+        from policyrisk.markov.distribution import tail
 
-        return tails(self, q, tolerance)[1]
+        return self._where_known(tail(self, "cvar", q, tolerance))
 
     @property
     def unit(self) -> float:
@@ -307,7 +372,19 @@ class MarkovChain:
         """The same chain with rewards divided by a power of two."""
         other = object.__new__(MarkovChain)
         other._set(replace(self.branches, reward=self.branches.reward / unit), self.discount)
+        other.known = self.known
         return other
+
+    def _part(self, inside: Bools) -> MarkovChain:
+        """The same chain on some of its states (n,), which no branch may leave but to the end."""
+        branches = self.branches
+        kept = inside[branches.row]
+        number = np.append(np.cumsum(inside) - 1, np.count_nonzero(inside))
+        rows, successors = number[branches.row[kept]], number[branches.successor[kept]]
+        chances, rewards = branches.probability[kept], branches.reward[kept]
+        some = sorted_branches(int(number[-1]), rows, successors, chances, rewards)
+        discount = self.discount if np.ndim(self.discount) == 0 else np.asarray(self.discount)[inside]
+        return MarkovChain.from_branches(replace(some, noisy=branches.noisy), discount)
 
     def refuse_noise(self, what: str) -> None:
         """Raise where a reward is known by its mean and variance alone, which ``what`` needs more than."""
@@ -318,19 +395,22 @@ class MarkovChain:
                 "MarkovChain.from_mdp, taken with the values' probabilities"
             )
 
+    def _where_known(self, values: Floats) -> Floats:
+        return readonly(values if self.known.all() else np.where(self.known, values, np.nan))
+
     @cached_property
     def _mean(self) -> Floats:
-        return self._solve("mean", self.discount, self.expected_reward)
+        return self._solve("mean", 1, self.expected_reward)
 
     @cached_property
     def _variance(self) -> Floats:
-        return self._solve("variance", self.discount**2, self.expected_squared_error(self._mean))
+        return self._solve("variance", 2, self.expected_squared_error(self._mean))
 
-    def _solve(self, name: str, factor: float, b: Floats) -> Floats:
+    def _solve(self, name: str, power: int, b: Floats) -> Floats:
         with np.errstate(over="ignore", invalid="ignore"):
             solution = b
             if np.isfinite(b).all():
-                solution, self.reports[name] = self.resolvent(factor).solve(b)
+                solution, self.reports[name] = self.discounted(power).solve(b)
         if not np.isfinite(solution).all():
             raise InvalidInputError(
                 f"r must keep the {name} of the reward to go within the range of float64, got rewards up to "
@@ -350,15 +430,15 @@ class MarkovChain:
         """
         branches = self.branches
         J, lam = as_floats(J, "J", (self.n,)), as_number(lam, "lam", 0.0, 1.0)
-        after = np.append(J, 0.0)[branches.successor]
         with np.errstate(over="ignore", invalid="ignore"):
-            delta = branches.reward + self.discount * after - J[branches.row]
+            delta = self._errors(branches.reward, J)
             square = branches.expect(delta**2)
             if not lam:
                 return square
-            epsilon = self.resolvent(lam * self.discount).solve(branches.expect(delta))[0]
+            gamma = self.one_discount("a variance with lam > 0")
+            epsilon = self.resolvent(lam * gamma).solve(branches.expect(delta))[0]
             later = np.append(epsilon, 0.0)[branches.successor]
-            return square + 2.0 * lam * self.discount * branches.expect(delta * later)
+            return square + 2.0 * lam * gamma * branches.expect(delta * later)
 
     def expected_moment(self, J: Floats, mu: Floats) -> Floats:
         """E[Σ_{j<k} binom(k, j) δ^{k−j} γ^j μ_j(y) | x] for any functions J (n,) and μ (k, n), of shape (n,).
@@ -366,10 +446,10 @@ class MarkovChain:
         Row j of μ is the j-th central moment; at the end that is 1 for j = 0, else 0.
         """
         J, mu = as_floats(J, "J", (self.n,)), as_floats(mu, "mu", (None, self.n))
-        branches, gamma, k = self.branches, self.discount, len(mu)
+        branches, gamma, k = self.branches, self._gamma, len(mu)
         after = np.append(mu, np.eye(k, 1), axis=1)[:, branches.successor]
         with np.errstate(over="ignore", invalid="ignore"):
-            delta = branches.reward + gamma * np.append(J, 0.0)[branches.successor] - J[branches.row]
+            delta = self._errors(branches.reward, J)
             terms = (comb(k, j) * delta ** (k - j) * gamma**j * after[j] for j in range(k))
             return branches.expect(np.asarray(sum(terms, np.zeros(len(delta)))))
 
@@ -378,6 +458,23 @@ class MarkovChain:
         if factor not in self._resolvents:
             self._resolvents[factor] = Resolvent(self.P, factor)
         return self._resolvents[factor]
+
+    def discounted(self, power: int) -> Resolvent:
+        """The factored I − P∘γ^power, with the γ of the successor."""
+        if np.ndim(self.discount) == 0:
+            return self.resolvent(float(self.discount) ** power)
+        if power not in self._powers:
+            self._powers[power] = Resolvent(*discounted(self.P, self.discount, power))
+        return self._powers[power]
+
+    def one_discount(self, what: str) -> float:
+        """γ; an error where it depends on the state, which ``what`` cannot do with."""
+        if np.ndim(self.discount):
+            raise InvalidInputError(
+                f"{what} needs one discount for all states, got a chain whose discount depends on the state; "
+                "pass a number as discount, or ask for mean, variance or moments"
+            )
+        return float(self.discount)
 
     def occupancy(self, start: npt.ArrayLike = 0) -> Floats:
         """q, the expected number of visits to each state in one episode, not discounted: q = ζ0 + Pᵀ q.
@@ -409,14 +506,22 @@ class MarkovChain:
         if reached.all():
             q, self.reports["occupancy"] = self.resolvent(1.0).solve(zeta, transpose=True)
             return q
-        inside = np.flatnonzero(reached)
-        part = sp.csr_array(self.P[inside][:, inside])
-        q = np.zeros(self.n)
-        q[inside], self.reports["occupancy"] = Resolvent(part, 1.0).solve(zeta[inside], transpose=True)
+        q, part = np.zeros(self.n), self._part(reached)
+        q[reached], self.reports["occupancy"] = part.resolvent(1.0).solve(zeta[reached], transpose=True)
         return q
 
     def start_distribution(self, start: npt.ArrayLike) -> Floats:
         """ζ0 of shape (n,) from a state's index or a distribution."""
+        zeta = self._start(start)
+        unknown = np.flatnonzero(~self.known & (zeta > 0))
+        if unknown.size:
+            raise InvalidInputError(
+                f"start must be a state with an answer, got states {name_some(unknown)}, from which what was "
+                "logged does not lead to an end, or success is impossible; see chain.known and chain.log"
+            )
+        return zeta
+
+    def _start(self, start: npt.ArrayLike) -> Floats:
         array = as_array(start, "start", f"a state's index or a distribution of shape ({self.n},)")
         if array.ndim == 0:
             index = int(array) if array.dtype.kind in "iu" else -1
@@ -475,18 +580,108 @@ class MarkovChain:
                 )
         limit = np.iinfo(np.int64).max if max_steps is None else as_count(max_steps, "max_steps", 1, 2**62)
         branches = self.branches
-        first, second = _random.keys(seed)
         lengths, terminated = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.bool_)
-        common = (branches.indptr, branches.successor, self._cumulative)
-        cumulative_start = np.cumsum(zeta / zeta.sum())
-        kernels.sample_lengths(*common, cumulative_start, first, second, limit, lengths, terminated)
+        table = branches.indptr, branches.successor, self._cumulative, branches.reward
+        given = *table, np.cumsum(zeta / zeta.sum()), *_random.keys(seed), limit, lengths, terminated
+        kernels.sample(*given, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        states = np.empty(offsets[-1] + count, dtype=np.int64)
-        rewards = np.empty(offsets[-1])
-        kernels.sample_episodes(
-            *common, branches.reward, cumulative_start, first, second, offsets, states, rewards
-        )
+        states, rewards = np.empty(offsets[-1] + count, dtype=np.int64), np.empty(offsets[-1])
+        kernels.sample(*given, offsets, states, rewards)
         return Trajectories._view(states[:, None], rewards, lengths, terminated)
+
+    def reach(self, goal: npt.ArrayLike, avoid: npt.ArrayLike = ()) -> Floats:
+        """The probability of reaching a goal before the end and before what is to be avoided.
+
+        Parameters
+        ----------
+        goal
+            States: an index, several, or a mask of shape (n,). Index n is the end.
+        avoid
+            States in which the attempt has failed, in the same form.
+
+        Returns
+        -------
+        (n,) array
+            1 at the goal, 0 at what is avoided.
+
+        Examples
+        --------
+        A fair game on 0, …, 4 that 0 and 4 end:
+
+        >>> P = [[0, 0, 0, 0, 0], [0.5, 0, 0.5, 0, 0], [0, 0.5, 0, 0.5, 0], [0, 0, 0.5, 0, 0.5], [0] * 5]
+        >>> MarkovChain(P, [0, 1, 1, 1, 0]).reach(4)
+        array([0.  , 0.25, 0.5 , 0.75, 1.  ])
+        """
+        return self._where_known(reach(self, goal, avoid))
+
+    def given(self, goal: npt.ArrayLike) -> MarkovChain:
+        """The chain given that a goal is reached: its returns are those of the successful episodes.
+
+        Parameters
+        ----------
+        goal
+            States that end the episode, in the form of :meth:`reach`.
+
+        Returns
+        -------
+        MarkovChain
+            With the same states; nan where the goal cannot be reached.
+
+        Examples
+        --------
+        How long a fair game on 0, …, 4 takes if it is won:
+
+        >>> P = [[0, 0, 0, 0, 0], [0.5, 0, 0.5, 0, 0], [0, 0.5, 0, 0.5, 0], [0, 0, 0.5, 0, 0.5], [0] * 5]
+        >>> MarkovChain(P, [0, 1, 1, 1, 0]).given(4).mean().round(6)
+        array([     nan, 5.      , 4.      , 2.333333, 0.      ])
+        """
+        branches, able = given(self, goal)
+        chain = MarkovChain.from_branches(replace(branches, noisy=self.branches.noisy), self.discount)
+        chain.known = self.known & able
+        return chain
+
+    def covariance(
+        self, other_rewards: npt.ArrayLike, terminal_rewards: npt.ArrayLike | None = None
+    ) -> Floats:
+        """The covariance of the return with that of other rewards, c = E[δ δ'] + γ² P c.
+
+        Parameters
+        ----------
+        other_rewards
+            (n,), earned on leaving a state, or (n, n), of each transition.
+        terminal_rewards
+            (n,), what the step that ends the episode earns of the other kind; by default as in
+            :class:`MarkovChain`.
+
+        Returns
+        -------
+        (n,) array
+            The covariance from each state; divided by both stds it is the correlation.
+
+        Examples
+        --------
+        >>> chain = MarkovChain([[0.5]], [1.0])
+        >>> chain.covariance([-2.0]), chain.variance()
+        (array([-4.]), array([2.]))
+        """
+        branches, n = self.branches, self.n
+        table = as_rewards(other_rewards, n, "other_rewards")
+        ends, inside = branches.successor == n, np.minimum(branches.successor, n - 1)
+        if table.ndim == 1:
+            rewards, last = np.asarray(table)[branches.row], np.asarray(table)
+        else:
+            rewards, last = np.asarray(table[branches.row, inside]).ravel(), np.zeros(n)
+        if terminal_rewards is not None:
+            last = as_floats(terminal_rewards, "terminal_rewards", (n,))
+        rewards = np.where(ends, last[branches.row], rewards)
+        J = self._solve("mean of the other rewards", 1, branches.expect(rewards))
+        delta, other = self._errors(branches.reward, self._mean), self._errors(rewards, J)
+        return self._where_known(self._solve("covariance", 2, branches.expect(delta * other)))
+
+    def _errors(self, rewards: Floats, J: Floats) -> Floats:
+        """δ = ρ + γ J(y) − J(x) of every branch."""
+        branches = self.branches
+        return np.asarray(rewards + self._gamma * np.append(J, 0.0)[branches.successor] - J[branches.row])
 
     def diagnose(
         self, features: Any, second_features: Any = None, start: npt.ArrayLike = 0, lam: float = 0.9
@@ -533,21 +728,11 @@ class MarkovChain:
         """Which states can reach the end, of shape (n,)."""
         branches = self.branches
         ending = np.bincount(branches.row[branches.successor == self.n], minlength=self.n) > 0
-        return _closure(sp.csr_array(self.P.T), ending)
+        return closure(sp.csr_array(self.P.T), ending)
 
     def _reachable(self, zeta: Floats) -> Bools:
-        return _closure(self.P, zeta > 0)
+        return closure(self.P, zeta > 0)
 
     def __repr__(self) -> str:
-        return f"MarkovChain({self.n} states, {self.P.nnz} transitions, discount={self.discount})"
-
-
-def _closure(graph: Sparse, sources: Bools) -> Bools:
-    """The nodes that can be reached from the sources along the graph's edges, sources included."""
-    n = graph.shape[0]
-    root = sp.csr_array(sources[None].astype(np.float64))
-    rooted: Any = sp.block_array([[graph, None], [root, sp.csr_array((1, 1))]], format="csr")
-    order = sp.csgraph.breadth_first_order(rooted, n, return_predecessors=False)
-    reached = np.zeros(n + 1, dtype=np.bool_)
-    reached[order] = True
-    return reached[:n]
+        discount = "by state" if np.ndim(self.discount) else self.discount
+        return f"MarkovChain({self.n} states, {self.P.nnz} transitions, discount={discount})"

@@ -35,7 +35,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
 from policyrisk._core.arrays import Floats
-from policyrisk.errors import InvalidInputError, SolverError
+from policyrisk.errors import SolverError
 from policyrisk.markov import _branch_kernels as kernels
 from policyrisk.markov.reward_lattice import TAIL, RewardLattice
 from policyrisk.markov.steps import StepFunction
@@ -43,7 +43,7 @@ from policyrisk.markov.steps import StepFunction
 if TYPE_CHECKING:
     from policyrisk.markov.chain import MarkovChain
 
-_FREQUENCIES = 2**17  # at most
+_FREQUENCIES, _OF_FEW_STATES = 2**17, 2**20  # at most; the latter divided by the states of a small chain
 _ROOM = 2**26  # entries of what is held at once
 _DENSE = 60  # states up to which the systems of many frequencies are solved together, dense
 _WIDENED = 1e-11  # by this the bounds of F are moved apart, for tails and roundings
@@ -59,10 +59,13 @@ class Transform:
 
     def __init__(self, chain: MarkovChain, Z: sp.csr_array) -> None:
         self._chain, branches = chain, chain.branches
+        self._gamma = chain.one_discount("the distribution of the return")
         n, row = chain.n, branches.row
         self._Z = Z
-        self.most = min(_ROOM // Z.shape[0], _FREQUENCIES)  # how many s can be asked for together
-        self.means = np.asarray(Z @ chain.mean())  # (starts,)
+        self.most = min(
+            _ROOM // Z.shape[0], max(_FREQUENCIES, _OF_FEW_STATES // n)
+        )  # how many s can be asked for together
+        self.means = np.asarray(Z @ chain._mean)  # (starts,)
         self._probability = branches.probability / branches.expect(np.ones(row.size))[row]
         # The branches of each pair (x, y) are one entry of the systems; the end is column n.
         cells, self._cell = np.unique(row * (n + 1) + branches.successor, return_inverse=True)
@@ -70,17 +73,12 @@ class Transform:
 
     def multiples(self, s: complex, count: int) -> Complexes:
         """E[e^{ksB}] for k = 0, …, count − 1, of shape (count, starts)."""
-        if count > self.most:
-            raise InvalidInputError(
-                f"tolerance must be such that {self.most} frequencies suffice, got one that needs {count}; "
-                f"pass one that is {count / self.most:.3g} times larger"
-            )
         with np.errstate(over="ignore", invalid="ignore"):
             return np.concatenate([(self._Z @ part.T).T for part in self._everywhere(s, count)])
 
     def _everywhere(self, s: complex, count: int) -> Iterator[Complexes]:
         """The same from every state: blocks (m, n)."""
-        by_steps = self._chain.discount < 1.0 or (s.real == 0.0 and self._horizon > 0)
+        by_steps = self._gamma < 1.0 or (s.real == 0.0 and self._horizon > 0)
         return self._products(s, count) if by_steps else self._systems(s, count)
 
     @cached_property
@@ -140,7 +138,7 @@ class Transform:
         With γ = 1 from 1, whatever s is, which T steps later matters to those alone that have not ended.
         """
         chain, branches = self._chain, self._chain.branches
-        mu, J, gamma = chain.moments(4), chain.mean(), chain.discount
+        mu, J, gamma = chain._moments(4), chain._mean, self._gamma
         small = (24.0 * _EXPANSION / max(float(mu[4].max()), np.finfo(float).tiny)) ** 0.25
         rewards, which = np.unique(branches.reward, return_inverse=True)
         step = max(_ROOM // 8 // max(chain.n, rewards.size), 1)
@@ -160,7 +158,7 @@ class Transform:
     @property
     def support(self) -> tuple[float, float]:
         """What the return cannot fall below or exceed, as its smallest and its largest reward tell."""
-        reward, gamma = self._chain.branches.reward, self._chain.discount
+        reward, gamma = self._chain.branches.reward, self._gamma
         at_most = 1.0 / (1.0 - gamma) if gamma < 1.0 else np.inf
         low, high = float(reward.min()), float(reward.max())
         return low if low >= 0.0 else low * at_most, high if high <= 0.0 else high * at_most
@@ -180,7 +178,7 @@ class Transform:
             psi = np.concatenate(list(self._everywhere(complex(sign * s), _SEARCHED)))[1:].real
             finite = (np.isfinite(psi) & (psi > 0)).all(axis=1)
             known = int(np.argmin(finite)) if not finite.all() else finite.size
-            if known:
+            if known >= _SEARCHED // 2:  # else the largest that is finite is not known well
                 exponents = s * np.arange(1, known + 1)[:, None]
                 reach = (np.log((self._Z @ psi[:known].T).T) + np.log(2.0 / TAIL)) / exponents
                 return float(reach.max(axis=1).min())
@@ -207,9 +205,9 @@ def on_lattice(transform: Transform, lattice: RewardLattice, low: float, high: f
 def brackets(
     transform: Transform, low: float, high: float, tolerance: float
 ) -> list[tuple[StepFunction, StepFunction]]:
-    """From each start two distributions that enclose the return's, of means within the tolerance."""
+    """From each start two distributions around the return's, of means within the tolerance if possible."""
     R = high - low
-    K = int(np.ceil(2.0 * R / tolerance))
+    K = min(int(np.ceil(2.0 * R / tolerance)), transform.most - 1)
     psi = transform.multiples(2j * np.pi / R, K + 1)[1:]
     return [
         _bracket(psi[:, i], float(mean), low, R, transform.support) for i, mean in enumerate(transform.means)

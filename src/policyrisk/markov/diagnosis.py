@@ -218,7 +218,7 @@ def diagnose(
             f"diagnose takes chains of at most {MOST_STATES} states, as its matrices are dense, got "
             f"{chain.n}; diagnose a smaller chain of the same kind, or use LSTD.fit_exact for estimates alone"
         )
-    zeta = chain.start_distribution(start)
+    zeta, gamma = chain.start_distribution(start), chain.one_discount("diagnose")
     first = as_features(features)
     second = first if second_features is None else as_features(second_features)
     phi_J = _values(first, chain.n, "features")
@@ -226,9 +226,7 @@ def diagnose(
     of_J = Contraction(phi_J.shape[1], _basis(phi_J).shape[1])
     of_M = of_J if phi_M is phi_J else Contraction(phi_M.shape[1], _basis(phi_M).shape[1])
     endless, reached = ~chain._reaches_end, chain._reachable(zeta)
-    found = Diagnosis(
-        chain.n, chain.discount, lam, np.flatnonzero(endless), np.flatnonzero(~reached), of_J, of_M
-    )
+    found = Diagnosis(chain.n, gamma, lam, np.flatnonzero(endless), np.flatnonzero(~reached), of_J, of_M)
     if (endless & reached).any():
         return found
     q = chain.occupancy(zeta)
@@ -244,7 +242,7 @@ def _complete(found: Diagnosis, chain: MarkovChain, q: Floats, phi_J: Floats, ph
     """
     visited = np.flatnonzero(q > RAREST)
     root_q = np.sqrt(q[visited])
-    lam, gamma, branches = found.lam, chain.discount, chain.branches
+    lam, gamma, branches = found.lam, found.discount, chain.branches
 
     def in_units(matrix: Any) -> Floats:
         return np.asarray(root_q[:, None] * matrix[visited][:, visited].toarray() / root_q)

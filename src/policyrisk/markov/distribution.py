@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import comb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, as_number
+from policyrisk._core.arrays import Floats, Ints, as_number, name_some
 from policyrisk._core.text import Readable, TextTable, number, percent
+from policyrisk.errors import InvalidInputError
 from policyrisk.markov.characteristic import Transform, brackets, on_lattice
 from policyrisk.markov.reward_lattice import (
     MAX_POINTS,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from policyrisk.markov.chain import MarkovChain
 
 _FINE = 0.02  # the default width of a bracket, in std
+_ROUGH = 1e-4  # the same in means, where the std is smaller than that
+_TRIES = 3  # with brackets an eighth as wide each
 _REACH = 40.0  # std beyond the mean up to which a lattice is thought to be needed
 
 
@@ -98,6 +101,8 @@ def distribution(chain: MarkovChain, start: npt.ArrayLike, tolerance: float | No
         return distribution(chain.in_units(unit), start, within).times(unit)
     zeta = chain.start_distribution(start)
     zeta = zeta / zeta.sum()
+    if not (inside := chain._reachable(zeta)).all():
+        chain, zeta = chain._part(inside), zeta[inside]
     mean, variance, third, fourth = _mixed_moments(chain, zeta)
     std = np.sqrt(variance)
     shape = (third / std**3, fourth / variance**2) if variance > 0.0 else (np.nan, np.nan)
@@ -106,34 +111,66 @@ def distribution(chain: MarkovChain, start: npt.ArrayLike, tolerance: float | No
         steps, left = by_recursion(chain, lattice, zeta)
         found, error = (steps, steps), left * std
     else:
-        found = _enclosed(chain, sp.csr_array(zeta[None]), lattice, float(std), tolerance)[0]
+        found = _enclosed(chain, sp.csr_array(zeta[None]), float(std), tolerance)[0]
         error = found[1].mean - found[0].mean if found[0] is not found[1] else TAIL * std
+        allowed = _FINE * std if tolerance is None else tolerance
+        if error > allowed:
+            raise InvalidInputError(
+                f"tolerance must be at least {number(float(error))}, as near as the bounds can be brought, "
+                f"got {number(float(allowed))}; pass a larger one"
+            )
     return ChainDistribution(*found, mean, variance, float(shape[0]), float(shape[1]), float(error))
 
 
-def tails(chain: MarkovChain, q: float, tolerance: float | None) -> tuple[Floats, Floats]:
-    """Quantile and CVaR from every state, each (n,); see :func:`MarkovChain.quantile`."""
+def tail(chain: MarkovChain, of: Literal["quantile", "cvar"], q: float, tolerance: float | None) -> Floats:
+    """Quantile or CVaR from every state, (n,); see :func:`MarkovChain.quantile`."""
     _check(chain, tolerance)
     if (unit := chain.unit) != 1.0:
         within = None if tolerance is None else tolerance / unit
-        quantiles, cvars = tails(chain.in_units(unit), q, within)
-        return quantiles * unit, cvars * unit
+        return tail(chain.in_units(unit), of, q, within) * unit
     level = float(as_levels(as_number(q, "q")))
-    std = chain.std()
-    lattice = _lattice(chain, float((np.abs(chain.mean()) + _REACH * std).max()))
+    std = np.sqrt(chain._variance)
+    lattice = _lattice(chain, float((np.abs(chain._mean) + _REACH * std).max()))
     if lattice is not None and lattice.sign:
-        return tails_by_recursion(chain, lattice, level)
-    found = _enclosed(chain, sp.eye_array(chain.n, format="csr"), lattice, float(std.max()), tolerance)
-    pairs = [
-        (0.5 * (low.quantile(level) + high.quantile(level)), 0.5 * (low.cvar(level) + high.cvar(level)))
-        for low, high in found
-    ]
-    quantiles, cvars = np.array(pairs).T
-    return quantiles, cvars
+        return tails_by_recursion(chain, lattice, level)[0 if of == "quantile" else 1]
+    allowed = np.full(chain.n, tolerance)
+    if tolerance is None:  # a std far below the mean is rounding to those who ask for a tail
+        rough = np.minimum(_ROUGH * np.abs(chain._mean), _FINE * std.max())
+        allowed = np.maximum(_FINE * std, rough)
+    scale, answer = np.frexp(allowed)[1], np.empty(chain.n)
+    for one in np.unique(scale):  # a bracket that suits a large std says nothing about a small one
+        states = np.flatnonzero(scale == one)
+        low, high = _tail_bounds(chain, states, of, level, allowed[states])
+        wide = states[high - low > allowed[states] + 1e-9 * np.maximum(np.abs(low), np.abs(high))]
+        if wide.size:
+            raise InvalidInputError(
+                f"the {of} at q={level:g} cannot be told within the tolerance (by default a fiftieth of the "
+                f"std) from states {name_some(wide)}; ask chain.distribution(state) for the bounds `lower` "
+                "and `upper` that are known, or pass a larger tolerance"
+            )
+        answer[states] = 0.5 * (low + high)
+    return answer
+
+
+def _tail_bounds(chain: MarkovChain, states: Ints, of: str, level: float, allowed: Floats) -> Floats:
+    """Bounds of the quantile or CVaR from each of the states, (2, states)."""
+    starts = np.zeros(chain.n)
+    starts[states] = 1.0
+    inside = chain._reachable(starts)
+    part, own = (chain, states) if inside.all() else (chain._part(inside), np.cumsum(inside)[states] - 1)
+    Z, within = sp.eye_array(part.n, format="csr")[own], float(allowed.min())
+    for _ in range(_TRIES):
+        found = _enclosed(part, Z, float(np.sqrt(part._variance[own]).max()), within)
+        bounds = np.array([[getattr(side, of)(level) for side in pair] for pair in found]).T
+        if (bounds[1] - bounds[0] <= allowed).all():
+            break
+        within /= 8.0
+    return bounds
 
 
 def _check(chain: MarkovChain, tolerance: float | None) -> None:
     chain.refuse_noise("the distribution of the return")
+    chain.one_discount("the distribution of the return")
     if tolerance is not None:
         as_number(tolerance, "tolerance", 0.0, open_low=True)
 
@@ -145,7 +182,7 @@ def _lattice(chain: MarkovChain, reach: float) -> RewardLattice | None:
 
 
 def _enclosed(
-    chain: MarkovChain, Z: sp.csr_array, lattice: RewardLattice | None, std: float, tolerance: float | None
+    chain: MarkovChain, Z: sp.csr_array, std: float, tolerance: float | None
 ) -> list[tuple[StepFunction, StepFunction]]:
     """For each row of Z two distributions that enclose the return's; the same one twice where it is exact."""
     transform = Transform(chain, Z)
@@ -154,6 +191,7 @@ def _enclosed(
         single = [StepFunction(np.array([mean]), np.ones(1)) for mean in transform.means]
         return [(steps, steps) for steps in single]
     low, high = transform.window(std)
+    lattice = _lattice(chain, max(abs(low), abs(high)))
     if lattice is not None and high - low <= 2 * (transform.most - 2) * lattice.h:
         return [(steps, steps) for steps in on_lattice(transform, lattice, low, high)]
     return brackets(transform, low, high, _FINE * std if tolerance is None else tolerance)
@@ -161,7 +199,7 @@ def _enclosed(
 
 def _mixed_moments(chain: MarkovChain, zeta: Floats) -> tuple[float, float, float, float]:
     """Mean and central moments 2, 3 and 4 over the starts: E[(J(x) − mean + B − J(x))^k]."""
-    mu, J = chain.moments(4), chain.mean()
+    mu, J = chain._moments(4), chain._mean
     mean = float(zeta @ J)
     second, third, fourth = (
         float(zeta @ sum(comb(k, j) * (J - mean) ** (k - j) * mu[j] for j in range(k + 1))) for k in (2, 3, 4)

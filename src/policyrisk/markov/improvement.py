@@ -56,7 +56,7 @@ from policyrisk.errors import (
 )
 from policyrisk.markov.branches import Sparse
 from policyrisk.markov.decisions import as_policy
-from policyrisk.markov.linear import Corrector, Resolvent, choose
+from policyrisk.markov.linear import Corrector, Resolvent, choose, discounted
 from policyrisk.markov.mdp import MDP, PolicyGradient, Solve, policy_gradient
 
 Slope: TypeAlias = tuple[float, float, float]  # a function of mean and variance: its value and derivatives
@@ -208,7 +208,7 @@ class _Problem:
         """The point of weights (k, actions)."""
         table, policy = self.mdp._table, self.policy(weights)
         chances = table.weights(policy)
-        solve = _solver(table.matrix(chances))
+        solve = _solver(table.matrix(chances), self.mdp.discount)
         found = policy_gradient(table, chances, self.zeta, self.mdp.discount, solve)
         if not math.isfinite(found.mean) or not found.variance >= -_TOLERANCE * found.mean**2:
             raise SolverError("a policy whose episodes hardly ever end")
@@ -366,16 +366,18 @@ class _Climb:
         return value, by_mean * point.mean_gradient + by_variance * point.variance_gradient
 
 
-def _solver(P: Sparse) -> Solve:
+def _solver(P: Sparse, discount: float | Floats) -> Solve:
     """The solves of one policy: a direct method's first answer will do for a gradient."""
-    methods: dict[float, Corrector] = {}
+    methods: dict[int, Corrector] = {}
 
-    def solve(factor: float, b: Floats, transpose: bool) -> Floats:
-        if factor not in methods:
-            methods[factor] = choose(P, factor)
-        if not methods[factor].together:  # an iterative one
-            return Resolvent(P, factor).solve(b, transpose=transpose)[0]
-        return methods[factor].correct(b[:, None], 0.0, transpose=transpose).d[:, 0]
+    def solve(power: int, b: Floats, transpose: bool) -> Floats:
+        matrix, factor = discounted(P, discount, power)
+        if power not in methods:
+            same = power == 2 and np.ndim(discount) == 0 and factor == 1.0 and 1 in methods
+            methods[power] = methods[1] if same else choose(matrix, factor)
+        if not methods[power].together:  # an iterative one
+            return Resolvent(matrix, factor).solve(b, transpose=transpose)[0]
+        return methods[power].correct(b[:, None], 0.0, transpose=transpose).d[:, 0]
 
     return solve
 

@@ -10,12 +10,11 @@ b, x  (n,) or (n, k)
 The solver is chosen by what it costs, and the report says which:
 
 - *dense LU* up to ``DENSE_SIZE`` states;
-- *substitution* when no state can return to itself after leaving: ordered along its transitions, A is
-  triangular;
-- *sparse LU* when the fill is known to be small. An M-matrix needs no pivoting, so the factors stay
-  inside the envelope: L_ij = 0 left of row i's first entry, U_ij = 0 above column j's first entry. The
-  envelope takes one pass over the entries; the orders tried are the given one, its reverse and
-  reverse Cuthill–McKee;
+- *sparse LU* when the fill is known to be small. There is none when no state can return to itself after
+  leaving: ordered along its transitions, A is triangular. Otherwise, as an M-matrix needs no pivoting, the
+  factors stay inside the envelope: L_ij = 0 left of row i's first entry, U_ij = 0 above column j's first
+  entry. The envelope takes one pass over the entries; the orders tried are the given one, its reverse
+  and reverse Cuthill–McKee;
 - *multigrid GCR* otherwise, with memory proportional to the entries of P (:mod:`.multigrid`).
 
 Accuracy. Each of them only proposes corrections: x ← x + d with A d ≈ r, where r = b − x + cPx is
@@ -44,7 +43,7 @@ from scipy.sparse.linalg import splu
 
 from policyrisk._core.arrays import Floats, Ints, as_csr, as_floats, as_number
 from policyrisk.errors import InvalidInputError, SolverError
-from policyrisk.markov._linear_kernels import gauss_seidel, resolvent_residual
+from policyrisk.markov._linear_kernels import resolvent_residual
 from policyrisk.markov.branches import Sparse
 from policyrisk.markov.multigrid import SINGULAR, Correction, build, gcr, row_scaled, visit_weights
 
@@ -192,6 +191,15 @@ class Resolvent:
         return float(np.max(np.abs(r).max(axis=0) / np.where(allowed > 0.0, allowed, 1.0)))
 
 
+def discounted(P: Sparse, discount: float | Floats, power: int) -> tuple[Sparse, float]:
+    """A matrix and a factor whose product has the entries p γ^power, γ that of the successor."""
+    if np.ndim(discount) == 0:
+        return P, float(discount) ** power
+    scaled = sp.csr_array(P @ sp.diags_array(np.asarray(discount) ** power))
+    scaled.eliminate_zeros()
+    return scaled, 1.0
+
+
 def direct(method: str, entries: int, order: Ints, solve: Callable[[Floats, bool], Floats]) -> Corrector:
     """A corrector that solves its system at once."""
     return Corrector(
@@ -208,24 +216,6 @@ def sparse_lu(A: Sparse, order: Ints) -> Corrector:
     except RuntimeError as error:
         raise SolverError(SINGULAR) from error
     return direct("sparse LU", lu.nnz, order, lambda r, transpose: lu.solve(r, "T" if transpose else "N"))
-
-
-def substitution(A: Sparse, order: Ints) -> Corrector:
-    """For A (n, n) that is upper triangular, already in the order given: one Gauss–Seidel sweep solves it."""
-    A_t = A.T.tocsr()
-    inverse_diagonal = 1.0 / A.diagonal()
-
-    def solve(r: Floats, transpose: bool) -> Floats:
-        """From the last state to the first, or from the first to the last for the transpose."""
-        d = np.empty_like(r)
-        M = A_t if transpose else A
-        for k in range(r.shape[1]):
-            y, b = np.zeros(len(r)), np.ascontiguousarray(r[:, k])
-            gauss_seidel(M.indptr, M.indices, M.data, inverse_diagonal, b, y, not transpose)
-            d[:, k] = y
-        return d
-
-    return direct("substitution", A.nnz, order, solve)
 
 
 def by_multigrid(A: Sparse, order: Ints) -> Corrector:
@@ -263,7 +253,7 @@ def choose(P: Sparse, c: float) -> Corrector:
         return direct("dense LU", lu.size, np.arange(n), solve)
     order, components = component_order(A)
     if components == n:
-        return substitution(permuted(A, order), order)
+        return sparse_lu(permuted(A, order), order)
     for tried in direct_orders(A):
         if envelope(A, tried) <= max(FILL_RATIO * A.nnz, FILL_SMALL):
             return sparse_lu(permuted(A, tried), tried)

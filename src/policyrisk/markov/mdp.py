@@ -14,7 +14,8 @@ m and v change with π(a|x) by
     ∂m/∂π(a|x) = q_1(x) A(x, a)
     ∂v/∂π(a|x) = q_2(x) W(x, a) + 2 u(x) A(x, a)
 
-up to a constant in each row, which no change from one distribution to another sees.
+up to a constant in each row, which no change from one distribution to another sees. Where the discount
+depends on the state, γ is that of the successor.
 
 The second line is ∇M − 2m∇m of the raw moments, where u = γ Pᵀu + γ (P∘ρ)ᵀq_2, after δ took the place of ρ,
 which changes no variance: nothing large is subtracted, as M − J² does.
@@ -29,9 +30,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Ints, Seed, as_count, as_number
+from policyrisk._core.arrays import Floats, Ints, Seed, as_count
 from policyrisk.errors import InvalidInputError
-from policyrisk.markov.branches import ActionBranches, Branches, sorted_branches
+from policyrisk.markov.branches import ActionBranches, Branches, as_discount, sorted_branches
 from policyrisk.markov.chain import MarkovChain
 from policyrisk.markov.decisions import as_policy, by_action
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from policyrisk.markov.improvement import Improvement
 
 
-Solve: TypeAlias = Callable[[float, Floats, bool], Floats]  # x of (I − factor·P) x = b, or of its transpose
+Solve: TypeAlias = Callable[[int, Floats, bool], Floats]  # x of (I − P∘γ^power) x = b, or of its transpose
 
 
 class PolicyGradient(NamedTuple):
@@ -52,7 +53,7 @@ class PolicyGradient(NamedTuple):
 
 
 def policy_gradient(
-    table: ActionBranches, weights: Floats, zeta: Floats, gamma: float, solve: Solve
+    table: ActionBranches, weights: Floats, zeta: Floats, discount: float | Floats, solve: Solve
 ) -> PolicyGradient:
     """The module's formulas, for the weights (branches,) of a policy and starts ζ (n,)."""
 
@@ -68,17 +69,18 @@ def policy_gradient(
         )
         return sums.astype(np.float64, copy=False).reshape(table.n, table.actions)
 
-    J = solve(gamma, expect(table.reward), False)
+    gamma = np.append(np.broadcast_to(discount, table.n), 1.0)[table.successor]
+    J = solve(1, expect(table.reward), False)
     delta = table.reward + gamma * np.append(J, 0.0)[table.successor] - J[table.row]
-    V = solve(gamma**2, expect(delta**2), False)
+    V = solve(2, expect(delta**2), False)
     A = per_action(delta)
     W = per_action(delta**2 + gamma**2 * np.append(V, 0.0)[table.successor])
     m = float(zeta @ J)
     v = float(zeta @ V + zeta @ (J - m) ** 2)
-    q_2 = solve(gamma**2, zeta, True)
-    q_1 = q_2 if gamma == 1.0 else solve(gamma, zeta, True)
+    q_2 = solve(2, zeta, True)
+    q_1 = q_2 if np.all(gamma == 1.0) else solve(1, zeta, True)
     carried = np.bincount(table.successor, weights=weights * delta * q_2[table.row], minlength=table.n + 1)
-    u = solve(gamma, zeta * (J - m) + gamma * carried[:-1], True)
+    u = solve(1, zeta * (J - m) + discount * carried[:-1], True)
     return PolicyGradient(m, v, q_1[:, None] * A, q_2[:, None] * W + 2.0 * u[:, None] * A)
 
 
@@ -93,7 +95,7 @@ class MDP:
     r
         (n,), (n, actions), (actions, n, n) or (n, n).
     discount
-        γ.
+        γ, or that of the successor, (n,).
     terminal_rewards
         (n,), what the step that ends the episode earns, as in :meth:`MarkovChain.from_mdp`.
 
@@ -109,15 +111,19 @@ class MDP:
     """
 
     branches: tuple[Branches, ...]  # one table per action
-    discount: float
+    discount: float | Floats
 
     def __init__(
-        self, P: object, r: object, discount: float = 1.0, terminal_rewards: npt.ArrayLike | None = None
+        self,
+        P: object,
+        r: object,
+        discount: float | Floats = 1.0,
+        terminal_rewards: npt.ArrayLike | None = None,
     ) -> None:
         self._set(by_action(P, r, terminal_rewards), discount)
 
     @classmethod
-    def from_branches(cls, branches: Sequence[Branches], discount: float = 1.0) -> MDP:
+    def from_branches(cls, branches: Sequence[Branches], discount: float | Floats = 1.0) -> MDP:
         """The decision process of a table of branches per action, checked already.
 
         It may hold rewards that are random given state, action and successor.
@@ -126,9 +132,9 @@ class MDP:
         mdp._set(branches, discount)
         return mdp
 
-    def _set(self, branches: Sequence[Branches], discount: float) -> None:
+    def _set(self, branches: Sequence[Branches], discount: float | Floats) -> None:
         self.branches = tuple(branches)
-        self.discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
+        self.discount = as_discount(discount, self.n)
 
     @property
     def n(self) -> int:
@@ -168,8 +174,8 @@ class MDP:
         chain = self.chain(policy)
         weights = self._table.weights(as_policy(policy, self.n, self.actions))
 
-        def solve(factor: float, b: Floats, transpose: bool) -> Floats:
-            return chain.resolvent(factor).solve(b, transpose=transpose)[0]
+        def solve(power: int, b: Floats, transpose: bool) -> Floats:
+            return chain.discounted(power).solve(b, transpose=transpose)[0]
 
         return policy_gradient(self._table, weights, chain.start_distribution(start), self.discount, solve)
 
@@ -195,9 +201,9 @@ class MDP:
         >>> round(better.value, 6), better.policy[3:].tolist()  # after 3, but not after −3
         (-1.75, [[0.0, 1.0], [1.0, 0.0]])
         """
-        if self.discount != 1.0:
+        if np.any(np.not_equal(self.discount, 1.0)):
             raise InvalidInputError(
-                f"discount must be 1 for policies that see the reward so far, got {self.discount:g}; what it "
+                f"discount must be 1 for policies that see the reward so far, got {self.discount}; what it "
                 "means for the rest would depend on the step too"
             )
         table, cap = self._table, as_count(most, "most", 1)
@@ -291,4 +297,5 @@ class MDP:
         return improve(self, criterion, start, policy, seed, features, restarts, iterations)
 
     def __repr__(self) -> str:
-        return f"MDP({self.n} states, {self.actions} actions, discount={self.discount})"
+        discount = "by state" if np.ndim(self.discount) else self.discount
+        return f"MDP({self.n} states, {self.actions} actions, discount={discount})"

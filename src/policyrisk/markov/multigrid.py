@@ -37,7 +37,7 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk.errors import SolverError
-from policyrisk.markov._linear_kernels import collapse, gauss_seidel, match_pairs
+from policyrisk.markov._linear_kernels import gauss_seidel, match_pairs
 from policyrisk.markov.branches import Sparse
 
 SINGULAR = (
@@ -190,19 +190,9 @@ def coarsen(B: Sparse, room: int) -> tuple[Ints, Sparse]:
     while M.shape[0] and (passes < 2 or M.shape[0] > 0.8 * B.shape[0] or M.nnz > max(B.nnz // 2, room)):
         n = M.shape[0]
         pairs = np.empty(n, dtype=np.int64)
-        M_t = M.T.tocsr()
-        count = match_pairs(
-            M.indptr,
-            M.indices,
-            M.data,
-            M_t.indptr,
-            M_t.indices,
-            M_t.data,
-            diagonal,
-            np.inf if passes else DOMINANCE,
-            weakest,
-            pairs,
-        )
+        S = sp.csr_array(-(M + M.T))
+        limit = np.inf if passes else DOMINANCE
+        count = match_pairs(S.indptr, S.indices, S.data, diagonal, limit, weakest, pairs)
         if count < n:
             M = sum_over(M, pairs, count)
             diagonal = _sums(pairs, diagonal, count)
@@ -216,12 +206,11 @@ def coarsen(B: Sparse, room: int) -> tuple[Ints, Sparse]:
 
 
 def sum_over(M: Sparse, aggregate: Ints, count: int) -> Sparse:
-    """The (count, count) matrix Σ_{i∈I, j∈J} M_ij."""
-    indptr = np.empty(count + 1, dtype=M.indptr.dtype)
-    indices = np.empty(M.nnz, dtype=M.indices.dtype)
-    data = np.empty(M.nnz)
-    entries = collapse(M.indptr, M.indices, M.data, aggregate, count, indptr, indices, data)
-    summed = sp.csr_array((data[:entries].copy(), indices[:entries].copy(), indptr), shape=(count, count))
+    """The (count, count) matrix Σ_{i∈I, j∈J} M_ij; rows and columns of aggregate ``count`` are dropped."""
+    n = len(aggregate)
+    columns = sp.csr_array((M.data, aggregate[M.indices].astype(M.indices.dtype), M.indptr), (n, count + 1))
+    rows = sp.csr_array((np.ones(n), (aggregate, np.arange(n))), shape=(count + 1, n))
+    summed = sp.csr_array((rows @ columns)[:count, :count])
     summed.sort_indices()
     return summed
 

@@ -40,7 +40,7 @@ class ProjectedChain:
         lam: float,
         discount: float,
     ) -> None:
-        if chain.discount != discount:
+        if chain.one_discount("the projected equations") != discount:
             raise MismatchError(
                 f"discount must be the chain's own {chain.discount}, got {discount}; "
                 "give the estimator and the chain the same"

@@ -172,5 +172,5 @@ def tails_by_recursion(chain: MarkovChain, lattice: RewardLattice, q: float) -> 
         kernels.lattice_sums(p, k, level, total, area, first)
         if (first >= 0).all():
             break
-    excess = area if sign > 0 else -chain.mean() / lattice.h - first + area
+    excess = area if sign > 0 else -chain._mean / lattice.h - first + area
     return lattice.values(sign * first), lattice.values(sign * first) - lattice.h * excess / q

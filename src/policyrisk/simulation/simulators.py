@@ -176,10 +176,10 @@ def _chain_states(chain: MarkovChain, policy: object, rows: Floats, discount: fl
             f"policy must be None for a MarkovChain, got {type(policy).__name__}; its policy is part of it, "
             "see MarkovChain.from_mdp"
         )
-    if discount != chain.discount:
+    if discount != chain.one_discount("a simulation of returns"):
         raise MismatchError(
-            f"discount must be the chain's, {chain.discount:g}, got {discount:g}; "
-            f"pass discount={chain.discount:g}"
+            f"discount must be the chain's, {chain.discount}, got {discount:g}; "
+            f"pass discount={chain.discount}"
         )
     states = rows.ravel()
     wrong = np.flatnonzero((states != np.floor(states)) | (states < 0) | (states >= chain.n))

@@ -1,0 +1,220 @@
+"""A log as a chain: the branches of a cell are the transitions that were logged in it.
+
+Cells number the states: a table, one tiling, or any function to whole numbers. With N(c, a) the transitions
+logged in cell c with action a, transition j of them follows with
+
+    u_j = π(a_j|x_j) / N(c_j, a_j)     for a policy π, scaled to a sum of 1 in each cell,
+    u_j = 1 / N(c_j)                   without one.
+
+Mean and variance of this chain are those of LSTD(0), for a policy of LSTDQ(0), on the same cells.
+
+A cell is *dead* where nothing that the policy does was logged, or where (with discount 1) what was logged
+never leads to an end. A cut-off episode may end in one. Transitions into dead cells are left out, which may
+leave further cells dead. What a cell's answer misses by that is the expected number of transitions left out
+on the way from it, and of steps on which the policy takes an action that was never logged. Above
+``LOST_MOST`` and ``UNCOVERED_MOST`` there is no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from policyrisk._core.arrays import Bools, Floats, Ints, as_array, name_some
+from policyrisk.data import Source, Trajectories, batches
+from policyrisk.errors import ImproperPolicyError, InvalidInputError
+from policyrisk.features.target import Target
+from policyrisk.markov.branches import Branches, as_discount, closure, sorted_branches
+from policyrisk.markov.linear import Resolvent, discounted
+
+LOST_MOST = 0.05
+UNCOVERED_MOST = 1.0
+_MERGED = 1 << 20  # rows that are kept apart before equal ones are put together
+_END = -1
+
+CellMap: TypeAlias = Callable[[npt.NDArray[Any]], Ints]
+
+
+@dataclass(frozen=True, eq=False)
+class LogCounts:
+    """What was logged in each cell, and what of it the chain leaves out."""
+
+    visits: Ints  # (n,): transitions logged in each cell
+    left_out: int  # transitions into cells without an answer
+    lost: Floats  # (n,): expected transitions from each cell that were left out
+    uncovered: Floats  # (n,): expected steps from each cell whose action was never logged there
+    dead: Bools  # (n,): cells without any answer
+
+
+@dataclass(frozen=True, eq=False)
+class Logged:
+    """Different transitions between cells, and how often each was logged."""
+
+    cell: Ints
+    action: Ints
+    successor: Ints  # −1 for the end
+    reward: Floats
+    count: Floats
+    weight: Floats  # Σ π(a|x)
+
+    @classmethod
+    def of(cls, batch: Trajectories, cells: CellMap, target: Target | None) -> Logged:
+        """The transitions of some episodes; the state in which an episode terminated is never looked at."""
+        number = np.full(len(batch.states), _END)
+        shown = np.concatenate([batch.visited_rows, batch.final_rows[~batch.terminated]])
+        number[shown] = cells(batch.states[shown])
+        count = np.ones(batch.transitions)
+        action, weight = np.zeros(batch.transitions, dtype=np.int64), count
+        if target is not None:
+            action = _actions(batch, target.actions)
+            weight = target.chance(batch.states[batch.visited_rows], action)
+        at = batch.visited_rows
+        return merged([cls(number[at], action, number[at + 1], batch.rewards, count, weight)])
+
+
+def merged(parts: list[Logged]) -> Logged:
+    """Equal transitions put together."""
+    names = ("cell", "action", "successor", "reward", "count", "weight")
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    key = np.zeros(columns["cell"].size, dtype=np.int64)
+    for name in names[:4]:
+        values, place = np.unique(columns[name], return_inverse=True)
+        key = np.unique(key * values.size + place, return_inverse=True)[1]  # stays below the number of rows
+    _, first = np.unique(key, return_index=True)
+    sums = (np.bincount(key, columns[name], first.size) for name in names[4:])
+    return Logged(*(columns[name][first] for name in names[:4]), *sums)
+
+
+def branches_of_log(
+    data: Source, cells: Any, policy: Any, discount: Any
+) -> tuple[Branches, Bools, LogCounts]:
+    """The branches, the cells (n,) that have an answer, and what was left out."""
+    number, size = _cell_map(cells)
+    target: Target | None = None
+    parts: list[Logged] = []
+    for batch in batches(data):
+        if policy is not None and target is None:
+            target = _target(policy, batch)
+        parts.append(Logged.of(batch, number, target))
+        if len(parts) > 1 and sum(part.cell.size for part in parts) > parts[0].cell.size + _MERGED:
+            parts = [merged(parts)]
+    if not parts or not parts[0].cell.size:
+        raise InvalidInputError("data must hold at least one transition, got none; pass recorded episodes")
+    log = merged(parts)
+    n = size or int(max(log.cell.max(), log.successor.max())) + 1
+    given = as_discount(discount, n)
+    gamma = np.append(np.broadcast_to(given, n), 0.0)  # −1, the end, is its last entry
+    kept, alive = _kept(log, n, gamma[log.successor] < 1.0)
+    if not alive.any():
+        raise ImproperPolicyError(
+            "data must lead to the end of an episode somewhere (Assumption 1: proper policy), but no logged "
+            "transition does that the policy would take; log longer episodes, or use discount < 1"
+        )
+    return _branches(log, kept, alive, None if target is None else target.actions, given)
+
+
+def _kept(log: Logged, n: int, fades: Bools) -> tuple[Bools, Bools]:
+    """Which transitions are left, and which cells are not dead."""
+    taken, alive = log.weight > 0.0, np.ones(n, dtype=np.bool_)
+    while True:
+        kept = taken & ((log.successor == _END) | alive[log.successor])
+        last = np.bincount(log.cell[kept & fades], minlength=n) > 0
+        on = kept & (log.successor != _END)
+        back = sp.csr_array((np.ones(on.sum()), (log.successor[on], log.cell[on])), shape=(n, n))
+        leads = closure(back, last)
+        if (leads == alive).all():
+            return kept, alive
+        alive &= leads
+
+
+def _branches(
+    log: Logged, kept: Bools, alive: Bools, actions: int | None, discount: float | Floats
+) -> tuple[Branches, Bools, LogCounts]:
+    n, cell = alive.size, log.cell
+    pair = np.unique(cell * (actions or 1) + log.action, return_inverse=True)[1]
+    chance = log.weight / np.bincount(pair, log.count * kept)[pair].clip(1.0) * kept
+    share = np.bincount(cell, chance, n)
+    chance = chance[kept] / share[cell[kept]]
+    end = np.where(log.successor == _END, n, log.successor)[kept]
+    dead = np.flatnonzero(~alive)  # which end at once: nothing leads there, and nobody sees their values
+    branches = sorted_branches(
+        n,
+        np.append(cell[kept], dead),
+        np.append(end, np.full(dead.size, n)),
+        np.append(chance, np.ones(dead.size)),
+        np.append(log.reward[kept], np.zeros(dead.size)),
+    )
+    gone = ~kept & (log.weight > 0.0)
+    stayed = np.bincount(cell[kept], log.count[kept], n).clip(1.0)
+    missing = np.bincount(cell[gone], log.count[gone], n) / stayed
+    uncovered = np.zeros(n) if actions is None else np.maximum(1.0 - share, 0.0)
+    resolvent = Resolvent(*discounted(branches.matrix(), discount, 1))
+    lost, uncovered = resolvent.solve(np.column_stack([missing, uncovered]) * alive[:, None])[0].T
+    visits = np.bincount(cell, log.count, n).astype(np.int64)
+    counts = LogCounts(visits, int(log.count[gone].sum()), lost, uncovered, ~alive)
+    return branches, alive & (lost <= LOST_MOST) & (uncovered <= UNCOVERED_MOST), counts
+
+
+def _cell_map(cells: Any) -> tuple[CellMap, int | None]:
+    """The number of each state's cell, and how many cells there are where that is known."""
+    if hasattr(cells, "active"):
+        return lambda states: _one_column(cells.active(states)), int(cells.size)
+    if cells is not None and not callable(cells):
+        raise InvalidInputError(
+            "cells must be a Tabular, a TileCoding of one tiling or a function from states to whole numbers, "
+            f"got {type(cells).__name__}; pass one of these, or None for states that are whole numbers"
+        )
+    return lambda states: _whole(states if cells is None else cells(states), len(states)), None
+
+
+def _one_column(active: Ints) -> Ints:
+    if active.shape[1] != 1:
+        raise InvalidInputError(
+            f"cells must put every state into one cell, got {active.shape[1]} tilings; pass tilings=1"
+        )
+    return active[:, 0]
+
+
+def _whole(given: Any, count: int) -> Ints:
+    numbers = as_array(given, "cells(states)", "whole numbers")
+    if numbers.shape not in ((count,), (count, 1)):
+        raise InvalidInputError(
+            f"cells must give one whole number for each of {count} states, got shape {numbers.shape}; pass "
+            "cells=, a function from states (n, dim) to numbers (n,)"
+        )
+    flat = numbers.ravel()
+    wrong = np.flatnonzero((flat != np.floor(flat)) | (flat < 0) | ~np.isfinite(flat))
+    if wrong.size:
+        raise InvalidInputError(
+            f"cells must be whole numbers from 0 on, got {name_some(flat[wrong], 3)}; pass cells=, such as "
+            "TileCoding(low, high, bins), for states that are not numbered"
+        )
+    return flat.astype(np.int64)
+
+
+def _target(policy: Any, batch: Trajectories) -> Target:
+    if callable(policy):
+        first = as_array(policy(np.asarray(batch.states[:1], dtype=np.float64)), "policy(states)", "numbers")
+        return Target.of(policy, first.shape[-1], 0, 0)
+    return Target.of(policy, None, 2, 0)
+
+
+def _actions(batch: Trajectories, actions: int) -> Ints:
+    """The logged actions (transitions,), whole numbers below ``actions``."""
+    given = batch.actions
+    if given is None or given.ndim != 1 or not actions:
+        raise InvalidInputError(
+            f"data must hold whole-numbered actions for a policy, got {batch.action_kind}; pass "
+            "Trajectories(..., actions=...), and a policy of probabilities"
+        )
+    if given.size and not (given.min() >= 0 and given.max() < actions):
+        raise InvalidInputError(
+            f"data must hold actions from 0 to {actions - 1}, got {given.min()} to {given.max()}; give the "
+            "policy a column for each"
+        )
+    return given
