@@ -244,9 +244,9 @@ def test_command_with_continuous_actions(tmp_path, capsys):
     ("arguments", "code", "message"),
     [
         (
-            ["CartPole-v1", "--criterion", "mean"],
+            ["CartPole-v1", "--criterion", "median"],
             2,
-            "is none of sharpe, mean-std:c, mean-variance:c, c and q",
+            "criterion must be one of mean, sharpe, mean-std:c, mean-variance:c",
         ),
         (["CartPole-v1", "--criterion", "mean-std:x"], 2, "is not a finite number"),
         (["CartPole-v1", "--criterion", "mean-std:-1"], 2, "c must be"),
@@ -261,6 +261,8 @@ def test_command_with_continuous_actions(tmp_path, capsys):
         (["CartPole-v1", "--criterion", "sharpe", "--groups", "poly:1"], 1, "groups must be a TileCoding"),
         (["CartPole-v1", "--criterion", "sharpe", "--device", "cuda"], 1, 'device must be "cpu" for a Gym'),
         (["pinball", "--criterion", "sharpe", "--reward-so-far"], 1, "must be False for pinball"),
+        (["CartPole-v1", "--criterion", "mean:variance<=1"], 1, "without a constraint"),
+        (["CartPole-v1", "--criterion", "cvar:0.05"], 1, "without a constraint"),
     ],
 )
 def test_wrong_commands_say_what_is_wrong(arguments, code, message, tmp_path, capsys):

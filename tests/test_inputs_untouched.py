@@ -442,6 +442,7 @@ def lstdq(given: Given) -> Any:
     "DistributionFunction.over",
     "DistributionFunction.probability",
     "DistributionFunction.quantile",
+    "DistributionFunction.readings",
     "DistributionFunction.score",
     "DistributionFunction.std",
     "DistributionFunction.summary",
@@ -518,9 +519,10 @@ def td(given: Given) -> Any:
     return found
 
 
-@use("ReturnForest.fit", "ReturnForest.fit_by", "ReturnForest.fit_out_of_bag")
+@use("ReturnForest.fit", "ReturnForest.fit_by", "ReturnForest.fit_out_of_bag", "ReturnForest.grown")
 def forest(given: Given) -> Any:
     settings, record = pr.ReturnForest(trees=4), data(given)
+    settings.grown(record, given.array(record.returns_to_go()), (np.uint64(1), np.uint64(2)))
     fitted = settings.fit_out_of_bag(record, bootstrap=5, seed=1)
     by_passes = settings.fit_by(here(record), record[:100], seed=1)
     whole = settings.fit(record, seed=1)
@@ -533,6 +535,13 @@ def leaves(given: Given) -> Any:
     phi = pr.Leaves([feature], [threshold], dim=2, dims=given.array([2, 0], np.int64))
     x = given.array(np.random.default_rng(0).uniform(-0.1, 2.1, (30, 3)))
     return [phi.active(x), phi(x), phi.outside(x)]
+
+
+@use("ReturnMonitor", "ReturnMonitor.update", "ReturnMonitor.difference")
+def monitored(given: Given) -> Any:
+    one, other = (pr.ReturnMonitor(0, 1, returns=given.array([0.2, k / 4])) for k in (1, 3))
+    one.update(given.array([0.5, 0.25]))
+    return [*one.mean, *one.cvar(0.5), *one.difference(other)]
 
 
 @use("StepSize.__call__")
@@ -596,6 +605,13 @@ def simulated(given: Given) -> Any:
     "criteria.MeanVarianceAtMost.assess",
     "criteria.Sharpe.assess",
     "criteria.VarianceMeanAtLeast.assess",
+    "criteria.MomentCriterion.assess",
+    "criteria.MomentCriterion.value",
+    "criteria.MeanMinusStd.value",
+    "criteria.MeanMinusVariance.value",
+    "criteria.MeanVarianceAtMost.value",
+    "criteria.Sharpe.value",
+    "criteria.VarianceMeanAtLeast.value",
 )
 def answers(given: Given) -> Any:
     x, weights = given.array(np.arange(6)[:, None]), given.array(np.arange(1.0, 7.0))
@@ -620,7 +636,7 @@ def answers(given: Given) -> Any:
         bounded = (pr.criteria.MeanVarianceAtMost(1.0), pr.criteria.VarianceMeanAtLeast(1.0))
         free = (pr.criteria.MeanMinusStd(1.0), pr.criteria.MeanMinusVariance(1.0), pr.criteria.Sharpe())
         for criterion in (*free, *bounded):
-            found += [float(criterion.assess(summary).value)]
+            found += [float(criterion.assess(summary).value), float(criterion.value(summary))]
         found.append(str(pr.compare({"a": risk, "b": risk}, x, at=x)))
         found.append(risk.completed_sums(data(given)).powers)
         mixed = pr.RiskFunction.mixture([risk, fitted], given.array([0.25, 0.75]))

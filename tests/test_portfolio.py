@@ -130,7 +130,7 @@ def test_bad_input():
         PORTFOLIO.rollout(UniformPolicy(2), [[0, 1.5, 0, 0, 0, 0]])
     with pytest.raises(InvalidInputError, match=r"actions must be in 0, …, 1"):
         PORTFOLIO.step(PORTFOLIO.sample_starts(1), [2])
-    with pytest.raises(InvalidInputError, match="actions must be 1 whole numbers"):
+    with pytest.raises(InvalidInputError, match="actions must be whole numbers"):
         PORTFOLIO.step(PORTFOLIO.sample_starts(1), [0.0])
     with pytest.raises(MismatchError, match="domain's 2 actions"):
         PORTFOLIO.rollout(UniformPolicy(4), PORTFOLIO.sample_starts(1))

@@ -28,6 +28,7 @@ and ``MDP.improve`` makes a policy better by ``slopes`` and ``slack``.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -89,17 +90,27 @@ class Criterion(Protocol):
         ...
 
 
-class MomentCriterion:
-    """A criterion f(m, v) of mean and variance, which its ``slopes`` say; a base for criteria of your own.
+class MomentCriterion(ABC):
+    """A criterion f(m, v) of mean and variance, given by its ``slopes``; a base for criteria of your own.
 
     The larger the better, and no constraint, unless it says so.
+
+    Examples
+    --------
+    >>> class MeanMinusCube(MomentCriterion):
+    ...     def slopes(self, mean, variance):
+    ...         return Slopes(mean - variance**1.5, 1.0, -1.5 * variance**0.5)
+    >>> import policyrisk as pr
+    >>> summary = pr.LSTD(pr.Tabular(3)).fit_exact(pr.domains.walk(3, p=1.0), start=0).summary([0])
+    >>> MeanMinusCube().assess(summary).value
+    -3
     """
 
     larger_is_better: ClassVar[bool] = True
 
+    @abstractmethod
     def slopes(self, mean: float, variance: float) -> Slopes:
         """The value and its derivatives."""
-        raise NotImplementedError
 
     def slack(self, mean: float, variance: float) -> Slopes | None:
         """How far the bounded quantity is inside its bound, with its derivatives; None without constraint."""

@@ -45,7 +45,8 @@ class Advice:
 
 SKIPPED: Literal["skipped"] = "skipped"  # what a rule returns where it cannot look
 Found: TypeAlias = "Advice | Literal['skipped'] | None"
-Look: TypeAlias = "Callable[[Evaluation], Found | tuple[Severity | None, str]]"
+Seen: TypeAlias = "Found | tuple[Severity | None, str]"
+Look: TypeAlias = "Callable[[Evaluation], Seen]"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -45,7 +45,7 @@ from policyrisk.evaluation.advice import (
     SEVERITIES,
     SKIPPED,
     Advice,
-    Found,
+    Seen,
     Severity,
     rule,
     severity_of,
@@ -59,7 +59,6 @@ from policyrisk.selection.specification import REFUTED
 if TYPE_CHECKING:
     from policyrisk.evaluation.record import Evaluation
 
-_Seen: TypeAlias = "Found | tuple[Severity | None, str]"
 _HARMFUL = 2.0  # of the estimator's own standard errors: its intervals then miss as often as not
 _LARGE = 0.2  # of the return's std: a difference of this size matters to anybody
 _SMALL = 0.05  # of the std, or of the variance: it is beyond doubt, but harms nobody
@@ -156,7 +155,7 @@ class Trust:
 
 
 @rule("returns", "The estimate disagrees with the returns", checks="the agreement with the returns")
-def _disagreement(evaluation: Evaluation) -> _Seen:
+def _disagreement(evaluation: Evaluation) -> Seen:
     """The estimator's average over the starts against the completed returns from them."""
     summary, misfit = evaluation.summary, evaluation.risk.misfit
     model, completed = summary.model, summary.completed
@@ -217,7 +216,7 @@ def _remedy_of_bias(evaluation: Evaluation) -> str:
 
 
 @rule("estimate", checks="calibration on held-out episodes")
-def _calibration(evaluation: Evaluation) -> _Seen:
+def _calibration(evaluation: Evaluation) -> Seen:
     stack = _held_out(evaluation)
     if not stack or not _is_random(stack):
         return SKIPPED
@@ -238,7 +237,7 @@ def _calibration(evaluation: Evaluation) -> _Seen:
 
 
 @rule("estimate", checks="a test of the features")
-def _misfit(evaluation: Evaluation) -> _Seen:
+def _misfit(evaluation: Evaluation) -> Seen:
     check = evaluation.check
     if check is None or math.isnan(check.p_value):
         return SKIPPED
@@ -273,7 +272,7 @@ def _misfit(evaluation: Evaluation) -> _Seen:
     "--features (features=), cannot do this by much.",
     checks="the range of the returns",
 )
-def _beyond_returns(evaluation: Evaluation) -> _Seen:
+def _beyond_returns(evaluation: Evaluation) -> Seen:
     extent = _range_of_returns(evaluation)
     if extent is None:
         return SKIPPED
@@ -292,7 +291,7 @@ def _beyond_returns(evaluation: Evaluation) -> _Seen:
 
 
 @rule("estimate", "The estimated variance is negative in places", checks="variance")
-def _negative(evaluation: Evaluation) -> _Seen:
+def _negative(evaluation: Evaluation) -> Seen:
     summary, share = evaluation.summary, evaluation.negative_share
     severity = severity_of(share, (0.0, 0.0, 0.05))
     over_starts = summary.variance_value < 0
@@ -324,7 +323,7 @@ def _negative(evaluation: Evaluation) -> _Seen:
     "Record more episodes: with four times as many the intervals are about half as wide. Until then quote "
     "the interval, not the number.",
 )
-def _wide(evaluation: Evaluation) -> _Seen:
+def _wide(evaluation: Evaluation) -> Seen:
     risk = evaluation.risk
     if risk.misfit is None or risk.error_bars is None:
         return None
@@ -348,7 +347,7 @@ def _wide(evaluation: Evaluation) -> _Seen:
     "The state tells nearly everything about the return",
     "If nothing is random, use the mean alone. Otherwise take the std for an upper bound.",
 )
-def _tells_nearly_everything(evaluation: Evaluation) -> _Seen:
+def _tells_nearly_everything(evaluation: Evaluation) -> Seen:
     share = _explained(evaluation)
     if share is None or share <= 0.95:
         return None
@@ -367,7 +366,7 @@ def _tells_nearly_everything(evaluation: Evaluation) -> _Seen:
     "sees and the state lacks, or more episodes.",
     checks="error of the mean on held-out episodes",
 )
-def _tells_hardly_anything(evaluation: Evaluation) -> _Seen:
+def _tells_hardly_anything(evaluation: Evaluation) -> Seen:
     share, stack = _explained(evaluation), _held_out(evaluation)
     if share is None:
         return SKIPPED
@@ -388,7 +387,7 @@ def _tells_hardly_anything(evaluation: Evaluation) -> _Seen:
     "or tiles:. A small --ridge (ridge=) trades this for some bias.",
     checks="condition number",
 )
-def _condition(evaluation: Evaluation) -> _Seen:
+def _condition(evaluation: Evaluation) -> Seen:
     condition = evaluation.risk.provenance.condition
     if math.isnan(condition):
         return SKIPPED  # a forest has none
@@ -404,7 +403,7 @@ def _condition(evaluation: Evaluation) -> _Seen:
 
 
 @rule("estimate", "Some features are redundant", "Nothing. Fewer features would do as well.")
-def _redundant(evaluation: Evaluation) -> _Seen:
+def _redundant(evaluation: Evaluation) -> Seen:
     count = evaluation.risk.provenance.redundant
     return "note" if count else None, (
         f"{plural(count, 'direction')} of the weights change no estimate. That is usual with several "
@@ -418,7 +417,7 @@ def _redundant(evaluation: Evaluation) -> _Seen:
     "To see what the data say without the demand, leave out --nonnegative (nonnegative=True); --direct "
     "(variance='direct') rarely needs it.",
 )
-def _constrained(evaluation: Evaluation) -> _Seen:
+def _constrained(evaluation: Evaluation) -> Seen:
     count = evaluation.risk.provenance.constrained
     return "note" if count else None, (
         f"At {plural(count, 'state')} the variance would have come out negative and is held at 0. It is "
@@ -433,7 +432,7 @@ def _constrained(evaluation: Evaluation) -> _Seen:
     "rbf:9x9; features= in Python). Until then read the map of visits beside the others.",
     checks="visits",
 )
-def _few_episodes(evaluation: Evaluation) -> _Seen:
+def _few_episodes(evaluation: Evaluation) -> Seen:
     summary = evaluation.summary
     behind = evaluation.at_visited[1]
     behind = behind[behind > 0]
@@ -463,7 +462,7 @@ def _few_episodes(evaluation: Evaluation) -> _Seen:
     "Record episodes that pass there, or use wider features (--features or features= with fewer tiles or "
     "bases).",
 )
-def _unvisited_starts(evaluation: Evaluation) -> _Seen:
+def _unvisited_starts(evaluation: Evaluation) -> Seen:
     summary = evaluation.summary
     return severity_of(summary.unvisited / summary.starts, (0.0, 0.01, 0.1)), (
         f"{summary.unvisited} of {plural(summary.starts, 'start')} lie where the data say "
@@ -477,7 +476,7 @@ def _unvisited_starts(evaluation: Evaluation) -> _Seen:
     "Part of the state space was never visited",
     "Nothing, if the policy does not go there. Otherwise start episodes there.",
 )
-def _unvisited_space(evaluation: Evaluation) -> _Seen:
+def _unvisited_space(evaluation: Evaluation) -> Seen:
     support, share = evaluation.risk.support, evaluation.unvisited_share
     never = int(np.count_nonzero(support.feature_episodes == 0))
     if support.gram is not None or evaluation.target is not None:  # a target's pairs are another finding
@@ -490,7 +489,7 @@ def _unvisited_space(evaluation: Evaluation) -> _Seen:
 
 
 @rule("data", checks="cut-off episodes")
-def _cut_off(evaluation: Evaluation) -> _Seen:
+def _cut_off(evaluation: Evaluation) -> Seen:
     facts = evaluation.risk.provenance
     count, episodes = facts.episodes - facts.terminated, max(facts.episodes, 1)
     # A discount leaves little of what would have come after a long episode.
@@ -515,7 +514,7 @@ def _cut_off(evaluation: Evaluation) -> _Seen:
     "Some last transitions were given up",
     "Record more episodes or with a longer time limit, or use wider features.",
 )
-def _given_up(evaluation: Evaluation) -> _Seen:
+def _given_up(evaluation: Evaluation) -> Seen:
     facts = evaluation.risk.provenance
     return severity_of(facts.given_up / max(facts.episodes, 1), (0.0, 0.01, 0.1)), (
         f"{plural(facts.given_up, 'cut-off episode')} ended in a state that no episode had set out from, so "
@@ -529,7 +528,7 @@ def _given_up(evaluation: Evaluation) -> _Seen:
     "Let the box be found from the data with --box auto (box='auto'), or widen low and high of the features.",
     checks="the features' box",
 )
-def _outside(evaluation: Evaluation) -> _Seen:
+def _outside(evaluation: Evaluation) -> Seen:
     facts = evaluation.risk.provenance
     share = facts.outside / max(facts.transitions, 1)
     return severity_of(share, (0.0, 0.01, 0.1)), (
@@ -545,7 +544,7 @@ def _outside(evaluation: Evaluation) -> _Seen:
     "too narrow for tails like these.",
     checks="heavy tails",
 )
-def _heavy_tails(evaluation: Evaluation) -> _Seen:
+def _heavy_tails(evaluation: Evaluation) -> Seen:
     found = _powers(evaluation)
     if found is None:
         return SKIPPED
@@ -565,7 +564,7 @@ def _heavy_tails(evaluation: Evaluation) -> _Seen:
     "Values were missing in the data",
     "Find out why values are missing. Compare --missing drop with --missing last (missing=).",
 )
-def _missing_values(evaluation: Evaluation) -> _Seen:
+def _missing_values(evaluation: Evaluation) -> Seen:
     notes = evaluation.notes
     filled, dropped = notes.get("filled_values") or 0, notes.get("dropped_episodes") or 0
     if not (filled or dropped):
@@ -579,7 +578,7 @@ def _missing_values(evaluation: Evaluation) -> _Seen:
 
 
 @rule("data")
-def _time_limit(evaluation: Evaluation) -> _Seen:
+def _time_limit(evaluation: Evaluation) -> Seen:
     limit = evaluation.notes.get("time_limit")
     if not limit:
         return None
@@ -593,7 +592,7 @@ def _time_limit(evaluation: Evaluation) -> _Seen:
 
 
 @rule("data")
-def _no_error_bars(evaluation: Evaluation) -> _Seen:
+def _no_error_bars(evaluation: Evaluation) -> Seen:
     if evaluation.risk.error_bars is not None:
         return None
     return Advice(
@@ -612,7 +611,7 @@ def _no_error_bars(evaluation: Evaluation) -> _Seen:
     "The averages are over a sample of the starts",
     "Nothing, if that is little. Else evaluate anew with error bars, which takes all starts.",
 )
-def _sampled_starts(evaluation: Evaluation) -> _Seen:
+def _sampled_starts(evaluation: Evaluation) -> Seen:
     starts, episodes = evaluation.survey.starts, evaluation.survey.episodes
     if evaluation.risk.starts is not None or len(starts) >= episodes:
         return None
@@ -630,7 +629,7 @@ def _sampled_starts(evaluation: Evaluation) -> _Seen:
     "intervals. Record more episodes that pass there, or what else decides the outcome.",
     checks="the tails on held-out episodes",
 )
-def _tail_regions(evaluation: Evaluation) -> _Seen:
+def _tail_regions(evaluation: Evaluation) -> Seen:
     """How often returns of episodes that were not fitted fell below their 5% quantile, by regions."""
     regions = (evaluation.notes.get("distribution") or {}).get("regions")
     if not regions:

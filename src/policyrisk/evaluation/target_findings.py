@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from policyrisk.evaluation.advice import (
     SEVERITIES,
     SKIPPED,
     Advice,
-    Found,
+    Seen,
     Severity,
     rule,
     severity_of,
@@ -47,7 +47,6 @@ from policyrisk.risk.action_estimates import Choice
 if TYPE_CHECKING:
     from policyrisk.evaluation.record import Evaluation
 
-_Seen: TypeAlias = "Found | tuple[Severity | None, str]"
 NOT_TOLD = "The mean is none that such rewards sum up to", "The log does not settle what the target earns"
 _COARSE = 0.25  # of an interval's width, by which straight lines between thresholds may be off
 _HARMFUL = 2.0  # standard errors of the distribution's own: its intervals then miss as often as not
@@ -61,7 +60,7 @@ _REMEDY = (
 
 
 @rule("target", NOT_TOLD[0], _REMEDY, checks="means that such rewards can sum up to")
-def _impossible(evaluation: Evaluation) -> _Seen:
+def _impossible(evaluation: Evaluation) -> Seen:
     notes, gamma = evaluation.noted("target"), evaluation.risk.provenance.discount
     if notes.get("least_reward") is None:
         return SKIPPED
@@ -82,7 +81,7 @@ def _impossible(evaluation: Evaluation) -> _Seen:
 
 
 @rule("target", NOT_TOLD[1], _REMEDY, checks="errors of single steps")
-def _unsettled(evaluation: Evaluation) -> _Seen:
+def _unsettled(evaluation: Evaluation) -> Seen:
     found = evaluation.noted("choice").get("one_step")
     if found is None:
         return SKIPPED
@@ -110,7 +109,7 @@ def _unsettled(evaluation: Evaluation) -> _Seen:
     "known with coarser features (--features, features=).",
     checks="what was logged of the target's actions",
 )
-def _uncovered(evaluation: Evaluation) -> _Seen:
+def _uncovered(evaluation: Evaluation) -> Seen:
     covered = evaluation.summary.covered
     # Any share is a warning: a note alone would leave "no problems found".
     if covered is None or not (severity := severity_of(1.0 - covered, (0.0, 0.0, 0.25))):
@@ -128,7 +127,7 @@ def _uncovered(evaluation: Evaluation) -> _Seen:
     "features (--features, features=) for the states.",
     checks="the agreement with the doubly robust figures",
 )
-def _disagreement(evaluation: Evaluation) -> _Seen:
+def _disagreement(evaluation: Evaluation) -> Seen:
     summary, robust = evaluation.summary, evaluation.noted("target").get("doubly_robust")
     if robust is None:
         return SKIPPED
@@ -150,7 +149,7 @@ def _disagreement(evaluation: Evaluation) -> _Seen:
     "Use features that say where nothing was logged, as in --features tiles:10x10 (features=), or record "
     "episodes in which these actions are taken there.",
 )
-def _elsewhere(evaluation: Evaluation) -> _Seen:
+def _elsewhere(evaluation: Evaluation) -> Seen:
     near = evaluation.noted("target").get("near")
     if near is None or evaluation.risk.support.gram is None:
         return None  # tiles and tables say themselves what was not logged
@@ -167,7 +166,7 @@ def _elsewhere(evaluation: Evaluation) -> _Seen:
     "Nothing, if the state holds everything that the recorded policy looked at when it chose. If it chose "
     "by something that was not recorded, the estimates are biased, and no number here shows it.",
 )
-def _another_policy(evaluation: Evaluation) -> _Seen:
+def _another_policy(evaluation: Evaluation) -> Seen:
     return "note", (
         f"In all {plural(evaluation.survey.episodes, 'episode')} another policy than the one evaluated here "
         f"chose the actions. {overlap(evaluation)}{propensities(evaluation)}"
@@ -193,7 +192,7 @@ def _few_in_tail(evaluation: Evaluation) -> Advice | None:
 
 
 @rule("tails", checks="the thresholds of the distribution")
-def _thresholds(evaluation: Evaluation) -> _Seen:
+def _thresholds(evaluation: Evaluation) -> Seen:
     """Straight lines between the thresholds that F was estimated at."""
     notes, off = _quantile_notes(evaluation), _coarseness(evaluation)
     if evaluation.distribution is None:
@@ -222,7 +221,7 @@ def _thresholds(evaluation: Evaluation) -> _Seen:
     "Fit pr.ReturnDistribution with thresholds= that reach further, record more episodes, or ask for a "
     "quantile nearer to the middle.",
 )
-def _at_the_end(evaluation: Evaluation) -> _Seen:
+def _at_the_end(evaluation: Evaluation) -> Seen:
     ends = [q for q, error in _coarseness(evaluation).items() if math.isinf(error)]
     if not ends or evaluation.distribution is None:
         return None
@@ -265,7 +264,7 @@ def _distribution_disagrees(evaluation: Evaluation) -> Advice | None:
     "The distribution was made monotone",
     "Use tiles or a table (--features tiles:20), whose probabilities are averages: they rise anyway.",
 )
-def _corrected(evaluation: Evaluation) -> _Seen:
+def _corrected(evaluation: Evaluation) -> Seen:
     """The change of F̃ where it is read."""
     dist, visited = evaluation.distribution, evaluation.survey.visited
     if dist is None:

@@ -94,7 +94,7 @@ class FirstPass(Additive):
 
 
 @dataclass(frozen=True, eq=False)
-class Counts(Additive):
+class StepCounts(Additive):
     """How many episodes and transitions there were; they add."""
 
     episodes: int = 0
@@ -105,7 +105,7 @@ class Counts(Additive):
     _rules: ClassVar = {"single": and_}
 
     @classmethod
-    def of(cls, steps: Steps) -> Counts:
+    def of(cls, steps: Steps) -> StepCounts:
         """Those of some steps."""
         data = steps.data
         single = in_single_precision(data.states)
@@ -115,7 +115,7 @@ class Counts(Additive):
 class ChunkSums(NamedTuple):
     """What a chunk adds to the equations."""
 
-    counts: Counts
+    counts: StepCounts
     coverage: Coverage
     maps: list[_MapSums]
     products: list[Product]
@@ -143,7 +143,7 @@ class ChunkSums(NamedTuple):
         if not view.sparse_sums:
             for product in products:
                 product.finish()
-        return cls(Counts.of(steps), steps.coverage, maps, products)
+        return cls(StepCounts.of(steps), steps.coverage, maps, products)
 
 
 def in_single_precision(states: npt.NDArray[Any]) -> bool:
@@ -233,7 +233,7 @@ class Sums:
         if not view.sparse_sums:
             for each in self.maps:
                 each.gram = np.zeros((each.visits.size, each.visits.size))
-        self.coverage, self.counts = Coverage.empty(view.sizes[0]), Counts()
+        self.coverage, self.counts = Coverage.empty(view.sizes[0]), StepCounts()
 
     @classmethod
     def of(cls, view: View, found: Iterator[Trajectories], device: Device = "cpu") -> Sums:

@@ -27,7 +27,7 @@ from policyrisk._core.devices import cupy, kernel
 from policyrisk._core.threads import in_order
 from policyrisk.data import Trajectories
 from policyrisk.errors import DeviceError
-from policyrisk.lstd.accumulate import Counts
+from policyrisk.lstd.accumulate import StepCounts
 from policyrisk.lstd.rows import DenseRows
 from policyrisk.lstd.steps import chunks
 from policyrisk.lstd.trace_products import Total
@@ -118,7 +118,9 @@ def add_on_gpu(sums: Sums, batches: Iterator[Trajectories]) -> None:
     gpu.fetch()
 
 
-def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[Trajectories, Counts, list[Any], list[Any]]:
+def _host(
+    sums: Sums, slabs: int, data: Trajectories
+) -> tuple[Trajectories, StepCounts, list[Any], list[Any]]:
     """What the CPU does for a chunk: features, or what a GPU needs for them, where they can be copied from.
 
     The last row is repeated until slabs have the same length. Then rewards, and each episode's first row and
@@ -138,7 +140,7 @@ def _host(sums: Sums, slabs: int, data: Trajectories) -> tuple[Trajectories, Cou
     first: Ints = np.append(data.offsets[:-1] + np.arange(len(data)), len(steps.ends))
     ended: Bools = data.terminated
     episodes = [_pinned(each, len(each)) for each in (data.rewards, first, ended.astype(np.uint8))]
-    return data, Counts.of(steps), rows, episodes
+    return data, StepCounts.of(steps), rows, episodes
 
 
 def _pinned(array: Any, length: int) -> Any:
@@ -175,7 +177,7 @@ class _Gpu:
             self._products.append((left, rho, sigma, blocks, total))
         self._under_way: deque[tuple[Any, Any]] = deque()
 
-    def add(self, data: Trajectories, counts: Counts, rows: list[Any], ends: list[Any]) -> None:
+    def add(self, data: Trajectories, counts: StepCounts, rows: list[Any], ends: list[Any]) -> None:
         """Add a chunk; what was copied from stays until the GPU has done with it."""
         xp, view = self._xp, self._sums.view
         self._sums.counts += counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, get_args
@@ -47,7 +48,7 @@ _FEW_BEYOND = (
 )
 
 
-class DistributionAtStates:
+class DistributionAtStates(ABC):
     """F̃(z|x) at states x, (n, dim), with all that follows from it; nan where the data say nothing."""
 
     discount: float
@@ -274,6 +275,7 @@ class DistributionAtStates:
         """What one of a reading's units is."""
         return {"cdf": 1.0, "variance": self.unit * self.unit}.get(of, self.unit)
 
+    @abstractmethod
     def interval(
         self,
         x: npt.ArrayLike,
@@ -284,27 +286,26 @@ class DistributionAtStates:
         level: float = 0.95,
     ) -> Floats:
         """An interval that is meant to hold the truth with probability ``level``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def over(self, starts: npt.ArrayLike) -> StartEstimate:
         """The return's distribution over starts (n, dim), equally likely: F is the average of theirs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def corrected(self, x: npt.ArrayLike) -> Floats:
         """By how much F̃ was changed to be monotone and in [0, 1], (n,)."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def has_intervals(self) -> bool:
         """Whether there is what intervals come from."""
-        raise NotImplementedError
 
+    @abstractmethod
     def readings(self, x: npt.ArrayLike) -> Iterator[tuple[Ints, Grid, Floats]]:
         """Those of the states (n, dim) that the data say something about, some at a time.
 
         Which they are, the thresholds, and the curves there, in units of the rewards.
         """
-        raise NotImplementedError
 
     def _read(self, x: npt.ArrayLike, of: Reading, q: float = 0.5, z: float = 0.0) -> Floats:
         x = states_of(x, self.coordinates)

@@ -65,7 +65,7 @@ _PARTS = np.eye(SIZE)[1:]
     tail_second="l_M",
     with_weights="5 l_J+l_M",
     draws="5 B",
-    kept="k 2",
+    kept="pairs 2",
 )
 @dataclass(frozen=True, eq=False)
 class CompletedReturns:

@@ -167,7 +167,7 @@ class Averages:
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class Rival:
     """A member before it has a share."""
 
     name: str
@@ -187,7 +187,7 @@ class HeldOut:
     @classmethod
     def of(
         cls,
-        candidate: Candidate,
+        candidate: Rival,
         targets: Floats,
         theta: Floats,
         data: Completed,
@@ -285,15 +285,15 @@ def candidates(
     discount: float,
     key: int,
     steps: bool,
-) -> list[Candidate]:
+) -> list[Rival]:
     """The members that are tried."""
     states, n = data.steps.states, len(data.returns)
-    found: list[Candidate] = []
+    found: list[Rival] = []
     for name, features in maps.items():
         if len(found) < LSTD_MEMBERS and features.size <= min(_MOST_FEATURES, n / 20):
             phi: Any = matrix_of(features, states)
             phi = sp.csr_array(phi) if is_sparse(phi) else np.asarray(phi)
-            found.append(Candidate(name, features, LeastSquares(phi), residual=False))
+            found.append(Rival(name, features, LeastSquares(phi), residual=False))
     forest = ReturnForest(trees=_TREES, leaf=_LEAF, discount=discount)
     leaves, apart = forest.grown(sample, data.returns, (key, _TREES), _LEAVES)
     active: Any = sp.csr_array(leaves(states))
@@ -301,9 +301,9 @@ def candidates(
     counts = apart[owner, leaves.tree_of[active.indices]].astype(np.float64)
     counted: Any = sp.csr_array((counts, active.indices, active.indptr), shape=active.shape)
     counted.eliminate_zeros()
-    found.append(Candidate(FOREST, leaves, Averages(counted, leaves.trees), residual=False))
+    found.append(Rival(FOREST, leaves, Averages(counted, leaves.trees), residual=False))
     if not steps:
-        found.append(Candidate(LOCATION_SCALE, None, Averages(sp.csr_array(np.ones((n, 1))), 1), True))
+        found.append(Rival(LOCATION_SCALE, None, Averages(sp.csr_array(np.ones((n, 1))), 1), True))
     return found
 
 

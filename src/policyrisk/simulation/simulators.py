@@ -176,11 +176,9 @@ def _chain_states(chain: MarkovChain, policy: object, rows: Floats, discount: fl
             f"policy must be None for a MarkovChain, got {type(policy).__name__}; its policy is part of it, "
             "see MarkovChain.from_mdp"
         )
-    if discount != chain.one_discount("a simulation of returns"):
-        raise MismatchError(
-            f"discount must be the chain's, {chain.discount}, got {discount:g}; "
-            f"pass discount={chain.discount}"
-        )
+    own = chain.one_discount("a simulation of returns")
+    if discount != own:
+        raise MismatchError(f"discount must be the chain's, {own:g}, got {discount:g}; pass discount={own:g}")
     states = rows.ravel()
     wrong = np.flatnonzero((states != np.floor(states)) | (states < 0) | (states >= chain.n))
     if rows.shape[1] != 1 or wrong.size:
