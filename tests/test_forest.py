@@ -14,7 +14,7 @@ from policyrisk.passes.reduce import here
 from policyrisk.returns import _forest_kernels as _kernels
 from policyrisk.returns import forest
 from policyrisk.returns.ends import Ends, OwnEnds
-from policyrisk.returns.forest import ReturnForest
+from policyrisk.returns.forest import ReturnForest, grown_trees
 from policyrisk.returns.leaf_sums import LeafSums
 
 CHAIN = pr.domains.walk(n=10, p=0.7)
@@ -22,7 +22,7 @@ STATES = np.arange(10)
 
 
 def grown(data, y, trees=6, leaf=5, seed=3):
-    return ReturnForest(trees=trees, leaf=leaf).grown(data, y, keys(seed))
+    return grown_trees(ReturnForest(trees=trees, leaf=leaf), data, y, keys(seed))
 
 
 def z_scores(risk, chain=CHAIN, of="mean"):

@@ -519,10 +519,9 @@ def td(given: Given) -> Any:
     return found
 
 
-@use("ReturnForest.fit", "ReturnForest.fit_by", "ReturnForest.fit_out_of_bag", "ReturnForest.grown")
+@use("ReturnForest.fit", "ReturnForest.fit_by", "ReturnForest.fit_out_of_bag")
 def forest(given: Given) -> Any:
     settings, record = pr.ReturnForest(trees=4), data(given)
-    settings.grown(record, given.array(record.returns_to_go()), (np.uint64(1), np.uint64(2)))
     fitted = settings.fit_out_of_bag(record, bootstrap=5, seed=1)
     by_passes = settings.fit_by(here(record), record[:100], seed=1)
     whole = settings.fit(record, seed=1)

@@ -310,54 +310,14 @@ class ReturnForest:
     def _trees(
         self, data: Trajectories, y: Floats, key: StreamKey, power: int, grown: Grown
     ) -> tuple[Leaves, Bools]:
-        """As :meth:`grown`, where they were not grown before."""
+        """As :func:`grown_trees`, where they were not grown before."""
         digest = hashlib.sha256()
         for array in (data.states, data.lengths, y):
             digest.update(array.tobytes())
         name = self, int(key[0]), int(key[1]), power, digest.digest()
         if name not in grown:
-            grown[name] = self.grown(data, y, key, power=power)
+            grown[name] = grown_trees(self, data, y, key, power=power)
         return grown[name]
-
-    def grown(
-        self, data: Trajectories, y: Floats, key: StreamKey, leaves: int = _LEAVES, power: int = 1
-    ) -> tuple[Leaves, Bools]:
-        """Trees on y (transitions,), and which episodes each was grown without, (episodes, trees).
-
-        A tree has at most about ``leaves``, each with at least ``power`` times ``leaf`` episodes.
-        """
-        K, n = len(data), len(y)
-        x = np.ascontiguousarray(data.states[data.visited_rows], dtype=np.float64)
-        deviation = y - y.mean()
-        rng = np.random.default_rng([int(key[0]), int(key[1]), power])
-        episode = np.repeat(np.arange(K), data.lengths)
-        apart = np.empty((K, self.trees), dtype=np.bool_)
-        nodes, cuts = [], []
-        half = np.zeros(K, dtype=np.bool_)
-        for tree in range(self.trees):
-            half = rng.permutation(K) < K // 2 if tree % 2 == 0 else ~half
-            apart[:, tree] = ~half
-            rows = np.arange(n) if n <= 2 * _ROWS else np.sort(rng.choice(n, 2 * _ROWS, replace=False))
-            chosen = half[episode[rows]]
-            least = max(int(np.count_nonzero(chosen)) // leaves, 2)
-            feature, threshold = np.empty(2 * len(rows) + 1, dtype=np.int64), np.empty(2 * len(rows) + 1)
-            streams = np.uint64(key[1]) ^ np.uint64(power), np.uint64(key[0])  # others than the multipliers'
-            count = _kernels.grow(
-                x[rows],
-                deviation[rows],
-                episode[rows],
-                chosen,
-                least,
-                self.leaf * power,
-                _TRIES,
-                *streams,
-                tree,
-                feature,
-                threshold,
-            )
-            nodes.append(feature[:count])
-            cuts.append(threshold[:count][feature[:count] >= 0])
-        return Leaves(nodes, cuts, dim=data.dim), apart
 
     def _answer(
         self,
@@ -392,6 +352,52 @@ class ReturnForest:
             error_bars=bars,
             returns=counts.returns,
         )
+
+
+def grown_trees(
+    settings: ReturnForest,
+    data: Trajectories,
+    y: Floats,
+    key: StreamKey,
+    leaves: int = _LEAVES,
+    power: int = 1,
+) -> tuple[Leaves, Bools]:
+    """Trees on y (transitions,), and which episodes each was grown without, (episodes, trees).
+
+    A tree has at most about ``leaves``, each with at least ``power`` times ``leaf`` episodes.
+    """
+    K, n = len(data), len(y)
+    x = np.ascontiguousarray(data.states[data.visited_rows], dtype=np.float64)
+    deviation = y - y.mean()
+    rng = np.random.default_rng([int(key[0]), int(key[1]), power])
+    episode = np.repeat(np.arange(K), data.lengths)
+    apart = np.empty((K, settings.trees), dtype=np.bool_)
+    nodes, cuts = [], []
+    half = np.zeros(K, dtype=np.bool_)
+    for tree in range(settings.trees):
+        half = rng.permutation(K) < K // 2 if tree % 2 == 0 else ~half
+        apart[:, tree] = ~half
+        rows = np.arange(n) if n <= 2 * _ROWS else np.sort(rng.choice(n, 2 * _ROWS, replace=False))
+        chosen = half[episode[rows]]
+        least = max(int(np.count_nonzero(chosen)) // leaves, 2)
+        feature, threshold = np.empty(2 * len(rows) + 1, dtype=np.int64), np.empty(2 * len(rows) + 1)
+        streams = np.uint64(key[1]) ^ np.uint64(power), np.uint64(key[0])  # others than the multipliers'
+        count = _kernels.grow(
+            x[rows],
+            deviation[rows],
+            episode[rows],
+            chosen,
+            least,
+            settings.leaf * power,
+            _TRIES,
+            *streams,
+            tree,
+            feature,
+            threshold,
+        )
+        nodes.append(feature[:count])
+        cuts.append(threshold[:count][feature[:count] >= 0])
+    return Leaves(nodes, cuts, dim=data.dim), apart
 
 
 @dataclass(frozen=True, eq=False)

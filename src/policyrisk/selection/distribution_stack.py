@@ -31,7 +31,7 @@ from policyrisk.features.protocol import matrix_of
 from policyrisk.passes.episode_folds import FOLDS, fold_of_episodes
 from policyrisk.returns.curves import Grid
 from policyrisk.returns.distribution_mixture import DistributionMember, DistributionMixture, read_at
-from policyrisk.returns.forest import ReturnForest
+from policyrisk.returns.forest import ReturnForest, grown_trees
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.completion import EpisodeSteps
 from policyrisk.selection.regions import Regions
@@ -295,7 +295,7 @@ def candidates(
             phi = sp.csr_array(phi) if is_sparse(phi) else np.asarray(phi)
             found.append(Rival(name, features, LeastSquares(phi), residual=False))
     forest = ReturnForest(trees=_TREES, leaf=_LEAF, discount=discount)
-    leaves, apart = forest.grown(sample, data.returns, (key, _TREES), _LEAVES)
+    leaves, apart = grown_trees(forest, sample, data.returns, (key, _TREES), _LEAVES)
     active: Any = sp.csr_array(leaves(states))
     owner = np.repeat(data.steps.episode, np.diff(active.indptr))
     counts = apart[owner, leaves.tree_of[active.indices]].astype(np.float64)
