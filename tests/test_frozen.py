@@ -41,7 +41,7 @@ MEMBERS = {
     "LSTDQ": "fit",
     "MDP": "chain improve",
     "MarkovChain": "from_mdp from_log mean second_moment variance std occupancy sample diagnose distribution "
-    "reach given covariance",
+    "reach given covariance lowest drawdown",
     "RadialBasis": "grid",
     "ReturnDistribution": "fit",
     "ReturnForest": "fit",

@@ -363,6 +363,58 @@ class MarkovChain:
 
         return self._where_known(tail(self, "cvar", q, tolerance))
 
+    def lowest(self, start: npt.ArrayLike = 0) -> ChainDistribution:
+        """The distribution of the lowest running return: how far an episode falls below its beginning.
+
+        It is min_t Σ_{s<t} r_s ≤ 0, exact for rewards that are multiples of one number, with discount 1.
+
+        Parameters
+        ----------
+        start
+            A state's index, or a distribution of shape (n,).
+
+        Returns
+        -------
+        ChainDistribution
+            Of numbers that are at most 0, so that ``cvar(0.05)`` is the mean of the worst twentieth.
+
+        Examples
+        --------
+        A fair game on 0, …, 3 that 0 and 3 end is lost from 1, its first state, in two of three cases:
+
+        >>> game = MarkovChain([[0.0, 0.5], [0.5, 0.0]], [[0.0, 1.0], [-1.0, 0.0]], terminal_rewards=[-1, 1])
+        >>> game.lowest(0).cdf([-1.0, 0.0]).round(4)
+        array([0.6667, 1.    ])
+        """
+        from policyrisk.markov.running import along
+
+        return along(self, "lowest", start)
+
+    def drawdown(self, start: npt.ArrayLike = 0) -> ChainDistribution:
+        """The distribution of the largest drawdown: the deepest fall of the running return from a peak.
+
+        It is min_{s≤t} (S_t − S_s) ≤ 0 with S_t = Σ_{i<t} r_i, as exact as :meth:`lowest`.
+
+        Parameters
+        ----------
+        start
+            A state's index, or a distribution of shape (n,).
+
+        Returns
+        -------
+        ChainDistribution
+            Of numbers that are at most 0, so that ``cvar(0.05)`` is the mean of the worst twentieth.
+
+        Examples
+        --------
+        >>> game = MarkovChain([[0.0, 0.5], [0.5, 0.0]], [[0.0, 1.0], [-1.0, 0.0]], terminal_rewards=[-1, 1])
+        >>> game.drawdown(0).cdf([-2.0, -1.0, 0.0]).round(4)
+        array([0.1667, 0.75  , 1.    ])
+        """
+        from policyrisk.markov.running import along
+
+        return along(self, "drawdown", start)
+
     @property
     def unit(self) -> float:
         """That of the rewards, in which their fourth powers are numbers (:mod:`policyrisk._core.units`)."""
