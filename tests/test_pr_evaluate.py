@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import policyrisk as pr
 from policyrisk._core.output import plain
@@ -109,6 +110,19 @@ def test_the_choice_is_said_before_the_fit():
     assert all(each["features"] in result.notes["features"] for each in members[:3])
     assert result.notes["features"].endswith(f"and {len(members) - 3} more") == (len(members) > 4)
     assert sum(each["mean_share"] for each in members) == pytest.approx(1)
+
+
+def test_blas_has_one_thread_while_a_mixture_is_chosen():
+    """Two would wait for each other on its many small systems, for ten times the processor time and more."""
+
+    def blas():
+        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+    seen = []
+    with threadpool_limits(2, "blas"):
+        pr.evaluate(walk(200), seed=0, say=lambda _: seen.append(blas()))
+        assert blas() == {2}
+    assert seen == [{1}]
 
 
 def test_the_sums_so_far_are_in_the_checkpoint(log, tmp_path):

@@ -121,10 +121,11 @@ def _write(
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write the folder; its numbers, and its files."""
     from policyrisk._core.output import Clock, complete_folder, write_json
+    from policyrisk._core.threads import single_threaded
     from policyrisk.plotting.evaluation_maps import write_maps
 
     clock = Clock()
-    with complete_folder(out, last=_SUMMARY) as folder:
+    with complete_folder(out, last=_SUMMARY) as folder, single_threaded():
         with clock("write"):
             evaluation.save(folder)
         if drawn:

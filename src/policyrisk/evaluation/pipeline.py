@@ -18,6 +18,7 @@ from typing import Any
 from policyrisk import distributed
 from policyrisk._core.arrays import Seed
 from policyrisk._core.output import Clock
+from policyrisk._core.threads import single_threaded
 from policyrisk.data import Source, TimeLimit
 from policyrisk.data.files import PathOrPaths
 from policyrisk.errors import PolicyRiskError
@@ -156,7 +157,9 @@ def evaluate(
 def run(request: EvaluationRequest) -> Evaluation:
     """The answer to a checked request."""
     clock = Clock()
-    with distributed.cluster() if request.on_cluster else nullcontext():
+    # A mixture takes many small systems, on which several BLAS threads would mostly wait for each other.
+    alone = single_threaded() if request.spelling is None else nullcontext()
+    with alone, distributed.cluster() if request.on_cluster else nullcontext():
         with clock("survey"):
             log = surveyed(request)
         with clock("choice"):

@@ -23,6 +23,7 @@ import numpy as np
 from policyrisk._core import records
 from policyrisk._core.arrays import as_flag, as_path
 from policyrisk._core.files import remove_remains
+from policyrisk._core.threads import single_threaded
 from policyrisk.data import Source, Trajectories, batches
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.passes.reduce import Sum
@@ -194,9 +195,10 @@ class DurableReduce:
         parts = 0
         if self._pass <= len(finished):
             return self._like(finished[self._pass - 1], self._of_one(work))
-        with self.checkpoint.saved_on_interrupt(
+        saved = self.checkpoint.saved_on_interrupt(
             lambda: self._state, lambda: f"{self._state[2]} parts of pass {self._pass}"
-        ):
+        )
+        with saved, single_threaded():
             for part, batch in enumerate(batches(self.data)):
                 if part >= done:
                     found = work([batch], part)
