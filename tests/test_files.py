@@ -138,7 +138,7 @@ def evaluated(path: Path) -> None:
 
 
 def chosen(path: Path) -> None:
-    pr.evaluate(WALK.sample(0, episodes=80, seed=2), seed=0).save(path.parent)
+    pr.evaluate(WALK.sample(0, episodes=80, seed=2), seed=0, quantiles=[0.1]).save(path.parent)
 
 
 def targeted(path: Path) -> None:
@@ -204,6 +204,7 @@ KINDS: dict[str, Kind] = {
     "evaluation/survey.npz": Kind(evaluated, ask_evaluation),
     "evaluation/distribution.npz": Kind(evaluated, ask_evaluation),
     "choice/survey.npz": Kind(chosen, ask_evaluation),
+    "choice/distribution.npz": Kind(chosen, ask_evaluation),
     "target/survey.npz": Kind(targeted, ask_evaluation),
     "log": Kind(log, ask_log),
 }
@@ -632,6 +633,34 @@ def test_a_long_text_for_the_features_takes_no_time(part: str, shelf: dict[str, 
     with replaced(path, other.bytes()), contextlib.redirect_stdout(io.StringIO()):
         assert run(["compare", str(path.parent), "--out", str(path.parent / "c.png")]) == 0
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("features", None), ("regions", 3), ("regions", [{"dict": [["name", "here"]]}])]
+)
+def test_notes_on_the_tails_that_do_not_fit_are_refused(
+    name: str, value: Any, shelf: dict[str, Path]
+) -> None:
+    """Features that are missing were a KeyError once the advice was printed."""
+    path = shelf["choice/survey.npz"]
+    other = Forgery(path.read_bytes())
+    (notes,) = [pair for pair in other.header["value"]["dict"] if pair[0] == "notes"]
+    (tails,) = [pair for pair in notes[1]["dict"] if pair[0] == "distribution"]
+    tails[1]["dict"] = [pair for pair in tails[1]["dict"] if pair[0] != name]
+    tails[1]["dict"] += [] if value is None else [[name, value]]
+    with replaced(path, other.bytes()), pytest.raises(InvalidInputError, match=r"notes\.distribution"):
+        Evaluation.load(path.parent)
+
+
+@pytest.mark.parametrize("name", ["Tabular", "distribution", "choice/distribution.npz"])
+@pytest.mark.parametrize("unit", [1e300, 3.0, -1.0, float("inf")])
+def test_a_unit_of_rewards_is_a_power_of_two(name: str, unit: float, shelf: dict[str, Path]) -> None:
+    """The square of a huge one was an OverflowError."""
+    path = shelf[name]
+    other = Forgery(path.read_bytes())
+    other.header["value"]["fields"]["unit"] = unit
+    with replaced(path, other.bytes()), pytest.raises(InvalidInputError, match="unit must have unit entries"):
+        KINDS[name].ask(path)
 
 
 def with_features(notes: Any, text: str) -> Any:

@@ -66,6 +66,7 @@ _HEADER, _CHECKSUM = "header", "checksum"
 _PARTS = ("data", "indices", "indptr")  # of a sparse matrix
 # What making a value of forged contents raises; RuntimeError is RecursionError, too.
 _MISMADE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RuntimeError)
+_UNITS = 500  # binary orders of magnitude of a unit of the rewards, whose square is a number then
 _LARGEST = 2**128  # a whole number in a file: the keys of random numbers are the largest
 
 Header: TypeAlias = dict[str, Any]
@@ -87,7 +88,8 @@ def record(cls: Any = None, /, **shapes: str) -> Any:
     ``shapes`` declares what the fields' types do not say, such as ``w_mean="l_J: finite", gram="l l"``:
     the length of each dimension, a number or a name that stands for the same length wherever the record and
     the records in it use it (``*``: any); of tuples and feature maps their length and size. Behind a colon
-    may stand ``finite``, ``rising``, ``positive`` or ``below l``, which all entries are.
+    may stand ``finite``, ``rising``, ``positive``, ``unit`` (a power of two) or ``below l``, which all
+    entries are.
     """
 
     def declare(cls: type[T]) -> type[T]:
@@ -298,6 +300,7 @@ _ENTRIES: dict[str, Callable[[Any], bool]] = {
     "finite": lambda array: bool(np.isfinite(array).all()),
     "rising": lambda array: bool(np.isfinite(array).all() and (np.diff(array) > 0).all()),
     "positive": lambda array: bool(np.isfinite(array).all() and (array > 0).all()),
+    "unit": lambda array: bool(np.isin(array, np.ldexp(1.0, np.arange(-_UNITS, _UNITS + 1))).all()),
 }
 
 

@@ -19,17 +19,32 @@ class SavedEstimate(TypedDict):
     high: float
 
 
-class NotedTails(TypedDict):
+class NotedQuantities(TypedDict):
     """What was asked about the distribution of the return."""
 
-    features: NotRequired[str]
     quantiles: dict[NumberText, SavedEstimate]
     cvar: dict[NumberText, SavedEstimate]
     below: dict[NumberText, SavedEstimate]
     mean: SavedEstimate
     std: SavedEstimate
     starts: int
-    model: NotRequired[NotedTails]
+
+
+class NotedTailRegion(TypedDict):
+    """How often held-out returns fell below their quantile somewhere."""
+
+    name: str
+    steps: float
+    below: float
+    error: float
+
+
+class NotedTails(NotedQuantities):
+    """The same with the features, and with the model's own numbers where those of the returns are shown."""
+
+    features: str
+    regions: NotRequired[list[NotedTailRegion]]
+    model: NotRequired[NotedQuantities]
 
 
 class NotedCandidate(TypedDict):

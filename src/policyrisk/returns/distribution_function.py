@@ -316,7 +316,7 @@ class DistributionAtStates(ABC):
 
 
 @record(
-    features="l", support="l", grid="m", weights="l m+3: finite", influences="l groups m+3", unit=": positive"
+    features="l", support="l", grid="m", weights="l m+3: finite", influences="l groups m+3", unit=": unit"
 )
 @dataclass(frozen=True, eq=False, repr=False)
 class DistributionFunction(DistributionAtStates):

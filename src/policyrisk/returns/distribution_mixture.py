@@ -75,7 +75,7 @@ class DistributionMember:
         return found
 
 
-@record(members="k", residuals="u: rising")
+@record(members="k", residuals="u: rising", unit=": unit")
 @dataclass(frozen=True, eq=False)
 class DistributionMixture(DistributionAtStates):
     """What :func:`policyrisk.evaluate` says of the return's distribution: ``Evaluation.distribution``.

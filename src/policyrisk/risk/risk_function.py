@@ -84,7 +84,7 @@ FEW_EPISODES = 100  # episodes behind an estimate below which its interval is kn
     w_second="l_M: finite",
     support="l_J",
     second_support="l_M",
-    unit=": positive",
+    unit=": unit",
 )
 @dataclass(frozen=True, eq=False, repr=False)
 class RiskFunction:
