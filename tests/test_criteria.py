@@ -422,26 +422,34 @@ def test_evaluations_and_spellings_are_compared():
         "variance:mean>=-1e3": criteria.VarianceMeanAtLeast(-1e3),
     }.items():
         assert criteria.spelled(spelling) == criterion
-        assert str(compare(made, criterion=spelling)) == str(compare(risks, criterion=criterion))
+        found = compare(made, criterion=spelling)
+        assert found.trust == dict.fromkeys("ab", "good: no problems found")
+        assert "trust in a: good: no problems found" in str(found)
+        assert str(replace(found, trust={})) == str(compare(risks, criterion=criterion))
     for spelling in ("quantile:0.1", "cvar:0.1"):
         returns = {name: RecordedReturns(each.returns()) for name, each in data.items()}
-        assert str(compare(made, criterion=spelling)) == str(compare(returns, criterion=spelling))
+        found = replace(compare(made, criterion=spelling), trust={})
+        assert str(found) == str(compare(returns, criterion=spelling))
         assert str(compare(risks, criterion=spelling)) == str(compare(returns, criterion=spelling))
 
 
-def test_nothing_is_said_of_how_sure_an_order_is_that_is_not_to_be_trusted():
-    class Distrusted:
-        """An evaluation that withdraws its intervals."""
-
-        def __init__(self, risk):
-            self.risk, self.trust = risk, "none"
-
-    sound = returned(RETURNS["normal"](np.random.default_rng(1), 50))
-    comparison = compare({"a": sound, "b": Distrusted(sound.times(4.0))})
-    pair = comparison.significance
-    assert np.isnan([pair.probability, pair.p_value, pair.difference.low]).all()
-    assert "better with probability" not in str(comparison)
-    assert "b: its numbers are not to be trusted" in str(comparison)
+def test_what_has_withdrawn_its_intervals_is_not_ranked():
+    chain = pr.domains.walk(n=5, p=0.7)
+    sound = pr.LSTD(pr.Tabular(5)).fit(chain.sample(0, episodes=300, seed=1))
+    silent = replace(sound.times(4.0), error_bars=sound.bars.without_numbers())
+    assert "error bars: withdrawn" in str(silent)
+    some = compare({"a": silent, "b": sound, "c": sound.times(0.5)}, [0], "mean")
+    assert [(each.name, each.withdrawn) for each in some.ranking] == [("c", False), ("b", False), ("a", True)]
+    assert some.best == "c"
+    assert not np.isnan(some.significance.p_value)
+    assert "a (not ranked)" in str(some)
+    assert [each["ranked"] for each in some.to_dict()["ranking"]] == [True, True, False]
+    both = compare({"a": silent, "b": silent.times(0.5)}, [0], "mean", at=[0, 1])
+    assert both.best is None
+    assert both.significance is None
+    assert "better with probability" not in str(both)
+    assert np.isnan(both.at.band).all()
+    assert np.isnan(both.at.p_value).all()
 
 
 def test_two_estimates_from_one_log_are_compared_within_episodes():

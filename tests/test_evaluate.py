@@ -600,8 +600,11 @@ def test_compare_says_what_stands_against_it(capsys, tmp_path):
     assert "doubt" not in out
     code, out, _ = call(capsys, "compare", tmp_path / "table", tmp_path / "coarse", *picture)
     assert code == 0
-    assert "doubt about coarse: The estimate disagrees with the returns" in out
-    assert "doubt about table" not in out
+    assert (
+        "trust in coarse: good: no problems found over the starts; at other states poor: the estimate dis"
+        in out
+    )
+    assert "trust in table: good: no problems found" in out
     assert "doubt about the difference" not in out, "no features are in what is compared"
     code, out, _ = call(capsys, "compare", tmp_path / "table", tmp_path / "coarse", *picture, "--json")
     found = json.loads(out)

@@ -1,5 +1,6 @@
 """Features for a target by errors of single steps, and what is said where a log cannot tell."""
 
+import json
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from test_lstdq import ACTIONS, N, log, policies, process
 
 import policyrisk as pr
+from policyrisk.cli import run
 from policyrisk.evaluation import target_choice
 from policyrisk.evaluation.target_choice import (
     FOLDS,
@@ -175,10 +177,42 @@ def balances(x):
     return np.column_stack([~right, right]).astype(float)
 
 
+def withdrawn_everywhere(far, poles, tmp_path, capsys):
+    """Summary, frame, report, the folder, `query` and `compare` have values without intervals."""
+    far.save(tmp_path / "far")
+    with pytest.warns(pr.errors.WithdrawnWarning):
+        again = pr.Evaluation.load(tmp_path / "far", target=balances)
+    for each in (far, again):
+        for estimate in (each.summary.mean, each.summary.std, each.summary.sharpe):
+            assert np.isnan([estimate.low, estimate.high, estimate.standard_error]).all()
+        assert math.isfinite(each.summary.mean.value)
+        assert not np.isnan(each.risk.mean(poles.starts()[:3])).any()
+        frame = each.risk.to_frame(poles.starts()[:3])
+        assert frame[["mean_low", "mean_high", "std_low", "sharpe_high"]].isna().all(axis=None)
+        assert [one.title for one in each.advice] == [one.title for one in far.advice]
+        found = pr.compare({"a": each, "b": each}, criterion="mean")
+        assert found.best is found.significance is None
+    far.report(tmp_path / "far" / "report.html")
+    assert "<b>none</b>: this log cannot tell" in (tmp_path / "far" / "report.html").read_text()
+    capsys.readouterr()
+    line = ["query", str(tmp_path / "far"), "--at", "0,0,0,0", "--target", "test_target_choice:balances"]
+    assert run(line) == 0
+    said = capsys.readouterr()
+    assert "trust: none: this log cannot tell" in said.out
+    assert "withdrawn" in said.err
+    assert run([*line, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["trust"]["level"] == "none"
+    assert answer["states"][0]["mean"]["low"] is answer["states"][0]["std"]["high"] is None
+
+
 @pytest.mark.filterwarnings("ignore::policyrisk.errors.NegativeVarianceWarning")
-def test_what_a_log_cannot_tell_is_said(poles):
+@pytest.mark.filterwarnings("ignore::policyrisk.errors.WithdrawnWarning")
+def test_what_a_log_cannot_tell_is_said(poles, tmp_path, capsys):
     """Random episodes of 20 steps say nothing of one that goes on for 500; ten steps ahead they do."""
-    far = pr.evaluate(poles, target=balances, seed=0)
+    with pytest.warns(pr.errors.WithdrawnWarning, match="log cannot tell: .*intervals of policy are with"):
+        far = pr.evaluate(poles, target=balances, seed=0)
+    withdrawn_everywhere(far, poles, tmp_path, capsys)
     assert str(far.trust).startswith(
         "none: this log cannot tell: the log does not settle what the target earns"
     )

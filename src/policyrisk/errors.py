@@ -36,6 +36,7 @@ __all__ = [
     "UncoveredWarning",
     "UnrecordedEndWarning",
     "UnvisitedError",
+    "WithdrawnWarning",
     "WorkerError",
 ]
 
@@ -159,6 +160,10 @@ class RepeatedFileWarning(PolicyRiskWarning):
 
 class UnrecordedEndWarning(PolicyRiskWarning):
     """Cut-off episodes whose end state was not recorded gave up their last transition."""
+
+
+class WithdrawnWarning(PolicyRiskWarning):
+    """The log cannot tell what a target policy earns: its evaluation has no intervals and no rank."""
 
 
 class SkippedShardsWarning(PolicyRiskWarning):

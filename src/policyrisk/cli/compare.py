@@ -81,6 +81,7 @@ def compare(
     policies = dict(zip(_titles(evaluations, folders), evaluations, strict=True))
     starts = _pooled_starts(evaluations, folders)
     result, own = _compared(policies, folders, criterion, by, starts, level)
+    result = replace(result, trust={name: str(evaluation.trust) for name, evaluation in policies.items()})
     if drawn:
         summaries = {ranked.name: ranked.summary for ranked in result.ranking}
         write_figure(plot_mean_std(summaries, criterion=criterion), out)
@@ -97,10 +98,6 @@ def compare(
         "picture": str(out) if drawn else None,
     }
     lines = [str(result)]
-    for (name, evaluation), folder in zip(policies.items(), folders, strict=True):
-        report = folder / "report.html"
-        there = f" (see {report})" if report.exists() else ""
-        lines += [f"doubt about {name}: {title}{there}" for title in _doubts(evaluation)]
     if difference is not None:
         lines.append(f"doubt about the difference: the data do not start alike, {difference}")
     by_features = (not tails and r.summary.cut_off for r in result.ranking)  # what they complete

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,7 +52,7 @@ def query(
 
     policy = None if target is None else policy_of(target, "--target")
     evaluation = Evaluation.load(folder, policy, features_again(features))
-    if evaluation.saved_advice is not None and target is None:
+    if evaluation.lacks_target:
         raise typer.BadParameter(
             f"the target {evaluation.notes['target']['name']} is a function, and files hold no code; name it "
             "again",
@@ -60,7 +61,9 @@ def query(
     states = [_point(text, evaluation) for text in at]
     answers = _answers(evaluation, states, evaluation.level if level is None else level)
     text = "\n\n".join(_text(evaluation, answer) for answer in answers)
-    screen.answer({"name": evaluation.name, "states": answers}, text)
+    trust = asdict(evaluation.trust)
+    text += f"\ntrust: {evaluation.trust}"
+    screen.answer({"name": evaluation.name, "trust": trust, "states": answers}, text)
 
 
 def _point(text: str, evaluation: Evaluation) -> list[float]:

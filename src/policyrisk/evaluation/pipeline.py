@@ -261,9 +261,10 @@ def answered(
         fitted.check,
         distribution=distribution,
     )
-    if result.target is not None:
-        refuse_uncovered(result)
-    return result
+    if result.target is None:
+        return result
+    refuse_uncovered(result)
+    return result.judged()
 
 
 def _called(function: object) -> str:

@@ -15,6 +15,7 @@ import base64
 import hashlib
 import io
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -31,7 +32,7 @@ from policyrisk._core.imports import hindrance
 from policyrisk._core.output import make_folder
 from policyrisk._core.text import Readable, TextTable, escape, number, percent, plural, printable
 from policyrisk.data import Source, coordinates_of
-from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.errors import InvalidInputError, MismatchError, WithdrawnWarning
 from policyrisk.evaluation.advice import Advice
 from policyrisk.evaluation.findings import Trust, advise
 from policyrisk.evaluation.notes import Notes
@@ -100,7 +101,8 @@ class Evaluation(Readable):
     check
         The test of the features, where it was made.
     saved_advice
-        The advice in the file of a target that is a function.
+        The advice, where it was found earlier and cannot be found again: the target is a function, and files
+        hold none, or the intervals were withdrawn.
     distribution
         That of the return, where quantiles or the chance of a loss were asked for.
 
@@ -129,7 +131,7 @@ class Evaluation(Readable):
     notes: Mapping[str, Any] = field(default_factory=dict)  # plain values: settings, counts, the choice
     seconds: Mapping[str, float] = field(default_factory=dict)  # that the parts took; they are not saved
     check: SpecificationTest | None = None  # the test of the features, where it was made
-    saved_advice: tuple[Advice, ...] | None = None  # that of the file, for a target that is a function
+    saved_advice: tuple[Advice, ...] | None = None  # where it cannot be found again
 
     def __post_init__(self) -> None:
         if len(self.names) != self.survey.dim or not all(isinstance(name, str) for name in self.names):
@@ -171,7 +173,7 @@ class Evaluation(Readable):
 
     def _pictures(self) -> str:
         """Small maps of mean and std; none without Matplotlib, or where a target's function is not there."""
-        if hindrance("matplotlib") or self.saved_advice is not None:
+        if hindrance("matplotlib") or self.lacks_target:
             return ""
         from policyrisk.plotting.evaluation_maps import draw_map
 
@@ -262,6 +264,27 @@ class Evaluation(Readable):
     def target(self) -> Target | None:
         """The policy that the estimates are of, where it is another one than the recorded one."""
         return self.risk.features.target if isinstance(self.risk.features, PolicyFeatures) else None
+
+    @property
+    def lacks_target(self) -> bool:
+        """Whether the target is a function that the file does not hold, and that was not passed again."""
+        policy = None if self.target is None else self.target.policy
+        return isinstance(policy, PolicyFunction) and policy.function is None
+
+    def judged(self) -> Evaluation:
+        """The same; without intervals, and with a warning, where the log cannot tell (trust "none")."""
+        if self.trust.level != "none":
+            return self
+        warnings.warn(
+            f"{self.trust.reason}; the intervals of {self.name} are withdrawn (nan)",
+            WithdrawnWarning,
+            stacklevel=3,
+        )
+        bars = self.risk.error_bars
+        if bars is None or bars.withdrawn:
+            return self
+        risk = replace(self.risk, error_bars=bars.without_numbers())
+        return replace(self, risk=risk, saved_advice=self.advice)
 
     def noted(self, subject: str) -> Mapping[str, Any]:
         """What notes say of a subject, such as the target or the choice; empty where they say nothing."""
@@ -491,8 +514,9 @@ class Evaluation(Readable):
         make_folder(place, "folder")
         self.risk.save(place / RISK)
         values = {of: getattr(self, of) for of in ("name", "names", "survey", "level", "notes", "check")}
-        if self.target is not None and isinstance(self.target.policy, PolicyFunction):
-            values["saved_advice"] = self.advice  # which it takes the function to find out
+        a_function = self.target is not None and isinstance(self.target.policy, PolicyFunction)
+        if a_function or self.saved_advice is not None:
+            values["saved_advice"] = self.advice
         if self.distribution is not None:
             own = self.distribution
             own = replace(own, evaluated=None) if isinstance(own, DistributionMixture) else own
@@ -548,7 +572,7 @@ class Evaluation(Readable):
             distribution = DistributionAtStates.load(place / DISTRIBUTION, features)
             if isinstance(distribution, DistributionMixture):
                 distribution = replace(distribution, evaluated=risk)
-        return cls(
+        found = cls(
             values["name"],
             values["names"],
             risk,
@@ -559,6 +583,7 @@ class Evaluation(Readable):
             saved_advice=values.get("saved_advice"),
             distribution=distribution,
         )
+        return found if found.saved_advice is None else found.judged()
 
 
 def _squared_distances(x: Floats, y: Floats) -> Floats:

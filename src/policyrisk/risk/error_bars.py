@@ -168,6 +168,20 @@ class ErrorBars:
         assert self.key is not None
         return multipliers(self.key, episodes, self.draws)
 
+    @property
+    def withdrawn(self) -> bool:
+        """Whether there are no numbers in them."""
+        held = self.replicates if self.mean is None else self.mean
+        return held is not None and bool(np.isnan(held.flat[:1]).any())
+
+    def without_numbers(self) -> ErrorBars:
+        """The same bars with nan for every number, so that all errors and intervals made of them are nan."""
+        found: dict[str, Any] = {}
+        for name in ("mean", "cross", "second", "replicates"):
+            if (array := getattr(self, name)) is not None:
+                found[name] = np.full_like(array, np.nan)
+        return replace(self, **found)
+
     def replicated(self, seed: Seed) -> ErrorBars:
         """These, with ``DRAWS`` normal replicates of covariance Σ where there are none."""
         if self.replicates is not None:

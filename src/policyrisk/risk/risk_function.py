@@ -741,13 +741,14 @@ class RiskFunction:
         replicates = 0 if bars is None else bars.draws
         second = "variance" if self.variance_method == "direct" else "second moment"
         bootstrap = f", with {plural(replicates, 'bootstrap replicate')}" if replicates else ""
+        known = "none" if bars is None else "withdrawn" if bars.withdrawn else "yes"
         lines = [
             f"mean and variance of the reward to go, by {source.settings}",
             f"mean: {self.features!r}",
             f"{second}: {self.second_features!r}",
             f"data: {plural(source.episodes, 'episode')}, {source.transitions:g} transitions",
             *source.remarks,
-            f"error bars: {'none' if bars is None else 'yes'}{bootstrap}",
+            f"error bars: {known}{bootstrap}",
         ]
         return "\n  ".join(lines)
 

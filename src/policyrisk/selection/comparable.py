@@ -73,9 +73,9 @@ def _risk(policy: Any) -> RiskFunction | None:
 
 
 def withdrawn(policy: Any) -> bool:
-    """Whether an evaluation says that its numbers are not to be trusted at all."""
-    trust = getattr(policy, "trust", None)
-    return getattr(trust, "level", trust) == "none"
+    """Whether an evaluation has withdrawn its intervals, since the log cannot tell."""
+    risk = _risk(policy)
+    return risk is not None and risk.error_bars is not None and risk.error_bars.withdrawn
 
 
 def same_names(first: Sequence[str], second: Sequence[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Bools, Floats, Seed, check_named
 from policyrisk._core.output import plain
 from policyrisk._core.random import generator
-from policyrisk._core.text import Readable, TextTable, number, percent, plural
+from policyrisk._core.text import Readable, TextTable, number, percent, plural, printable
 from policyrisk._core.units import magnitude
 from policyrisk.criteria import Assessment, Criterion, CVaR, Quantile, Sharpe, as_criterion
 from policyrisk.errors import InvalidInputError
@@ -39,6 +39,7 @@ class RankedPolicy:
     name: str
     assessment: Assessment
     summary: Any  # PolicySummary; by Quantile and CVaR a DistributionSummary
+    withdrawn: bool = False  # whether the log cannot tell, so that it has no place
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,6 @@ class Significance:
     - of quantiles and CVaR, made of both intervals (:func:`policyrisk.risk.estimate.difference`), since these
       may reach further to one side; p is 1 less the largest level at which it does not reach 0.
 
-    Where the numbers of one of them are not to be trusted, probability, p and interval are nan.
     """
 
     best: str
@@ -110,19 +110,24 @@ class StateDifferences:
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Readable):
-    """Policies in the order of a criterion, the feasible ones first."""
+    """Policies in the order of a criterion, the feasible ones first.
+
+    Those whose evaluations have withdrawn their intervals (trust "none") have no place: they come last, in
+    the order that they were given in.
+    """
 
     criterion: Criterion
     ranking: tuple[RankedPolicy, ...]
-    significance: Significance | None  # of the best two, None unless both are feasible
+    significance: Significance | None  # of the best two, None unless both are feasible and have a place
     level: float
     notes: tuple[str, ...]
+    trust: Mapping[str, str] = field(default_factory=dict)  # of evaluations by name, in one line each
     at: StateDifferences | None = None  # of the best two, where states were given
 
     @property
-    def best(self) -> str:
-        """The name of the policy in the first place."""
-        return self.ranking[0].name
+    def best(self) -> str | None:
+        """The name of the policy in the first place; None where none has a place."""
+        return None if self.ranking[0].withdrawn else self.ranking[0].name
 
     def _blocks(self) -> list[str | TextTable]:
         constrained = any(ranked.assessment.constrained for ranked in self.ranking)
@@ -131,7 +136,8 @@ class Comparison(Readable):
             judged, summary = ranked.assessment, ranked.summary
             feasible = ["yes" if judged.feasible else "no", percent(judged.probability)]
             moments = [number(summary.mean), number(summary.variance)]
-            rows.append([ranked.name, *judged.value.cells, *(feasible if constrained else []), *moments])
+            name = f"{ranked.name} (not ranked)" if ranked.withdrawn else ranked.name
+            rows.append([name, *judged.value.cells, *(feasible if constrained else []), *moments])
         feasibility = ["feasible", "P(feasible)"] if constrained else []
         header = ["", "value", "std error", "interval", *feasibility, "mean", "variance"]
         blocks: list[str | TextTable] = [
@@ -142,13 +148,20 @@ class Comparison(Readable):
             blocks.append(str(self.significance))
         if self.at is not None:
             blocks.append(str(self.at))
+        blocks += [f"trust in {printable(name)}: {trust}" for name, trust in self.trust.items()]
         return [*blocks, *(f"note: {note}" for note in self.notes)]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""
         pair = self.significance
         ranking = [
-            {"name": r.name, **r.assessment.to_dict(), "summary": r.summary.to_dict()} for r in self.ranking
+            {
+                "name": r.name,
+                "ranked": not r.withdrawn,
+                **r.assessment.to_dict(),
+                "summary": r.summary.to_dict(),
+            }
+            for r in self.ranking
         ]
         return {
             "criterion": str(self.criterion),
@@ -156,6 +169,7 @@ class Comparison(Readable):
             "ranking": ranking,
             "significance": pair and {**asdict(pair), "difference": pair.difference.to_dict()},
             "at": self.at and plain(vars(self.at)),
+            "trust": dict(self.trust),
             "notes": list(self.notes),
         }
 
@@ -171,7 +185,8 @@ def compare(
 ) -> Comparison:
     """Rank policies over a start distribution by a criterion.
 
-    Feasible policies come first, by their value; the others follow by how far they are from feasible.
+    Feasible policies come first, by their value; the others follow by how far they are from feasible. An
+    evaluation whose trust is "none" is not ranked: it stands below, without an interval.
 
     Parameters
     ----------
@@ -229,38 +244,42 @@ def compare(
         summaries = {name: risk.summary(starts, level=level) for name, risk in risks.items()}
     if starts is not None or at is not None:
         check_coordinates({name: getattr(each, "risk", each) for name, each in policies.items()}, starts, at)
-    ranked = [RankedPolicy(name, criterion.assess(summary), summary) for name, summary in summaries.items()]
-    ranking = tuple(sorted(ranked, key=_order))
-    doubtful = [r.name for r in ranking if withdrawn(policies[r.name])]
-    notes = [
-        f"{name}: its numbers are not to be trusted, so that nothing is said of who is better"
-        for name in doubtful
-    ]
-    notes += _tail_notes(ranking, tails, criterion, level) if tails else _notes(ranking, criterion)
+    ranking = tuple(
+        sorted(
+            (
+                RankedPolicy(name, criterion.assess(summary), summary, withdrawn(policies[name]))
+                for name, summary in summaries.items()
+            ),
+            key=_order,
+        )
+    )
+    trust = {name: str(each.trust) for name, each in policies.items() if hasattr(each, "trust")}
+    notes = _tail_notes(ranking, tails, criterion, level) if tails else _notes(ranking, criterion)
     pair, states = None, None
-    if len(ranking) > 1 and ranking[1].assessment.feasible:
+    placed = sum(not ranked.withdrawn for ranked in ranking)
+    if placed > 1 and ranking[1].assessment.feasible:
         first, second = ranking[:2]
-        if {first.name, second.name} & set(doubtful):
-            pair = Significance(first.name, second.name, Estimate(_lead(first, second)), math.nan, math.nan)
-        elif tails:
+        if tails:
             pair = _tail_significance(first, second, tails, criterion, level, seed)
         else:
             pair = _significance(first, second, criterion, level, seed)
-        if len(ranking) > 2 and not math.isnan(pair.p_value):
+        if placed > 2 and not math.isnan(pair.p_value):
             notes.append(
-                f"the best two of {len(ranking)} are judged as if they had been chosen beforehand; with many "
+                f"the best two of {placed} are judged as if they had been chosen beforehand; with many "
                 "policies ask for a smaller p"
             )
     if at is not None:
         states = _at_states(risks, ranking, criterion, at, level, seed)
-    return Comparison(criterion, ranking, pair, level, tuple(notes), states)
+    return Comparison(criterion, ranking, pair, level, tuple(notes), trust, states)
 
 
-def _order(ranked: RankedPolicy) -> tuple[bool, float, float]:
-    """Feasible first, then by violation, then by value; what cannot be judged last."""
+def _order(ranked: RankedPolicy) -> tuple[bool, bool, float, float]:
+    """Feasible first, then by violation, then by value; what cannot be judged last, and what has no place."""
     judged = ranked.assessment
+    if ranked.withdrawn:
+        return True, True, 0.0, 0.0
     value = -judged.value.value if judged.larger_is_better else judged.value.value
-    return not judged.feasible, judged.violation, math.inf if math.isnan(value) else value
+    return False, not judged.feasible, judged.violation, math.inf if math.isnan(value) else value
 
 
 def _lead(first: RankedPolicy, second: RankedPolicy) -> float:
@@ -423,7 +442,8 @@ def _at_states(
 
 
 def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]:
-    notes = [f"{r.name} is not feasible: {r.assessment.reason}" for r in ranking if not r.assessment.feasible]
+    placed = [r for r in ranking if not r.withdrawn]
+    notes = [f"{r.name} is not feasible: {r.assessment.reason}" for r in placed if not r.assessment.feasible]
     notes += [
         f"{r.name}: {plural(r.summary.unvisited, 'start')} of {r.summary.starts} not visited and left out"
         for r in ranking
@@ -431,7 +451,7 @@ def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]
     ]
     if isinstance(criterion, Sharpe) and any(r.summary.mean_value < 0 for r in ranking):
         notes.append("where the mean is negative, more variance makes the Sharpe ratio larger")
-    if not all(r.summary.known for r in ranking):
+    if not all(r.summary.known for r in placed):
         return [*notes, "without error bars there are no intervals and no probabilities; LSTD.fit gives them"]
     completed = [r.summary.completed for r in ranking]
     limits = _LIMITS
@@ -439,7 +459,7 @@ def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]
         limits = _OWN_STARTS
         if any(each is not None and each.cut_off for each in completed):
             limits += "; the estimators complete what was cut off"
-    together = len(ranking) > 1 and _paired(*(r.summary for r in ranking[:2]))
+    together = len(placed) > 1 and _paired(*(r.summary for r in placed[:2]))
     between = "the best two are compared episode by episode of one log" if together else _INDEPENDENT
     return [*notes, f"{limits}; {between}"]
 
