@@ -71,7 +71,7 @@ def run_python(block, name, names):
     test = doctest.DocTestParser().get_doctest(block.text + "\n", names, name, name, block.line)
     assert test.examples, f"{name}: a pycon block without a prompt"
     report = []
-    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    runner = doctest.DocTestRunner(verbose=False, optionflags=FLAGS)
     runner.run(test, out=report.append, clear_globs=False)
     names.update(test.globs)
     assert not report, "".join(report)

@@ -188,11 +188,11 @@ def test_before_the_first_return_everything_is_possible():
 
 def test_what_is_refused():
     monitor = pr.ReturnMonitor(0, 1, returns=[0.5])
-    for wrong in ([0.5, 1.5], [math.nan], ["a"]):
+    for wrong in ([0.5, 1.5], [math.nan], ["a"], np.ma.array([0.5, 0.6], mask=[True, False])):
         with pytest.raises(InvalidInputError):
             monitor.update(wrong)
     assert len(monitor) == 1
-    for arguments in ((1, 0), (0, 0), (math.nan, 1), (0, math.inf)):
+    for arguments in ((1, 0), (0, 0), (math.nan, 1), (0, math.inf), (-1e308, 1e308)):
         with pytest.raises(InvalidInputError):
             pr.ReturnMonitor(*arguments)
     with pytest.raises(InvalidInputError):

@@ -186,6 +186,14 @@ def test_cells_may_be_tiles_or_any_function_and_the_policy_a_function_of_states(
         pr.MarkovChain.from_log(data, 7)
 
 
+@pytest.mark.parametrize("last", [10_000_000, 2**62, 1e300])
+def test_cells_without_number_are_refused_before_they_fill_the_memory(last):
+    data = random_log(0)
+    for cells in (lambda x: np.full(len(x), last), pr.Tabular(2**31 - 1)):
+        with pytest.raises(InvalidInputError, match="cells must be at most 10,000,000"):
+            pr.MarkovChain.from_log(data, cells)
+
+
 # passages
 
 

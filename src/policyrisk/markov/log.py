@@ -34,6 +34,7 @@ from policyrisk.markov.linear import Resolvent, discounted
 
 LOST_MOST = 0.05
 UNCOVERED_MOST = 1.0
+CELLS_MOST = 10_000_000
 _MERGED = 1 << 20  # rows that are kept apart before equal ones are put together
 _END = -1
 
@@ -163,6 +164,7 @@ def _branches(
 def _cell_map(cells: Any) -> tuple[CellMap, int | None]:
     """The number of each state's cell, and how many cells there are where that is known."""
     if hasattr(cells, "active"):
+        _check_few(cells.size)
         return lambda states: _one_column(cells.active(states)), int(cells.size)
     if cells is not None and not callable(cells):
         raise InvalidInputError(
@@ -194,7 +196,17 @@ def _whole(given: Any, count: int) -> Ints:
             f"cells must be whole numbers from 0 on, got {name_some(flat[wrong], 3)}; pass cells=, such as "
             "TileCoding(low, high, bins), for states that are not numbered"
         )
+    _check_few(flat.max(initial=0) + 1)
     return flat.astype(np.int64)
+
+
+def _check_few(cells: float) -> None:
+    """Raise unless a vector of so many cells fits in memory."""
+    if cells > CELLS_MOST:
+        raise InvalidInputError(
+            f"cells must be at most {CELLS_MOST:,}, numbered from 0 on, got {cells:,.0f}; number those that "
+            "occur, or use fewer bins"
+        )
 
 
 def _target(policy: Any, batch: Trajectories) -> Target:

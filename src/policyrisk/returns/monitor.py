@@ -41,7 +41,7 @@ import numpy.typing as npt
 from scipy.special import betainc, betaln, logsumexp
 
 from policyrisk._core import records
-from policyrisk._core.arrays import Floats, as_floats, as_number, check_kind
+from policyrisk._core.arrays import Floats, as_array, as_floats, as_number, check_kind
 from policyrisk._core.records import record
 from policyrisk._core.text import number, plural, table
 from policyrisk.errors import InvalidInputError
@@ -97,10 +97,10 @@ class ReturnMonitor:
 
     def __post_init__(self) -> None:
         self.low, self.high = as_number(self.low, "low"), as_number(self.high, "high")
-        if not self.low < self.high:
+        if not 0.0 < self.high - self.low < np.inf:
             raise InvalidInputError(
-                f"low must be below high, got low={self.low:g} and high={self.high:g}; "
-                "pass bounds that hold every return"
+                f"low must be below high, by a number of float64, got low={self.low:g} and "
+                f"high={self.high:g}; pass bounds that hold every return"
             )
         self.level = as_level(self.level)
         self.returns, given = np.empty(0), self.returns
@@ -119,7 +119,8 @@ class ReturnMonitor:
         InvalidInputError
             A return is outside of [low, high], or not finite. Nothing is taken in then.
         """
-        more = as_floats(np.atleast_1d(np.asarray(returns, dtype=object)).tolist(), "returns", (None,))
+        given = as_array(returns, "returns", "numbers of shape (n,), or one number")
+        more = as_floats(np.atleast_1d(given), "returns", (None,))
         outside = np.flatnonzero((more < self.low) | (more > self.high))
         if outside.size:
             raise InvalidInputError(
