@@ -260,7 +260,14 @@ def questions_to_a_chain(given: Given) -> Any:
     ]
 
 
-@use("MarkovChain.covariance", "MarkovChain.from_log", "MarkovChain.given", "MarkovChain.reach")
+@use(
+    "MarkovChain.covariance",
+    "MarkovChain.drawdown",
+    "MarkovChain.from_log",
+    "MarkovChain.given",
+    "MarkovChain.lowest",
+    "MarkovChain.reach",
+)
 def more_questions_to_a_chain(given: Given) -> Any:
     discount = given.array(np.full(STATES, 0.9))
     by_state = pr.MarkovChain(*P_and_r(), discount)
@@ -274,6 +281,8 @@ def more_questions_to_a_chain(given: Given) -> Any:
         pr.MarkovChain.from_log(logged, policy=policy, discount=given.array([0.5])).variance(),
         game.reach(goal, given.array([], np.int64)),
         game.given(goal).mean(),
+        chain().lowest(given.array(np.full(STATES, 1 / STATES))).mean,
+        chain().drawdown(given.array(np.full(STATES, 1 / STATES))).mean,
     ]
 
 
