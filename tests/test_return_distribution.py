@@ -514,3 +514,24 @@ def test_intervals_of_quantiles_on_a_lattice_cover_more_often():
     found, chance = covered("lattice", q, samples), 3 * np.sqrt(0.05 * 0.95 / samples)
     assert abs(found[0] - expected) < 3 * np.sqrt(expected * (1 - expected) / samples) + 0.005
     assert abs(found[1] - 0.95) < 0.015 + chance
+
+
+def test_intervals_speak_the_words_of_the_estimates():
+    """What is asked for follows from q=, z=, below= or above=, and of= may say it too."""
+    data = pr.domains.walk(6).sample(0, episodes=300, seed=1)
+    dist = pr.ReturnDistribution(pr.Tabular(6)).fit(data)
+    x = np.arange(6)
+    said = {"q": "quantile", "z": "cdf", "below": "probability", "above": "probability"}
+    for name, of in said.items():
+        given = {name: 0.25 if name == "q" else -9.0}
+        np.testing.assert_array_equal(dist.interval(x, **given), dist.interval(x, of=of, **given))
+    # A return of -9 itself is neither below nor above -9: the two probabilities leave F's step out.
+    low, high = dist.interval(x, of="probability", below=-9.0).T
+    inside = dist.probability(x, below=-9.0)
+    assert ((low <= inside) & (inside <= high)).all()
+    np.testing.assert_allclose(
+        dist.interval(x, of="probability", above=-9.0), 1.0 - dist.interval(x, of="cdf", z=-9.0)[:, ::-1]
+    )
+    for wrong in ({}, {"q": 0.1, "z": 1.0}, {"of": "mean", "q": 0.1}, {"of": "probability", "q": 0.1}):
+        with pytest.raises(pr.errors.InvalidInputError, match="interval needs"):
+            dist.interval(x, **wrong)

@@ -921,3 +921,21 @@ def test_error_bars_need_a_covariance_or_replicates():
     kept = np.arange(2)
     with pytest.raises(InvalidInputError, match="neither"):
         ErrorBars(kept, kept, None, None, None)
+
+
+def test_as_many_numbers_as_coordinates_are_one_state():
+    rng = np.random.default_rng(0)
+    data = pr.Trajectories(rng.random((110, 3)), rng.random(100), [10] * 10, [True] * 10)
+    phi = pr.Polynomial(1, [0] * 3, [1] * 3)
+    risk = pr.LSTD(phi).fit(data)
+    dist = pr.ReturnDistribution(phi, thresholds=10).fit(data)
+    x = [0.25, 0.5, 0.75]
+    for read in (risk.mean, risk.std, risk.episodes, dist.mean, lambda at: dist.quantile(at, 0.5)):
+        np.testing.assert_array_equal(read(x), read([x]))
+    with pytest.raises(InvalidInputError, match="3 coordinates"):
+        risk.mean([0.25, 0.5])
+    named = pr.LSTD(pr.Polynomial(1, [0], [1], dims=[1])).fit(replace(data, coordinates=["a", "b", "c"]))
+    assert named.mean(x) == named.mean([x])  # whatever the features look at
+    few = pr.LSTD(pr.Polynomial(1, [0], [1])).fit(pr.Trajectories([[0.1], [0.2], [0.3]], [1, 2], [2], [True]))
+    assert few.mean([0.25]).shape == (1,)
+    assert few.mean(x).shape == (3,)  # three states of one coordinate

@@ -134,10 +134,11 @@ def is_frame(value: object) -> bool:
     return tells and any(hasattr(kind, name) for name in ("columns", "schema"))
 
 
-def as_states(value: object, name: str = "states") -> Floats:
+def as_states(value: object, name: str = "states", dim: int | None = None) -> Floats:
     """States as a finite array of shape (n, dim); a 1-D array means n states of dimension 1.
 
-    A data frame is refused: its columns have names, which may be in another order than the coordinates.
+    Where states are known to have ``dim`` > 1 coordinates, as many numbers are one state. A data frame is
+    refused: its columns have names, which may be in another order than the coordinates.
     """
     if is_frame(value):
         raise InvalidInputError(
@@ -146,7 +147,9 @@ def as_states(value: object, name: str = "states") -> Floats:
             "frame[['a', 'b']].to_numpy(), or fit to data that have names (Trajectories.from_frame)"
         )
     array = as_array(value, name, "numbers of shape (n, dim)")
-    return as_floats(array[:, None] if array.ndim == 1 else array, name, (None, None))
+    if array.ndim == 1:
+        array = array[None] if dim not in (None, 1) and len(array) == dim else array[:, None]
+    return as_floats(array, name, (None, None))
 
 
 def as_count(value: Any, name: str, minimum: int = 0, maximum: int = 2**31 - 1) -> int:

@@ -251,10 +251,13 @@ class Coordinates:
         return found
 
 
-def states_of(x: Any, coordinates: Coordinates | None, name: str = "x") -> Floats:
-    """States (n, dim): an array as it is, and of a data frame the columns that the coordinates name."""
+def states_of(x: Any, coordinates: Coordinates | None, name: str = "x", dim: int | None = None) -> Floats:
+    """States (n, dim): an array as it is, and of a data frame the columns that the coordinates name.
+
+    As many numbers as there are coordinates (``dim`` where they have no names), more than one, are one state.
+    """
     if coordinates is None or not is_frame(x):
-        return as_states(x, name)
+        return as_states(x, name, dim if coordinates is None else len(coordinates.names))
     return coordinates.states(x, name)
 
 

@@ -115,6 +115,23 @@ def _plain(value: Any) -> Any:
     return value.spec()
 
 
+def dimension(features: Any) -> int | None:
+    """The number of coordinates of the states that features were made for, where they say it.
+
+    >>> from policyrisk.features import Joint, Polynomial, Tabular
+    >>> table = Tabular(2, dims=[1])
+    >>> dimension(Joint([Polynomial(1, [0, 0], [1, 1]), table])), dimension(table)
+    (2, None)
+    """
+    box = getattr(features, "box", None)
+    if box is not None:
+        return None if box.dims is not None else int(box.dim)
+    inner = [*getattr(features, "maps", ()), getattr(features, "map", None)]
+    if hasattr(features, "actions"):  # blocks of the state's features; those of (x, a) have more coordinates
+        inner.append(getattr(features, "features", None))
+    return next((found for each in inner if each is not None and (found := dimension(each))), None)
+
+
 def is_binary(features: Features) -> TypeGuard[BinaryFeatures]:
     """Whether the features are binary; isinstance with the protocol would take longer than a small batch."""
     return hasattr(features, "active")

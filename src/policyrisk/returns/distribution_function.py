@@ -7,7 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from policyrisk._core.text import percent, plural
 from policyrisk.data import Source
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError
 from policyrisk.features import Features
-from policyrisk.features.protocol import matrix_of
+from policyrisk.features.protocol import dimension, matrix_of
 from policyrisk.features.registry import given_again
 from policyrisk.returns.curves import Grid, Reading
 from policyrisk.returns.distribution_scores import DistributionScore, score
@@ -275,17 +275,72 @@ class DistributionAtStates(ABC):
         """What one of a reading's units is."""
         return {"cdf": 1.0, "variance": self.unit * self.unit}.get(of, self.unit)
 
-    @abstractmethod
     def interval(
         self,
         x: npt.ArrayLike,
-        of: Reading = "quantile",
+        of: Reading | Literal["probability"] | None = None,
         *,
         q: float | None = None,
         z: float | None = None,
+        below: float | None = None,
+        above: float | None = None,
         level: float = 0.95,
     ) -> Floats:
-        """An interval that is meant to hold the truth with probability ``level``."""
+        """An interval that is meant to hold the truth with probability ``level``.
+
+        Parameters
+        ----------
+        x
+            States (n, dim).
+        of
+            "mean", "variance", "std", "quantile" or "cvar" (with ``q``), "cdf" (with ``z``), or
+            "probability" (with ``below`` or ``above``). Without it ``q`` asks for the quantile, ``z`` for the
+            distribution function, and ``below`` or ``above`` for the probability.
+        q
+            The share, for "quantile" and "cvar".
+        z
+            The return, for "cdf".
+        below, above
+            The return, for "probability": of one below it, or above it.
+        level
+            As above.
+
+        Returns
+        -------
+        (n, 2) array
+            Low and high.
+
+        Notes
+        -----
+        From :class:`ReturnDistribution`: the interval of the quantile goes from where F̃ is q less t standard
+        errors to where it is as much more; the others are Hall's (:mod:`policyrisk.risk.estimate`). Of an
+        event that was never seen the interval of its probability ends where n episodes without it would have
+        a probability of 1 − level. From :func:`policyrisk.evaluate` it holds randomness and what the members
+        of the mixture disagree about.
+
+        Of a quantile and of the mean of the worst returns, a FewEpisodesWarning says where fewer than 10
+        returns are expected beyond the quantile: these then cover less often than they say. (Nominal 95%
+        intervals of the worst 5% of 50 normal returns, 2.5 of them, cover 78%.)
+
+        Examples
+        --------
+        >>> import policyrisk as pr
+        >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=2000, seed=1)
+        >>> dist = pr.ReturnDistribution(pr.Tabular(10)).fit(data)
+        >>> dist.interval([0], of="quantile", q=0.05).tolist()
+        [[-45.0, -41.0]]
+        >>> dist.interval([0], of="probability", below=-40).round(3)
+        array([[0.053, 0.081]])
+        """
+        share, line, found = as_share_or_line(of, q, z, below, above)
+        if found == "probability":
+            line = self.just_below(line) if below is not None else line
+        ends = self._interval(x, "cdf" if found == "probability" else found, share, line, as_level(level))
+        return ends if above is None else 1.0 - ends[:, ::-1]
+
+    @abstractmethod
+    def _interval(self, x: npt.ArrayLike, of: Reading, q: float, z: float, level: float) -> Floats:
+        """The interval of a reading; q and z count where it needs them."""
 
     @abstractmethod
     def over(self, starts: npt.ArrayLike) -> StartEstimate:
@@ -307,8 +362,12 @@ class DistributionAtStates(ABC):
         Which they are, the thresholds, and the curves there, in units of the rewards.
         """
 
+    def _states(self, x: npt.ArrayLike) -> Floats:
+        """States (n, dim); one where x is as many numbers as they have coordinates."""
+        return states_of(x, self.coordinates, dim=dimension(getattr(self, "features", None)))
+
     def _read(self, x: npt.ArrayLike, of: Reading, q: float = 0.5, z: float = 0.0) -> Floats:
-        x = states_of(x, self.coordinates)
+        x = self._states(x)
         out = np.full(len(x), np.nan)
         for some, grid, curves in self.readings(x):
             out[some] = grid.read(curves, of, q, z / self.unit)
@@ -355,68 +414,27 @@ class DistributionFunction(DistributionAtStates):
 
     def corrected(self, x: npt.ArrayLike) -> Floats:
         """By how much F̃ was changed, at most, to be monotone and in [0, 1], (n,)."""
-        x = states_of(x, self.coordinates)
+        x = self._states(x)
         out, m = np.full(len(x), np.nan), self.grid.theta.size
         for some, rows, curves in self.curves(x):
             out[some] = np.abs(curves - np.asarray(rows @ self.weights))[:, :m].max(axis=1)
         return out
 
-    def interval(
-        self,
-        x: npt.ArrayLike,
-        of: Reading = "quantile",
-        *,
-        q: float | None = None,
-        z: float | None = None,
-        level: float = 0.95,
-    ) -> Floats:
-        """An interval that is meant to hold the truth with probability ``level``.
-
-        That of the quantile goes from where F̃ is q less t standard errors to where it is as much more; the
-        others are Hall's (:mod:`policyrisk.risk.estimate`). Of an event that was never seen the interval of
-        its probability ends where n episodes without it would have a probability of 1 − level.
-
-        Of a quantile and of the mean of the worst returns, a FewEpisodesWarning says where fewer than 10
-        returns are expected beyond the quantile: these then cover less often than they say. (Nominal 95%
-        intervals of the worst 5% of 50 normal returns, 2.5 of them, cover 78%.)
-
-        Parameters
-        ----------
-        x
-            States (n, dim).
-        of
-            "mean", "variance", "std", "cdf", "quantile" or "cvar".
-        q
-            The share, for "quantile" and "cvar".
-        z
-            The return, for "cdf".
-        level
-            As above.
-
-        Returns
-        -------
-        (n, 2) array
-            Low and high.
-        """
-        check_choice(of, "of", get_args(Reading))
-        as_level(level)
+    def _interval(self, x: npt.ArrayLike, of: Reading, q: float, z: float, level: float) -> Floats:
         influences = self._influences()
-        value, line = asked(of, q, z)
-        x = states_of(x, self.coordinates)
+        x = self._states(x)
         out, episodes = np.full((len(x), 2), np.nan), np.zeros(len(x))
         for some, rows, curves in self.curves(x, influences[0].size):
             moves, behind = _moves(rows, influences), self.support.episodes_behind(rows)
             episodes[some] = behind
-            out[some] = self.grid.intervals(
-                curves, moves, behind, of, value, line / self.unit, level, self.episodes
-            )
+            out[some] = self.grid.intervals(curves, moves, behind, of, q, z / self.unit, level, self.episodes)
         if of in ("quantile", "cvar"):
-            warn_of_few(episodes, value if of == "cvar" else min(value, 1.0 - value), value)
+            warn_of_few(episodes, q if of == "cvar" else min(q, 1.0 - q), q)
         return out * self.size_of(of)
 
     def over(self, starts: npt.ArrayLike) -> StartMixture:
         """The return's distribution over starts (n, dim), equally likely: F is the average of theirs."""
-        starts = states_of(starts, self.coordinates)
+        starts = self._states(starts)
         known, curve, average = 0, np.zeros(self.weights.shape[1]), np.zeros(len(self.weights))
         for some, rows, curves in self.curves(starts):
             known += some.size
@@ -457,7 +475,7 @@ class DistributionFunction(DistributionAtStates):
         return f"DistributionFunction({data}, {theta.size} thresholds, {theta[0]:g} to {theta[-1]:g})"
 
     def _phi(self, x: npt.ArrayLike) -> Any:
-        return matrix_of(self.features, states_of(x, self.coordinates))
+        return matrix_of(self.features, self._states(x))
 
     def just_below(self, line: float) -> float:
         """Where F is P(B < line): where returns are thresholds, one that is on the line does not count."""
@@ -482,7 +500,7 @@ def warn_of_few(episodes: Floats, share: float, q: float) -> None:
             "than it says; gather more episodes, use coarser features, or ask for a share nearer to the "
             "middle",
             FewEpisodesWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -495,11 +513,31 @@ def _moves(rows: Any, influences: npt.NDArray[np.float32]) -> Floats:
     return np.asarray(rows @ influences.reshape(size, groups * k)).reshape(-1, groups, k)
 
 
-def asked(of: Reading, q: float | None, z: float | None) -> tuple[float, float]:
-    """q and z, of which the reading needs one or none."""
-    if (q is None) == (of in ("quantile", "cvar")) or (z is None) == (of == "cdf"):
+def as_share_or_line(
+    of: Reading | Literal["probability"] | None,
+    q: float | None,
+    z: float | None,
+    below: float | None,
+    above: float | None,
+) -> tuple[float, float, Reading | Literal["probability"]]:
+    """The share and the line of an interval, and what it is of: what follows from them, unless it is said.
+
+    >>> as_share_or_line(None, 0.05, None, None, None), as_share_or_line(None, None, None, -9.0, None)
+    ((0.05, 0.0, 'quantile'), (0.5, -9.0, 'probability'))
+    """
+    given = {"q": q, "z": z, "below": below, "above": above}
+    names = [name for name, value in given.items() if value is not None]
+    follows: dict[str, Any] = {"q": "quantile", "z": "cdf", "below": "probability", "above": "probability"}
+    found = follows[names[0]] if of is None and len(names) == 1 else of
+    if found is not None:
+        check_choice(found, "of", (*get_args(Reading), "probability"))
+    needs = {"quantile": "q", "cvar": "q", "cdf": "z", "probability": "below above"}.get(str(found), "")
+    if found is None or len(names) != bool(needs) or not {*names} <= {*needs.split()}:
+        told = ", ".join(f"{name}={given[name]!r}" for name in names) or "nothing"
         raise InvalidInputError(
-            f'interval needs q= for of="quantile" and "cvar", and z= for of="cdf", got q={q!r} and z={z!r} '
-            f"for of={of!r}; pass what it needs alone"
+            'interval needs q= for of="quantile" and "cvar", below= or above= for of="probability", z= for '
+            f'of="cdf", and none of them for "mean", "variance" and "std", got {told} for of={of!r}; pass '
+            "what it needs alone"
         )
-    return (0.5 if q is None else as_share(q)), (0.0 if z is None else as_number(z, "z"))
+    line = next((as_number(given[name], name) for name in names if name != "q"), 0.0)
+    return (0.5 if q is None else as_share(q)), line, found

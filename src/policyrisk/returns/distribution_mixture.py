@@ -22,23 +22,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Ints, check_choice, freeze
-from policyrisk._core.frames import Coordinates, states_of
+from policyrisk._core.arrays import Bools, Floats, Ints, freeze
+from policyrisk._core.frames import Coordinates
 from policyrisk._core.records import record
 from policyrisk._core.text import percent, plural
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.returns.curves import Grid, Reading
-from policyrisk.returns.distribution_function import DistributionAtStates, asked, warn_of_few
+from policyrisk.returns.distribution_function import DistributionAtStates, warn_of_few
 from policyrisk.returns.start_distribution import StartEstimate
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.estimate import Estimate, as_level, student_quantile
+from policyrisk.risk.estimate import Estimate, student_quantile
 from policyrisk.risk.state_estimates import TWICE, StateEstimates, member_picks
 
 _ROOM = 1 << 22  # numbers that are looked at together
@@ -141,57 +141,23 @@ class DistributionMixture(DistributionAtStates):
 
     def corrected(self, x: npt.ArrayLike) -> Floats:
         """By how much F̃ was changed to be monotone and in [0, 1], (n,): the members' averages by share."""
-        x = states_of(x, self.coordinates)
+        x = self._states(x)
         total = np.zeros(len(x))
         for member in self.members:
             F = np.asarray(member.phi(x) @ member.weights)
             total += member.share * np.abs(_monotone(F) - F).max(axis=1)
         return np.where(self.visited(x), total, np.nan)
 
-    def interval(
-        self,
-        x: npt.ArrayLike,
-        of: Reading = "quantile",
-        *,
-        q: float | None = None,
-        z: float | None = None,
-        level: float = 0.95,
-    ) -> Floats:
-        """An interval that is meant to hold the truth with probability ``level``.
-
-        It holds randomness and what the members disagree about. A FewEpisodesWarning says where fewer than 10
-        of all returns are expected beyond a quantile.
-
-        Parameters
-        ----------
-        x
-            States (n, dim).
-        of
-            "mean", "variance", "std", "cdf", "quantile" or "cvar".
-        q
-            The share, for "quantile" and "cvar".
-        z
-            The return, for "cdf".
-        level
-            As above.
-
-        Returns
-        -------
-        (n, 2) array
-            Low and high.
-        """
-        check_choice(of, "of", get_args(Reading))
-        level = as_level(level)
-        share, line = asked(of, q, z)
+    def _interval(self, x: npt.ArrayLike, of: Reading, q: float, z: float, level: float) -> Floats:
         if of in ("mean", "variance", "std"):
             return self.risk.interval(x, of=of, level=level)
-        x = states_of(x, self.coordinates)
+        x = self._states(x)
         out = np.full((len(x), 2), np.nan)
         for some, at, grid, F, drawn in self._drawn(x):
-            out[some] = ends_of(grid, F, drawn, of, share, line / self.unit, level, at.episodes)
+            out[some] = ends_of(grid, F, drawn, of, q, z / self.unit, level, at.episodes)
         if of in ("quantile", "cvar"):
             behind = np.full(len(x), float(self.episodes))
-            warn_of_few(behind, share if of == "cvar" else min(share, 1.0 - share), share)
+            warn_of_few(behind, q if of == "cvar" else min(q, 1.0 - q), q)
         return out * self.size_of(of)
 
     def over(self, starts: npt.ArrayLike) -> StartDraws:
@@ -199,7 +165,7 @@ class DistributionMixture(DistributionAtStates):
 
         Of many starts some are taken, evenly.
         """
-        x = states_of(starts, self.coordinates)
+        x = self._states(starts)
         x = x[:: -(-len(x) // _STARTS) or 1]
         known = self.visited(x)
         if not known.any():
@@ -249,7 +215,7 @@ class DistributionMixture(DistributionAtStates):
         self, x: npt.ArrayLike, numbers: int
     ) -> Iterator[tuple[Ints, npt.NDArray[Any], StateEstimates]]:
         """The visited states, some at a time: which they are, themselves, and J and V there."""
-        x = states_of(x, self.coordinates)
+        x = self._states(x)
         known = np.flatnonzero(self.visited(x))
         rows = max(_ROOM // (numbers * (self._levels.size + self.residuals.size)), 1)
         for first in range(0, known.size, rows):

@@ -50,6 +50,7 @@ from policyrisk.errors import (
     NegativeVarianceWarning,
 )
 from policyrisk.features import Features
+from policyrisk.features.protocol import dimension
 from policyrisk.features.registry import given_again
 from policyrisk.features.target import PolicyFeatures
 from policyrisk.risk import action_estimates, mixture, scoring
@@ -90,8 +91,8 @@ FEW_EPISODES = 100  # episodes behind an estimate below which its interval is kn
 class RiskFunction:
     """J̃, M̃ and Ṽ at any state, with error bars where the estimator gave them.
 
-    States x are of shape (n, dim), or (n,) for dimension 1, or a data frame (pandas, Polars, Arrow) whose
-    columns have the names of the state's ``coordinates``, in any order and among others.
+    States x are of shape (n, dim), or (n,) for dimension 1, or one state (dim,), or a data frame (pandas,
+    Polars, Arrow) whose columns have the names of the state's ``coordinates``, in any order and among others.
 
     Attributes
     ----------
@@ -453,7 +454,7 @@ class RiskFunction:
         x
             States (n, dim).
         of
-            "mean", "second_moment", "variance", "std" or "sharpe".
+            "mean", "second_moment", "variance" (unless another is given), "std" or "sharpe".
         level
             The probability with which the interval is meant to hold the truth.
         method
@@ -798,7 +799,7 @@ class RiskFunction:
 
     def _states(self, x: Any, name: str = "x") -> Floats:
         """States (n, dim); those of a data frame by the names of its columns."""
-        return states_of(x, self.coordinates, name)
+        return states_of(x, self.coordinates, name, dimension(self.features))
 
     def _standardised(self, x: npt.ArrayLike, order: int) -> Floats:
         if self.higher is None or self.higher.order < order:
