@@ -5,6 +5,7 @@ import math
 from contextlib import redirect_stdout
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import Stops, listing
 from test_evaluate import call
@@ -395,3 +396,40 @@ def test_an_evaluation_of_an_estimate_by_hand(tmp_path, data):
 def test_no_held_out_episode_is_of_a_target(data):
     with pytest.raises(InvalidInputError, match="must be of the recorded policy"):
         pr.cross_validate({"q": pr.LSTDQ(pr.Tabular(N), PI), "l": pr.LSTD(pr.Tabular(N))}, data)
+
+
+def test_a_target_may_answer_with_actions_or_their_names(tmp_path):
+    """An action for each state, by number or by name, is the policy that takes it with probability 1."""
+    rng = np.random.default_rng(0)
+    n = 400
+    frame = pd.DataFrame(
+        {
+            "episode": np.repeat(np.arange(n // 4), 4),
+            "x": rng.random(n).round(2),
+            "reward": rng.random(n),
+            "action": rng.choice(["sell", "buy", "hold"], n),
+            "terminated": np.tile([False, False, False, True], n // 4),
+        }
+    )
+
+    def chosen(states):
+        return np.where(states[:, 0] < 0.5, 1, 2)
+
+    def spelled(states):
+        return [["buy", "hold", "sell"][a] for a in chosen(states)]
+
+    def probable(states):
+        return np.eye(3)[chosen(states)]
+
+    answers = [
+        pr.evaluate(frame, state="x", features="tiles:2", target=target, seed=0)
+        for target in (probable, chosen, spelled)
+    ]
+    assert len({result.summary.mean.to_dict()["value"] for result in answers}) == 1
+    answers[2].save(tmp_path / "named")
+    again = pr.Evaluation.load(tmp_path / "named", spelled)
+    np.testing.assert_array_equal(again.risk.mean([0.2, 0.7]), answers[0].risk.mean([0.2, 0.7]))
+    with pytest.raises(InvalidInputError, match="names of the log's actions, buy, hold, sell, got 'keep'"):
+        pr.evaluate(frame, state="x", features="tiles:2", target=lambda states: ["keep"] * len(states))
+    with pytest.raises(InvalidInputError, match=r"whole numbers, got float64"):
+        pr.evaluate(frame, state="x", features="tiles:2", target=lambda states: chosen(states) / 2)

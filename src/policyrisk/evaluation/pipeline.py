@@ -78,10 +78,10 @@ def evaluate(
         (:mod:`policyrisk.evaluation.mixture`).
     target
         A policy other than the recorded one, of data with actions: probabilities (states, actions) or an
-        action (states,) for whole-numbered states, or a function from states (n, dim) to (n, actions). It is
-        estimated by :class:`policyrisk.LSTDQ`, with a block of features for each action ("auto":
-        :mod:`policyrisk.evaluation.target`). Targets on one log are compared episode by episode
-        (:func:`policyrisk.compare`).
+        action (states,) for whole-numbered states, or a function from states (n, dim) to probabilities
+        (n, actions) or to actions (n,), by number or by name. It is estimated by :class:`policyrisk.LSTDQ`,
+        with a block of features for each action ("auto": :mod:`policyrisk.evaluation.target`). Targets on one
+        log are compared episode by episode (:func:`policyrisk.compare`).
     lam, ridge
         As those of :class:`policyrisk.LSTD`; None is λ = 0.9, and 0 for a target.
     variance

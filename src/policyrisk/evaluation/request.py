@@ -51,9 +51,9 @@ class EvaluationRequest:
         second moment: poly:1,second=poly:2. auto mixes those that held-out episodes ask for.
     target
         Another policy than the recorded one, from a log with actions: module:name of a function from states
-        (n, dim) to probabilities (n, actions), or of an array (states, actions) of them; the current folder
-        is looked in too. Or sb3:model.zip, a file of Stable-Baselines3: the action that it holds best, or
-        with ,stochastic after it its probabilities.
+        (n, dim) to probabilities (n, actions) or to actions (n,), numbers or names, or of an array (states,
+        actions) of probabilities; the current folder is looked in too. Or sb3:model.zip, a file of
+        Stable-Baselines3: the action that it holds best, or with ,stochastic after it its probabilities.
     lam
         Trace parameter λ, 0.9 unless given, and 0 with --target.
     ridge

@@ -1,8 +1,8 @@
 """The evaluation of another policy than the recorded one: its features and its fit.
 
 The target policy π is a table of probabilities (states, actions), an action for each state, or a function
-from states (n, dim) to (n, actions). Features of the state get a block for each action
-(:class:`policyrisk.LSTDQ`). Where none are spelled they are
+from states (n, dim) to probabilities (n, actions) or to actions (n,), by their numbers or names. Features of
+the state get a block for each action (:class:`policyrisk.LSTDQ`). Where none are spelled they are
 
     a table          of one whole-numbered coordinate: where π is a table, where the coordinate is a label, or
                      with at least TABLE_VISITS transitions to a value
@@ -42,7 +42,7 @@ from policyrisk.evaluation.plan import Fitted, Fitting, fit_warning
 from policyrisk.evaluation.request import EvaluationRequest
 from policyrisk.evaluation.target_choice import TargetScores, score_for_target
 from policyrisk.features.spelling import Spelling
-from policyrisk.features.target import Target
+from policyrisk.features.target import Target, chosen_actions
 from policyrisk.lstd import LSTDQ
 from policyrisk.lstd.action_estimator import FEWEST_DRAWS
 from policyrisk.passes.episode_folds import FOLDS
@@ -73,10 +73,15 @@ def as_target(given: Any, sample: Trajectories, survey: Survey, named: Sequence[
     logged = max(int(sample.actions.max(initial=-1)) + 1, len(named))
     actions: int | None = None
     if callable(given):
-        actions = as_floats(given(survey.visited[:1]), "target(states)", (1, None)).shape[1]
+        first, n = given(survey.visited[:1]), len(survey.visited)
+        if chosen_actions(first, 1, named) is None:
+            actions = as_floats(first, "target(states)", (1, None)).shape[1]
+        else:
+            chosen = as_whole(chosen_actions(given(survey.visited), n, named), "target(states)", (n,))
+            actions = max(logged, int(chosen.max()) + 1)
     elif (table := as_array(given, "target", "probabilities, actions or a function")).ndim == 1:
         actions = max(logged, int(as_whole(table, "target", (None,)).max(initial=0)) + 1)
-    target = Target.of(given, actions, 0, 0)
+    target = Target.of(given, actions, 0, 0, named)
     if target.actions < logged:
         each = f": {', '.join(named)}" if named else ""
         raise InvalidInputError(

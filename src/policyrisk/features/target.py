@@ -1,9 +1,10 @@
 """A target policy π, and the features φ̄(x) = Σ_a π(a|x) φ(x, a) of states under it.
 
 π is a table of probabilities (states, actions) for states 0, 1, …, a function from states (n, dim) to
-probabilities (n, actions), or an object with ``sample(states, seed)`` for continuous actions. A sampled π is
-replaced by draws of weight 1/m at every state, which depend on the state and the seed alone: whoever asks,
-and in whatever order, meets the same actions.
+probabilities (n, actions) or to actions (n,), by number or by name, or an object with
+``sample(states, seed)`` for continuous actions. A sampled π is replaced by draws of weight 1/m at every
+state, which depend on the state and the seed alone: whoever asks, and in whatever order, meets the same
+actions.
 
 An action is *covered* where its features have data. π is restricted to the covered actions and scaled to a
 sum of 1; where no action is covered, φ̄ = 0.
@@ -23,6 +24,7 @@ from policyrisk._core.arrays import (
     Bools,
     Floats,
     Matrix,
+    as_actions,
     as_array,
     as_count,
     as_distributions,
@@ -43,23 +45,28 @@ class PolicyFunction:
 
     function: Any
     name: str
+    actions: tuple[str, ...] = ()  # the names that it may answer with, in the order of their numbers
 
     @classmethod
-    def of(cls, function: Any) -> PolicyFunction:
+    def of(cls, function: Any, actions: Sequence[str] = ()) -> PolicyFunction:
         """A caller's policy with a name to know it by."""
-        return cls(function, name_of(function))
+        return cls(function, name_of(function), tuple(actions))
 
     def spec(self) -> dict[str, Any]:
-        """Its name."""
-        return {"kind": "PolicyFunction", "name": self.name}
+        """Its name, and those of the actions."""
+        return {
+            "kind": "PolicyFunction",
+            "name": self.name,
+            **({"actions": [*self.actions]} if self.actions else {}),
+        }
 
     @classmethod
-    def of_spec(cls, name: str) -> PolicyFunction:
+    def of_spec(cls, name: str, actions: Sequence[str] = ()) -> PolicyFunction:
         """A saved policy, with its function if that is on offer; without it, it cannot be called."""
         policy = given_policy()
         if policy is None:
-            return cls(None, name)
-        given = cls.of(policy)
+            return cls(None, name, tuple(actions))
+        given = cls.of(policy, actions)
         if given.name != name:
             raise MismatchError(
                 f"policy must be the one that was estimated, {name}, got {given.name}; pass that one"
@@ -89,8 +96,8 @@ class Target:
     known: tuple[Bools, ...] = field(default=())  # of each map, (size,)
 
     @classmethod
-    def of(cls, policy: Any, actions: Any, draws: int, seed: int) -> Target:
-        """A caller's policy, checked as far as can be before it meets states."""
+    def of(cls, policy: Any, actions: Any, draws: int, seed: int, names: Sequence[str] = ()) -> Target:
+        """A caller's policy, checked as far as can be before it meets states; its actions may have names."""
         if isinstance(policy, Target):
             return policy
         if hasattr(policy, "sample") and not isinstance(policy, np.ndarray):
@@ -107,7 +114,7 @@ class Target:
                     "actions must be how many actions there are where policy is a function, got None; pass "
                     "actions=, the number of columns that it gives"
                 )
-            return cls(PolicyFunction.of(policy), as_count(actions, "actions", 1))
+            return cls(PolicyFunction.of(policy, names), as_count(actions, "actions", 1))
         table = _as_table(policy, None if actions is None else as_count(actions, "actions", 1))
         return cls(table, table.shape[1])
 
@@ -163,7 +170,11 @@ class Target:
         if n == 0:
             return np.zeros((0, self.actions))
         given = self._function(np.asarray(states, dtype=np.float64))
-        return as_distributions(given, "policy(states)", (n, self.actions))
+        chosen = chosen_actions(given, n, self.policy.actions)
+        if chosen is None:
+            return as_distributions(given, "policy(states)", (n, self.actions))
+        one_hot: Floats = np.eye(self.actions)[as_actions(chosen, "policy(states)", n, self.actions)]
+        return one_hot
 
     def weights(self, states: npt.NDArray[Any], candidates: ActionArray) -> tuple[Floats, Floats]:
         """π over what is covered, (n, m), of sum 1 or, where nothing is, 0; and π's share of it, (n,)."""
@@ -193,6 +204,26 @@ class Target:
 
     def __hash__(self) -> int:
         return hash((self.actions, self.draws, self.seed))
+
+
+def chosen_actions(answer: Any, n: int, names: Sequence[str]) -> Any:
+    """The actions (n,) that a policy answers for n states, numbers in place of names; None where it does not.
+
+    >>> chosen_actions(["sell", "buy"], 2, ["buy", "sell"]), chosen_actions([[0.5, 0.5]], 1, [])
+    (array([1, 0]), None)
+    """
+    if np.shape(answer) != (n,):
+        return None
+    if not all(isinstance(each, str) for each in answer):
+        return answer
+    known = {name: k for k, name in enumerate(names)}
+    unknown = next((each for each in answer if each not in known), None)
+    if unknown is not None:
+        rule = (
+            f"be names of the log's actions, {', '.join(names)}" if names else "be numbers or probabilities"
+        )
+        raise InvalidInputError(f"policy(states) must {rule}, got {unknown!r}; correct the function")
+    return np.array([known[each] for each in answer], dtype=np.int64)
 
 
 def renormalised(pi: Floats, covered: Bools) -> tuple[Floats, Floats]:

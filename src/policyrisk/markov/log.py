@@ -212,7 +212,8 @@ def _check_few(cells: float) -> None:
 def _target(policy: Any, batch: Trajectories) -> Target:
     if callable(policy):
         first = as_array(policy(np.asarray(batch.states[:1], dtype=np.float64)), "policy(states)", "numbers")
-        return Target.of(policy, first.shape[-1], 0, 0)
+        logged = 0 if batch.actions is None else int(batch.actions.max(initial=0)) + 1
+        return Target.of(policy, logged if first.shape == (1,) else first.shape[-1], 0, 0)
     return Target.of(policy, None, 2, 0)
 
 
