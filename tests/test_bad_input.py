@@ -1,5 +1,6 @@
 """Malformed calls: each is answered by one of our exceptions, which names the argument and a way out."""
 
+import inspect
 from collections import deque
 
 import numpy as np
@@ -197,7 +198,12 @@ CASES = {
     "discount 0": (lambda: pr.MarkovChain(P2, [1, 1], 0.0), InvalidInputError, "discount", "pass 1"),
     "discount above 1": (lambda: pr.MarkovChain(P2, [1, 1], 1.01), InvalidInputError, "discount", "pass 1"),
     "discount nan": (lambda: pr.MarkovChain(P2, [1, 1], NAN), InvalidInputError, "discount", "pass 1"),
-    "discount of text": (lambda: pr.MarkovChain(P2, [1, 1], "x"), InvalidInputError, "discount", "pass 1"),
+    "discount of text": (
+        lambda: pr.MarkovChain(P2, [1, 1], "x"),
+        InvalidInputError,
+        "discount",
+        "pass an array of real numbers",
+    ),
     "improper policy": (
         lambda: pr.MarkovChain([[0.5, 0.5, 0], [0, 1.0, 0], [0, 0, 0.5]], [1, 1, 1]),
         ImproperPolicyError,
@@ -503,3 +509,32 @@ def test_what_lies_outside_of_a_map_is_asked_of_a_function(outside):
     risk = pr.LSTD(pr.Tabular(3)).fit(pr.domains.walk(n=3).sample(0, episodes=50, seed=1))
     with pytest.raises(InvalidInputError, match="outside must"):
         pr.plotting.plot_line(risk, range(3), outside=outside)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: pr.LSTD(pr.Tabular(2), gamma=0.9),
+        lambda: pr.TD(pr.Tabular(2), gamma=0.9),
+        lambda: pr.ReturnForest(gamma=0.9),
+        lambda: pr.MarkovChain([[0.5]], [1.0], gamma=0.9),
+        lambda: pr.monte_carlo(None, None, [0], gamma=0.9),
+        lambda: pr.evaluate("log.parquet", gamma=0.9),
+        lambda: pr.evaluate(pr.domains.walk(3).sample(0, 5), discont=0.9),
+    ],
+)
+def test_an_unknown_argument_is_answered_with_the_one_that_was_meant(call):
+    with pytest.raises(InvalidInputError, match=r"did you mean discount\?"):
+        call()
+
+
+def test_signatures_show_the_options_of_readers():
+    table = inspect.signature(pr.read_parquet).parameters
+    for function in (pr.read, pr.evaluate, pr.Trajectories.from_frame, pr.readers.read_frame):
+        found = inspect.signature(function).parameters
+        assert not any(each.kind is each.VAR_KEYWORD for each in found.values())
+        for name in table.keys() - {"path", "row_groups"}:
+            assert (found[name].default, found[name].annotation) == (
+                table[name].default,
+                table[name].annotation,
+            )

@@ -304,5 +304,5 @@ def test_a_misspelled_option_is_answered_with_the_nearest(given):
     }
     with pytest.raises(InvalidInputError, match=r"rewrad must be an option .* did you mean reward\?"):
         readers[given](frame, rewrad="reward")
-    with pytest.raises(InvalidInputError, match=r"text must be an option .*state, episode"):
+    with pytest.raises(InvalidInputError, match=r"text must be an option .*state, .*episode"):
         readers[given](frame, text=frozenset())

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
-from typing import Any, Literal, TypeAlias, get_args
+from inspect import Parameter
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
 
 from policyrisk._core.arrays import as_list, check_choice, check_kind, is_utf8
+from policyrisk._core.keywords import taking
 from policyrisk.errors import InvalidInputError
 
 Missing = Literal["refuse", "drop", "last"]  # what is done about missing values
 LabelNames: TypeAlias = Mapping[str, tuple[str, ...]]  # of each column of text, in the order of their numbers
 
+T = TypeVar("T", bound=Callable[..., Any])
+
+BATCH_ROWS = 1 << 16  # states in a batch: some MB, and enough that Python's share of the time is small
 _LISTED = 200  # columns that a message names
 _OPTIONAL = ("terminated", "truncated", "step")  # a table without a column of that name may have none
 USUAL = ("episode", "reward", *_OPTIONAL)
@@ -158,18 +162,48 @@ class Columns:
         return found
 
 
+class TableOptions(TypedDict, total=False):
+    """The columns of tables, for functions that pass them on (:func:`policyrisk.read_parquet`)."""
+
+    episode: str
+    reward: str
+    terminated: str | None
+    truncated: str | None
+    step: str | None
+    action: str | Sequence[str] | None
+    propensity: str | None
+    codes: Mapping[str, Sequence[str]] | None
+    missing: Missing
+
+
+class ReaderOptions(TableOptions, total=False):
+    """All that readers of tables take."""
+
+    state: str | Sequence[str] | None
+    batch_rows: int
+
+
+class AnyReaderOptions(ReaderOptions, total=False):
+    """Those of all readers: of Parquet files and of Minari's datasets too."""
+
+    row_groups: tuple[int, int] | None
+    project: Any
+
+
 OPTIONS = tuple(each.name for each in fields(Columns) if each.name != "text")
+_DEFAULTS = {each.name: each.default for each in fields(Columns)} | {"batch_rows": BATCH_ROWS}
 
 
-def check_options(options: Iterable[str], known: Collection[str], reader: str, what: str = "") -> None:
-    """Raise for names that are none of a reader's options; ``what`` says what it reads."""
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        close = get_close_matches(unknown[0], known, 1)
-        raise InvalidInputError(
-            f"{', '.join(unknown)} must be an option of {reader}, which has {', '.join(known) or 'none'}"
-            f"{what}; {f'did you mean {close[0]}?' if close else 'leave it out'}"
+def reading(options: type) -> Callable[[T], T]:
+    """A function whose signature shows the options that it passes on to a reader."""
+    texts = {name: getattr(kind, "__forward_arg__", kind) for name, kind in options.__annotations__.items()}
+    in_order = sorted(texts, key="state".__ne__)  # the state first
+    return taking(
+        *(
+            Parameter(name, Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=texts[name])
+            for name in in_order
         )
+    )
 
 
 def as_codes(codes: Mapping[str, Sequence[str]] | None) -> LabelNames:

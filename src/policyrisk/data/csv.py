@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policyrisk.data.columns import Columns, Missing
+from policyrisk.data.columns import BATCH_ROWS, Columns, Missing
 from policyrisk.data.files import PathOrPaths, Table, table_stream
-from policyrisk.data.stream import BATCH_ROWS, Stream
+from policyrisk.data.stream import Stream
 from policyrisk.errors import BadRowError
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from policyrisk._core.arrays import as_count
 from policyrisk._core.files import from_json
 from policyrisk._core.frames import Coordinates
 from policyrisk._core.imports import check_installed
+from policyrisk.data.columns import BATCH_ROWS
 from policyrisk.data.spaces import Project, action_rows, as_project, as_rows, part_names
-from policyrisk.data.stream import BATCH_ROWS, Piece, Stream
+from policyrisk.data.stream import Piece, Stream
 from policyrisk.data.trajectories import Trajectories
 from policyrisk.errors import InvalidInputError
 

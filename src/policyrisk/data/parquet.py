@@ -16,10 +16,10 @@ import numpy.typing as npt
 from policyrisk._core.arrays import as_whole
 from policyrisk._core.files import check_expansion, from_json, write_atomically
 from policyrisk._core.imports import check_installed
-from policyrisk.data.columns import USUAL, Columns, Missing
+from policyrisk.data.columns import BATCH_ROWS, USUAL, Columns, Missing
 from policyrisk.data.files import PathOrPaths, Table, damage_named, table_stream
 from policyrisk.data.source import Source, batches
-from policyrisk.data.stream import BATCH_ROWS, Piece, Stream
+from policyrisk.data.stream import Piece, Stream
 from policyrisk.data.trajectories import Trajectories
 from policyrisk.errors import InvalidInputError
 

@@ -8,17 +8,26 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from policyrisk._core.arrays import as_path, is_frame
 from policyrisk._core.frames import as_table
-from policyrisk.data.columns import OPTIONS, Columns, check_options
+from policyrisk._core.keywords import check_options
+from policyrisk.data.columns import (
+    BATCH_ROWS,
+    OPTIONS,
+    AnyReaderOptions,
+    Columns,
+    ReaderOptions,
+    TableOptions,
+    reading,
+)
 from policyrisk.data.csv import read_csv
 from policyrisk.data.files import PathOrPaths, Table, find_files, table_stream
 from policyrisk.data.minari_datasets import minari_folder, read_minari
 from policyrisk.data.npz import read_npz
 from policyrisk.data.parquet import read_parquet
-from policyrisk.data.stream import BATCH_ROWS, Stream
+from policyrisk.data.stream import Stream
 from policyrisk.data.trajectories import TimeLimit
 from policyrisk.errors import InvalidInputError, RepeatedFileWarning
 
@@ -30,7 +39,10 @@ _MINARI = "minari:"
 READERS: dict[str, Callable[..., Stream]] = {".parquet": read_parquet, ".csv": read_csv, ".npz": read_npz}
 
 
-def read(path: PathOrPaths | Any, *, time_limit: TimeLimit | None = None, **options: Any) -> Stream:
+@reading(AnyReaderOptions)
+def read(
+    path: PathOrPaths | Any, *, time_limit: TimeLimit | None = None, **options: Unpack[AnyReaderOptions]
+) -> Stream:
     """A stream of recorded episodes, read by the reader that fits what is there.
 
         x.parquet, a folder of them      read_parquet(path, state=[...], ...)
@@ -46,8 +58,10 @@ def read(path: PathOrPaths | Any, *, time_limit: TimeLimit | None = None, **opti
     time_limit
         The limit at which episodes were cut off, in steps, or "end" for the one that they have in common:
         it is taken for their end, and the time left joins the state (:meth:`Stream.with_time_limit`).
-    **options
-        Those of the reader; one that it does not have is an error.
+    state, episode, reward, terminated, truncated, step, action, propensity, codes, missing, batch_rows
+        As of :func:`policyrisk.read_parquet`, for tables.
+    row_groups, project
+        Of Parquet files alone, and of Minari's datasets. An option that the reader does not have is an error.
 
     Returns
     -------
@@ -71,8 +85,13 @@ def read(path: PathOrPaths | Any, *, time_limit: TimeLimit | None = None, **opti
     return stream if time_limit is None else stream.with_time_limit(time_limit)
 
 
+@reading(ReaderOptions)
 def read_frame(
-    frame: Any, state: str | Sequence[str] | None = None, *, batch_rows: int = BATCH_ROWS, **columns: Any
+    frame: Any,
+    state: str | Sequence[str] | None = None,
+    *,
+    batch_rows: int = BATCH_ROWS,
+    **columns: Unpack[TableOptions],
 ) -> Stream:
     """A stream of the episodes in a data frame: pandas, Polars, or an Arrow table.
 
@@ -82,7 +101,7 @@ def read_frame(
     ----------
     frame
         The data frame.
-    state, batch_rows, **columns
+    state, batch_rows, episode, reward, terminated, truncated, step, action, propensity, codes, missing
         As of :func:`~policyrisk.data.parquet.read_parquet`, with its layout and checks.
 
     Returns

@@ -23,6 +23,7 @@ from policyrisk._core.arrays import Bools
 from policyrisk._core.frames import Coordinates
 from policyrisk._core.records import Additive
 from policyrisk._core.text import plural
+from policyrisk.data.columns import BATCH_ROWS
 from policyrisk.data.trajectories import TimeLimit, Trajectories, as_time_limit, time_limit_of
 from policyrisk.errors import (
     EmptyDataError,
@@ -33,7 +34,6 @@ from policyrisk.errors import (
 )
 
 T = TypeVar("T")
-BATCH_ROWS = 1 << 16  # states in a batch: some MB, and enough that Python's share of the time is small
 
 
 class Once(Generic[T]):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,7 @@ from policyrisk._core.arrays import (
     readonly,
 )
 from policyrisk._core.frames import Coordinates
+from policyrisk.data.columns import ReaderOptions, reading
 from policyrisk.errors import InvalidInputError, MismatchError
 
 COLUMNS = ("states", "rewards", "lengths", "terminated")
@@ -115,7 +116,8 @@ class Trajectories:
         return self._view(*kept, coordinates=self.coordinates)
 
     @classmethod
-    def from_frame(cls, frame: Any, **columns: Any) -> Trajectories:
+    @reading(ReaderOptions)
+    def from_frame(cls, frame: Any, **columns: Unpack[ReaderOptions]) -> Trajectories:
         """The episodes in the rows of a data frame: pandas, Polars, Arrow.
 
         A row is a visited state with the reward that was earned on leaving it. The extra ``parquet`` is
@@ -125,10 +127,8 @@ class Trajectories:
         ----------
         frame
             A pandas or Polars data frame, or an Arrow table.
-        **columns
-            The options of :func:`policyrisk.read_parquet`, with the same meaning as for files: ``state``,
-            ``episode``, ``reward``, ``terminated``, ``truncated``, ``step``, ``action`` and ``propensity``
-            name the frame's columns.
+        state, episode, reward, terminated, truncated, step, action, propensity, codes, missing, batch_rows
+            As of :func:`policyrisk.read_parquet`: the names of the frame's columns, and how they are read.
 
         Returns
         -------

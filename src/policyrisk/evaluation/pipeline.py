@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from policyrisk import distributed
 from policyrisk._core.arrays import Seed
+from policyrisk._core.keywords import hinting
 from policyrisk._core.output import Clock
 from policyrisk._core.threads import single_threaded
 from policyrisk.data import Source, TimeLimit
+from policyrisk.data.columns import AnyReaderOptions, reading
 from policyrisk.data.files import PathOrPaths
 from policyrisk.errors import PolicyRiskError
 from policyrisk.evaluation.arguments import checked
@@ -38,6 +40,8 @@ from policyrisk.risk import VarianceMethod
 JUDGED = 100_000  # transitions up to which the estimate is judged by one more look at the data
 
 
+@hinting
+@reading(AnyReaderOptions)
 def evaluate(
     source: PathOrPaths | Source | Any,
     discount: float = 1.0,
@@ -61,7 +65,7 @@ def evaluate(
     resume: bool = False,
     on_cluster: bool = False,
     say: Callable[[str], object] | None = None,
-    **columns: Any,
+    **columns: Unpack[AnyReaderOptions],
 ) -> Evaluation:
     """Evaluate a recorded policy, or another one from its log: ``policyrisk evaluate``, from Python.
 
@@ -117,8 +121,12 @@ def evaluate(
         since other workers take over what one has lost.
     say
         Called with the table that features were chosen from, before the fit.
-    **columns
-        The reader's options, as in ``state=["x", "y"]`` or ``missing="last"``.
+    state, episode, reward, terminated, truncated, step, action, propensity, codes, missing, batch_rows
+        Of files and data frames: the names of their columns, and how they are read, as of
+        :func:`policyrisk.read_parquet`.
+    row_groups, project
+        Of Parquet files (:func:`policyrisk.read_parquet`) and of Minari's datasets
+        (:func:`policyrisk.read_minari`).
 
     Returns
     -------

@@ -30,6 +30,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Bools, Floats, Seed
+from policyrisk._core.keywords import hinting
 from policyrisk._core.records import Additive, add_each, record
 from policyrisk._core.text import percent, plural
 from policyrisk._core.units import unit_of
@@ -66,6 +67,7 @@ WORTH_A_WARNING = 0.01  # of the target's probability, on average, without data
 _PolicyMaps: TypeAlias = tuple[PolicyFeatures, PolicyFeatures]
 
 
+@hinting
 @dataclass(frozen=True, eq=False)
 class LSTDQ:
     """Settings of LSTD-Q, the estimate of a target policy from episodes of any other.

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, Seed, as_count, as_number, check_kind
 from policyrisk._core.devices import Device
+from policyrisk._core.keywords import hinting
 from policyrisk._core.units import unit_of
 from policyrisk.data import Source, check_reiterable, coordinates_of
 from policyrisk.equations import MomentEquations
@@ -45,6 +46,7 @@ from policyrisk.passes.reduce import Reduce, here, reduce_in_units
 from policyrisk.risk import RiskFunction, VarianceMethod
 
 
+@hinting
 @dataclass(frozen=True, eq=False)
 class LSTD:
     """Settings of LSTD(λ): A w_J = b and C w_M = e + D w_J, from episodes or from a model.

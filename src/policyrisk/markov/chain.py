@@ -36,6 +36,7 @@ from policyrisk._core.arrays import (
     name_some,
     readonly,
 )
+from policyrisk._core.keywords import hinting
 from policyrisk._core.units import unit_of
 from policyrisk.data import Source, Trajectories
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from policyrisk.markov.log import LogCounts
 
 
+@hinting
 class MarkovChain:
     """A chain with n states and rewards, under a fixed policy.
 
@@ -117,6 +119,7 @@ class MarkovChain:
         self._set(branches, discount)
 
     @classmethod
+    @hinting
     def from_mdp(
         cls,
         P: object,
@@ -171,6 +174,7 @@ class MarkovChain:
         return cls.from_branches(branches, discount)
 
     @classmethod
+    @hinting
     def from_log(
         cls, data: Source, cells: Any = None, policy: Any = None, discount: float | Floats = 1.0
     ) -> MarkovChain:

@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, Ints, Seed, as_count
+from policyrisk._core.keywords import hinting
 from policyrisk.errors import InvalidInputError
 from policyrisk.markov.branches import ActionBranches, Branches, as_discount, sorted_branches
 from policyrisk.markov.chain import MarkovChain
@@ -84,6 +85,7 @@ def policy_gradient(
     return PolicyGradient(m, v, q_1[:, None] * A, q_2[:, None] * W + 2.0 * u[:, None] * A)
 
 
+@hinting
 class MDP:
     """A decision process with n states, known exactly.
 

@@ -35,6 +35,7 @@ from policyrisk._core.arrays import (
     check_callable,
     is_sparse,
 )
+from policyrisk._core.keywords import hinting
 from policyrisk._core.text import percent, plural
 from policyrisk._core.units import unit_of
 from policyrisk.data import Source, batches, check_reiterable, coordinates_of
@@ -66,6 +67,7 @@ _SETTLED_ERRORS = 1e-2  # the same of the error bars
 GramSolve: TypeAlias = Callable[[Floats], Floats]
 
 
+@hinting
 @dataclass(frozen=True, eq=False)
 class ReturnDistribution:
     """Settings of the estimate of the return's distribution.

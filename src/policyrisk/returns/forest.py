@@ -51,6 +51,7 @@ from policyrisk._core.arrays import (
     check_callable,
     check_kind,
 )
+from policyrisk._core.keywords import hinting
 from policyrisk._core.random import keys
 from policyrisk._core.units import unit_of
 from policyrisk.data import Source, Trajectories, check_reiterable, coordinates_of
@@ -85,6 +86,7 @@ class OutOfBag:
     variance: Floats  # (transitions,): V
 
 
+@hinting
 @dataclass(frozen=True)
 class ReturnForest:
     """Settings of the forest.

@@ -40,6 +40,7 @@ from policyrisk._core.arrays import (
 )
 from policyrisk._core.central_sums import COUNT
 from policyrisk._core.devices import Device, on_gpu
+from policyrisk._core.keywords import hinting
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.records import check_value
@@ -108,6 +109,7 @@ def run_on_gpu(runner: Runner, blocks: Sequence[Block], key: Key) -> Iterator[Fl
             yield tabulate(runner.checked(own, block.rows, block.episodes), runner.discount)
 
 
+@hinting
 def monte_carlo(
     simulator: object,
     policy: object,

@@ -30,6 +30,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, as_count, as_number, check_choice, readonly
+from policyrisk._core.keywords import hinting
 from policyrisk._core.text import plural
 from policyrisk.data import Source, Trajectories, batches, check_reiterable, coordinates_of
 from policyrisk.errors import ALL_CUT_OFF, GivenUpWarning, ImproperPolicyError, InvalidInputError, SolverError
@@ -50,6 +51,7 @@ _EXPLODED = 1e12  # times the largest target: no TD error is that large unless t
 _STEP = StepSize(0.1, decay=1000, power=1.0)
 
 
+@hinting
 class TD:
     """TD(λ) and what it has learned.
 
