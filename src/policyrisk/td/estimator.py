@@ -24,12 +24,23 @@ from __future__ import annotations
 
 import warnings
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
 
-from policyrisk._core.arrays import Bools, Floats, as_count, as_number, check_choice, readonly
+from policyrisk._core.arrays import (
+    Floats,
+    as_array,
+    as_count,
+    as_flag,
+    as_number,
+    check_choice,
+    check_kind,
+    readonly,
+)
 from policyrisk._core.keywords import hinting
 from policyrisk._core.text import plural
 from policyrisk.data import Source, Trajectories, batches, check_reiterable, coordinates_of
@@ -41,13 +52,72 @@ from policyrisk.risk.start_sums import SampleReturns
 from policyrisk.risk.support import LOST_MOST
 from policyrisk.td import _update_kernels as kernels
 from policyrisk.td._update_kernels import FeatureRows
-from policyrisk.td.episode_rows import EpisodeRows, check_finite, episode_rows, feature_rows
-from policyrisk.td.learned import Iterate, Learned, VisitCounts
-from policyrisk.td.step_size import StepSize, largest_stable_step
+from policyrisk.td.learned import (
+    EpisodeRows,
+    Iterate,
+    Learned,
+    VisitCounts,
+    check_finite,
+    episode_rows,
+    feature_rows,
+)
 
 Update: TypeAlias = Literal["episode", "step"]
 
 _EXPLODED = 1e12  # times the largest target: no TD error is that large unless the weights run away
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """ξ_k = scale / (1 + k/decay)^power for update k = 0, 1, …
+
+    Parameters
+    ----------
+    scale
+        The first step.
+    decay
+        The number of updates after which the step starts to fall.
+    power
+        How fast it falls; 0 is a constant step.
+
+    Examples
+    --------
+    >>> step = StepSize(0.1, decay=1000, power=1.0)
+    >>> step([0, 1000, 9000])
+    array([0.1 , 0.05, 0.01])
+    >>> step.satisfies_theorem, StepSize(0.1, power=0.5).satisfies_theorem
+    (True, False)
+    """
+
+    scale: float
+    decay: float = 1000.0
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        checked = {
+            "scale": as_number(self.scale, "scale", 0.0, open_low=True, remedy="pass a positive step"),
+            "decay": as_number(self.decay, "decay", 0.0, open_low=True, remedy="pass a number of updates"),
+            "power": as_number(
+                self.power, "power", 0.0, 1.0, remedy="above 1/2 converges by Theorem 10; 0 is constant"
+            ),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    def __call__(self, k: npt.ArrayLike) -> Floats:
+        """ξ_k, of the shape of k."""
+        updates = as_array(k, "k", "numbers of updates").astype(np.float64)
+        if not (updates >= 0).all():
+            raise InvalidInputError("k must be numbers of updates from 0 on, got others; count them")
+        falling: Floats = (1.0 + updates / self.decay) ** self.power
+        return self.scale / falling
+
+    @property
+    def satisfies_theorem(self) -> bool:
+        """Whether Σ ξ_k = ∞ and Σ ξ_k² < ∞, the conditions of Theorem 10: power in (½, 1]."""
+        return self.power > 0.5
+
+
 _STEP = StepSize(0.1, decay=1000, power=1.0)
 
 
@@ -104,14 +174,9 @@ class TD:
         )
         self.lam = as_number(lam, "lam", 0.0, 1.0)
         self.discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
-        if not isinstance(step, StepSize):
-            raise InvalidInputError(f"step must be a StepSize, got {step!r}; pass StepSize(0.1) or another")
-        self.step = step
+        check_kind(step, "step", StepSize, "pass StepSize(0.1) or another")
         check_choice(update, "update", get_args(Update))
-        self.update = update
-        if not isinstance(average, bool):
-            raise InvalidInputError(f"average must be True or False, got {average!r}; choose one")
-        self.average = average
+        self.step, self.update, self.average = step, update, as_flag(average, "average")
         self._learned: Learned | None = None
 
     def fit(self, data: Source, epochs: int = 1) -> RiskFunction:
@@ -230,7 +295,7 @@ class TD:
         dense = (len(counts.visits) for counts in learned.counts if counts.gram is not None)
         for episodes in episode_rows(batch, max(dense, default=None)):
             rows = [feature_rows(features, episodes.states) for features in maps]
-            _count(learned, episodes, rows, outside(maps, episodes.states))
+            learned.count(episodes, rows, outside(maps, episodes.states))
             first, r = learned.updates, episodes.rewards
             xi = self.step(np.arange(first, first + self._updates(episodes)))
             successor = np.zeros(len(r))  # J̃(x_{t+1}) with the weights of its update
@@ -242,7 +307,7 @@ class TD:
                     learned.second, rows[-1], episodes, target, gamma**2, xi, first, successor
                 )
             if failed >= 0:
-                raise self._divergence(first + failed, episodes, rows, learned)
+                raise self._divergence(first + failed, episodes, rows)
             learned.updates += len(xi)
         learned.episodes += len(batch)
         learned.terminated += int(batch.terminated.sum())
@@ -283,49 +348,25 @@ class TD:
             return max(len(xi) - 1, 0)
         return failed
 
-    def _divergence(
-        self, k: int, episodes: EpisodeRows, rows: list[FeatureRows], learned: Learned
-    ) -> SolverError:
-        """The error that says so, with the largest step that is stable on these episodes."""
-        limit, scale, updates = np.inf, self.step.scale, self._updates(episodes)
-        zero, ignored = np.zeros((2, len(episodes.rewards)))
-        for phi, moment, g in (
-            (rows[0], learned.mean, self.discount),
-            (rows[-1], learned.second, self.discount**2),
-        ):
-            check_finite(phi)
+    def _divergence(self, k: int, episodes: EpisodeRows, rows: list[FeatureRows]) -> SolverError:
+        """The error that says so, with a step that is stable where these episodes terminate.
 
-            def run(step: float, w: Floats, phi: FeatureRows = phi, g: float = g) -> None:
-                unbounded = Iterate(w, np.empty(0), largest=np.inf)
-                self._follow(unbounded, phi, episodes, zero, g, np.full(updates, step), 0, ignored)
-
-            limit = min(limit, largest_stable_step(run, len(moment.w), updates, scale))
-        remedy = f"pass step=StepSize({limit / 2:.2g}, ...) or less"
-        if limit == 0.0 and episodes.spans.bootstraps.any():
-            remedy = (
-                "cut-off episodes make the equations unstable at any step, so use episodes that terminate, "
-                "a discount further below 1, or a larger lam"
-            )
-        elif limit == 0.0:
-            remedy = "the features are too large for any step, so scale them to about 1"
+        An update with ξ ≤ 1 / ‖Σ_t φ_t φ_tᵀ‖ then lengthens no vector, for any λ and γ.
+        """
+        size = 0.0
+        with np.errstate(over="ignore"):
+            for features, phi in zip((self.features, self.second_features), rows, strict=False):
+                check_finite(phi)
+                squares = sp.csr_array(features(episodes.states)).power(2).sum(axis=1)
+                size = max(size, float(np.add.reduceat(squares, episodes.spans.base).max()))
+        remedy = "scale the features to about 1"
+        if np.isfinite(size):
+            remedy = f"pass step=StepSize({1.0 / size:.2g}, ...) or less"
+        if episodes.spans.bootstraps.any():
+            remedy += "; where cut-off episodes make the equations unstable at any step, use episodes that "
+            remedy += "terminate, a discount further below 1, or a larger lam"
         return SolverError(
             f"TD diverged at update {k} (one per {self.update}): the weights must stay bounded, but a TD "
-            f"error passed {_EXPLODED:g} times the largest target; got step.scale={scale:g}, where the "
-            f"largest stable step on these episodes is {limit:.3g}; {remedy}"
+            f"error passed {_EXPLODED:g} times the largest target; got step.scale={self.step.scale:g}; "
+            f"{remedy}"
         )
-
-
-def _count(learned: Learned, episodes: EpisodeRows, rows: list[FeatureRows], beyond: Bools) -> None:
-    """Find out which transitions are used, and count what they visit; ``beyond`` tells states outside."""
-    visits = [
-        kernels.RowVisits(phi, counts.before, counts.visits, counts.feature_episodes)
-        for phi, counts in zip(rows, learned.counts, strict=True)
-    ]
-    kernels.count(visits[0], visits[-1], len(visits) == 1, episodes.spans)
-    started = episodes.started()
-    for phi, counts in zip(rows, learned.counts, strict=True):
-        counts.add_gram(phi, started)
-    learned.transitions += len(started)
-    learned.given_up += len(episodes.rewards) - len(started)
-    learned.shortened += int(np.count_nonzero(episodes.spans.used < np.diff(episodes.spans.offsets)))
-    learned.outside += int(np.count_nonzero(beyond[started])) if beyond.any() else 0
