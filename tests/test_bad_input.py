@@ -249,7 +249,7 @@ CASES = {
     "policy that does not sum to 1": (
         lambda: pr.MarkovChain.from_mdp(MDP, [1, 1], [[0.5, 0.4], [1, 0]]),
         InvalidInputError,
-        "policy's rows",
+        "policy must have rows of probabilities",
         "sum to 1",
     ),
     "policy of wrong shape": (

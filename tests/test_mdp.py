@@ -380,7 +380,7 @@ def test_bad_input():
         mdp.improve(criteria.Sharpe(), 7)
     with pytest.raises(InvalidInputError, match="features must have a row for each of the 1 states"):
         mdp.improve(criteria.Sharpe(), features=sp.csr_array((3, 2)))
-    with pytest.raises(InvalidInputError, match="policy's rows must be distributions"):
+    with pytest.raises(InvalidInputError, match="policy must have rows of probabilities"):
         mdp.improve(criteria.Sharpe(), policy=[[0.5, 0.6]])
     with pytest.raises(InvalidInputError, match="discount must be in"):
         pr.MDP([[[0.5]]], [1.0], 1.5)

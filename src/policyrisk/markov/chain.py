@@ -49,11 +49,10 @@ from policyrisk.markov.branches import (
     closure,
     from_matrix,
     sorted_branches,
+    under_policy,
     with_noise,
 )
-from policyrisk.markov.decisions import under_policy
 from policyrisk.markov.linear import Resolvent, SolveReport, discounted
-from policyrisk.markov.passages import given, reach
 
 if TYPE_CHECKING:
     from policyrisk.markov.diagnosis import Diagnosis
@@ -390,7 +389,7 @@ class MarkovChain:
         >>> game.lowest(0).cdf([-1.0, 0.0]).round(4)
         array([0.6667, 1.    ])
         """
-        from policyrisk.markov.running import along
+        from policyrisk.markov.passages import along
 
         return along(self, "lowest", start)
 
@@ -415,7 +414,7 @@ class MarkovChain:
         >>> game.drawdown(0).cdf([-2.0, -1.0, 0.0]).round(4)
         array([0.1667, 0.75  , 1.    ])
         """
-        from policyrisk.markov.running import along
+        from policyrisk.markov.passages import along
 
         return along(self, "drawdown", start)
 
@@ -668,6 +667,8 @@ class MarkovChain:
         >>> MarkovChain(P, [0, 1, 1, 1, 0]).reach(4)
         array([0.  , 0.25, 0.5 , 0.75, 1.  ])
         """
+        from policyrisk.markov.passages import reach
+
         return self._where_known(reach(self, goal, avoid))
 
     def given(self, goal: npt.ArrayLike) -> MarkovChain:
@@ -691,6 +692,8 @@ class MarkovChain:
         >>> MarkovChain(P, [0, 1, 1, 1, 0]).given(4).mean().round(6)
         array([     nan, 5.      , 4.      , 2.333333, 0.      ])
         """
+        from policyrisk.markov.passages import given
+
         branches, able = given(self, goal)
         chain = MarkovChain.from_branches(replace(branches, noisy=self.branches.noisy), self.discount)
         chain.known = self.known & able

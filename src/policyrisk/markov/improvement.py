@@ -54,8 +54,7 @@ from policyrisk.errors import (
     InvalidInputError,
     SolverError,
 )
-from policyrisk.markov.branches import Sparse
-from policyrisk.markov.decisions import as_policy
+from policyrisk.markov.branches import Sparse, as_policy
 from policyrisk.markov.linear import Corrector, Resolvent, choose, discounted
 from policyrisk.markov.mdp import MDP, PolicyGradient, Solve, policy_gradient
 

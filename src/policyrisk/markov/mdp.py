@@ -33,9 +33,15 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Floats, Ints, Seed, as_count
 from policyrisk._core.keywords import hinting
 from policyrisk.errors import InvalidInputError
-from policyrisk.markov.branches import ActionBranches, Branches, as_discount, sorted_branches
+from policyrisk.markov.branches import (
+    ActionBranches,
+    Branches,
+    as_discount,
+    as_policy,
+    by_action,
+    sorted_branches,
+)
 from policyrisk.markov.chain import MarkovChain
-from policyrisk.markov.decisions import as_policy, by_action
 
 if TYPE_CHECKING:
     from policyrisk.markov.improvement import Improvement

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Matrix
+from policyrisk._core.arrays import Floats, Matrix, as_dense
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import MismatchError
 from policyrisk.features import Features
@@ -59,7 +59,7 @@ class ProjectedChain:
 
     def _traces(self, phi: Matrix, factor: float) -> Floats:
         """(I − factor·Pᵀ)⁻¹ Q Φ, of shape (n, l)."""
-        weighted = _dense(phi) * self.q[:, None]
+        weighted = as_dense(phi) * self.q[:, None]
         return self.chain.resolvent(factor).solve(weighted, transpose=True)[0] if factor else weighted
 
     @np.errstate(over="ignore", invalid="ignore")  # solving refuses what is not finite
@@ -105,10 +105,6 @@ class ProjectedChain:
         return rhs
 
 
-def _dense(phi: Matrix) -> Floats:
-    return phi.toarray() if sp.issparse(phi) else np.asarray(phi)
-
-
 def _product(left: Floats, right: Matrix) -> Floats:
     """leftᵀ right, dense."""
     return np.asarray((right.T @ left).T if sp.issparse(right) else left.T @ right)
@@ -116,9 +112,7 @@ def _product(left: Floats, right: Matrix) -> Floats:
 
 def _gram(phi: Matrix, q: Floats) -> Floats:
     """Φᵀ Q Φ, dense."""
-    if sp.issparse(phi):
-        return np.asarray((phi.T @ sp.csr_array(phi.multiply(q[:, None]))).toarray())
-    return np.asarray(phi.T @ (phi * q[:, None]))
+    return as_dense(phi.T @ (phi.multiply(q[:, None]) if sp.issparse(phi) else phi * q[:, None]))
 
 
 def _visits(phi: Matrix, q: Floats) -> Floats:

@@ -1,6 +1,6 @@
-"""The distribution of the return where all rewards are multiples of one number h, of one sign, and γ = 1.
+"""Distributions with finitely many values, as that of the return where rewards lie on a lattice and γ = 1.
 
-With costs c = |ρ|/h ∈ {0, 1, 2, …} the return is ±hK, and
+Where all rewards are multiples of one number h, and of one sign, it is found by recursion. With costs c = |ρ|/h ∈ {0, 1, 2, …} the return is ±hK, and
 
     p_k(x) = P(K = k | x) = Σ_branches p · p_{k−c}(y),      p_k(end) = 1{k = 0}
 
@@ -17,14 +17,14 @@ from math import gcd, lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints
-from policyrisk.errors import SolverError
+from policyrisk._core.arrays import Floats, Ints, as_array, as_floats, freeze
+from policyrisk.errors import InvalidInputError, SolverError
 from policyrisk.markov import _branch_kernels as kernels
 from policyrisk.markov.branches import Branches
 from policyrisk.markov.linear import Resolvent
-from policyrisk.markov.steps import SLACK, StepFunction
 
 if TYPE_CHECKING:
     from policyrisk.markov.chain import MarkovChain
@@ -34,6 +34,64 @@ TAIL = 1e-13  # probability that may be left out
 _DENOMINATOR = 10**6
 _ROUNDING = 2.0**-51  # by which a reward may miss its fraction
 _BLOCK = 1 << 20  # probabilities found between two looks at what is left
+# Probabilities are sums of many roundings: F counts as having reached q when it is this close below it.
+SLACK = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class StepFunction:
+    """F(z) = cumulative[i] for values[i] ≤ z < values[i + 1].
+
+    >>> die = StepFunction(np.arange(1.0, 7.0), np.arange(1, 7) / 6)
+    >>> float(die.cdf(2.0)), float(die.quantile(0.5)), float(die.cvar(0.5))
+    (0.3333333333333333, 3.0, 2.0)
+    """
+
+    values: Floats  # (m,), rising; a bracket's may be at an end of its support several times
+    cumulative: Floats  # (m,), not falling, 1 at last
+
+    def __post_init__(self) -> None:
+        freeze(self)
+
+    def cdf(self, z: npt.ArrayLike) -> Floats:
+        """F(z) = P(B ≤ z), of z's shape; a z within a rounding of a value counts as that value."""
+        z = as_array(z, "z", "numbers")
+        near = z + 1e-9 * np.min(np.diff(self.values), initial=1.0)
+        F = np.append(0.0, self.cumulative)[np.searchsorted(self.values, near, side="right")]
+        return np.where(np.isnan(near), np.nan, F)[()]
+
+    def quantile(self, q: npt.ArrayLike) -> Floats:
+        """The smallest value with F ≥ q, of q's shape."""
+        return self.values[self._reached(as_levels(q))]
+
+    def cvar(self, q: npt.ArrayLike) -> Floats:
+        """The mean of the worst (smallest) q of the values, of q's shape.
+
+        With θ the quantile it is θ − E[(θ − B)⁺]/q, and E[(θ − B)⁺] is the area under F left of θ.
+        """
+        levels = as_levels(q)
+        reached = self._reached(levels)
+        area = np.append(0.0, np.cumsum(self.cumulative[:-1] * np.diff(self.values)))
+        return self.values[reached] - area[reached] / levels
+
+    @property
+    def mean(self) -> float:
+        """The mean of the values."""
+        return float(self.values[-1] - self.cumulative[:-1] @ np.diff(self.values))
+
+    def _reached(self, levels: Floats) -> npt.NDArray[np.intp]:
+        return np.minimum(np.searchsorted(self.cumulative, levels - SLACK), self.values.size - 1)
+
+
+def as_levels(q: npt.ArrayLike) -> Floats:
+    """Probabilities in (0, 1] for a quantile, of any shape."""
+    levels = as_floats(q, "q", np.shape(as_array(q, "q", "probabilities")))
+    if not ((levels > 1e-9) & (levels <= 1.0)).all():
+        raise InvalidInputError(
+            f"q must be a probability above 1e-9 and at most 1, got {levels.min():g} to {levels.max():g}; "
+            "pass 0.05 for the worst 5 %"
+        )
+    return levels
 
 
 @dataclass(frozen=True)
