@@ -55,6 +55,7 @@ from policyrisk.lstd.cutoffs import Trim
 from policyrisk.lstd.doubly_robust import DoublyRobust, doubly_robust
 from policyrisk.lstd.influences import with_error_bars, with_starts
 from policyrisk.lstd.target_steps import TargetSteps, TargetView
+from policyrisk.markov.branches import closure
 from policyrisk.passes.reduce import Reduce, here, reduce_in_units
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.risk.support import UNCOVERED_MOST, Support
@@ -347,14 +348,8 @@ class Ways(Additive):
 
     def to_an_end(self) -> tuple[Bools, ...]:
         """The features that an end can be reached from, (l,) for each map."""
-        found = []
-        for ways, ends in zip(self.to_features, self.to_end, strict=True):
-            leads, before = ends > 0, -1
-            while leads.sum() > before:
-                before = int(leads.sum())
-                leads = leads | (ways @ leads.astype(np.float64) > 0)
-            found.append(leads)
-        return tuple(found)
+        pairs = zip(self.to_features, self.to_end, strict=True)
+        return tuple(closure(sp.csr_array(ways.T), ends > 0) for ways, ends in pairs)
 
 
 def _active(phi: Any) -> Any:

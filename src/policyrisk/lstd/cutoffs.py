@@ -48,6 +48,7 @@ from policyrisk.data import Shortened, Source, Trajectories, batches, pieces
 from policyrisk.errors import GivenUpWarning
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
+from policyrisk.markov.branches import closure
 from policyrisk.passes.reduce import Reduce
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.support import LOST_MOST, Support
@@ -61,10 +62,10 @@ MapVisits: TypeAlias = "Sequence[tuple[Features, Floats]]"  # feature maps, each
 @record
 @dataclass(frozen=True, eq=False)
 class MapTally(Additive):
-    """A count, and a number for every feature of each map; it adds."""
+    """A count, and a number for every feature of each map, or for every pair of them; it adds."""
 
     transitions: int
-    features: tuple[Floats, ...]  # of each map, (l,)
+    features: tuple[Any, ...]  # of each map, (l,), or CSR (l, l)
     _rules: ClassVar = {"features": add_each}
 
 
@@ -150,12 +151,9 @@ def _closed(reduce: Reduce, seen: MapVisits, left: MapVisits) -> list[Bools]:
     """Which features that are left are closed, (l,) for each map."""
     cut_off = reduce(partial(_cut_off_visits, [phi for phi, _ in seen])).features
     leads = [v > gone for (_, v), gone in zip(seen, cut_off, strict=True)]  # visited by one that terminated
-    while any(((v > 0) & ~to).any() for (_, v), to in zip(left, leads, strict=True)):
-        before = reduce(partial(_leading, left, leads)).features
-        grown = [to | (more > 0) for to, more in zip(leads, before, strict=True)]
-        if all((new == old).all() for new, old in zip(grown, leads, strict=True)):
-            break
-        leads = grown
+    if any(((v > 0) & ~to).any() for (_, v), to in zip(left, leads, strict=True)):
+        back = reduce(partial(_ways_back, left)).features
+        leads = [closure(ways, to) for ways, to in zip(back, leads, strict=True)]
     return [(v > 0) & ~to for (_, v), to in zip(left, leads, strict=True)]
 
 
@@ -169,17 +167,14 @@ def _cut_off_visits(maps: Sequence[Features], source: Source, part: int) -> MapT
     return MapTally(0, total)
 
 
-def _leading(left: MapVisits, leads: Sequence[Bools], source: Source, part: int) -> MapTally:
-    """How often features were active before a state with a feature that leads to an end, in what is left."""
-    total = tuple(np.zeros_like(v) for _, v in left)
+def _ways_back(left: MapVisits, source: Source, part: int) -> MapTally:
+    """How often feature j came just before i in cut-off episodes, CSR (i, j) for each map, in what is left."""
+    total: list[Any] = [sp.csr_array((phi.size, phi.size)) for phi, _ in left]
     for piece in _cut_off_pieces(Shortened(source, partial(_still, left))):
-        rows, first = np.arange(len(piece.states)), piece.final_rows - piece.lengths
-        for (phi, _), to, before in zip(left, leads, total, strict=True):
+        for k, (phi, _) in enumerate(left):
             active = _active(phi, piece.states)
-            leading = np.where(active @ to.astype(np.float64) > 0, rows, -1)
-            last = np.maximum.reduceat(leading, first)  # (episodes,): the last such state
-            before += (rows < np.repeat(last, piece.lengths + 1)).astype(np.float64) @ active
-    return MapTally(0, total)
+            total[k] = total[k] + active[piece.visited_rows + 1].T @ active[piece.visited_rows]
+    return MapTally(0, tuple(total))
 
 
 def _cut_off_pieces(source: Source) -> Iterator[Trajectories]:
