@@ -25,11 +25,11 @@ from policyrisk.features import Polynomial, Tabular, TileCoding
 from policyrisk.lstd import LSTD
 from policyrisk.lstd.definition import Definition, rows
 from policyrisk.lstd.influences import Face, sandwich
-from policyrisk.selection.out_of_fold import fits_without_each
 from policyrisk.lstd.residuals import ResidualPass, direct_right_hand_side, lag_products
 from policyrisk.lstd.steps import View
 from policyrisk.risk import ErrorBars
 from policyrisk.risk.completed import episode_terms
+from policyrisk.selection.out_of_fold import fits_without_each
 
 N = 5
 METHODS = [

@@ -17,7 +17,7 @@ from policyrisk.errors import (
     NoErrorBarsWarning,
 )
 from policyrisk.passes.checkpoint import DurableReduce
-from policyrisk.returns.thresholds import ReturnSurvey
+from policyrisk.returns.threshold_sums import ReturnSurvey
 
 
 def normal_rewards(episodes, seed, steps=4, sigma=1.5):

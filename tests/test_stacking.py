@@ -8,8 +8,8 @@ from scipy import optimize
 
 import policyrisk as pr
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
-from policyrisk.selection.out_of_fold import fits_without_each
 from policyrisk.passes.episode_folds import FOLDS, fold_of_episodes
+from policyrisk.selection.out_of_fold import fits_without_each
 from policyrisk.selection.stacking import (
     FOREST,
     LEAST,

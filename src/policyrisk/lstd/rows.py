@@ -51,6 +51,10 @@ class SparseRows:
         """Whether every row has one entry."""
         return self.idx.size == len(self.ends) and bool((np.diff(self.ptr) == 1).all())
 
+    def sparse(self) -> SparseRows:
+        """The rows themselves."""
+        return self
+
     @cached_property
     def matrix(self) -> sp.csr_array[Any, tuple[int, int]]:
         """φ, of shape (rows, size)."""

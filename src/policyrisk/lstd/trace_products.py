@@ -40,7 +40,7 @@ from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.threads import in_order
 from policyrisk.errors import InvalidInputError
 from policyrisk.lstd import _sweep_kernels
-from policyrisk.lstd.rows import DenseRows, Rows, SparseRows
+from policyrisk.lstd.rows import Rows, SparseRows
 
 # Sums of rows are added to P when enough visits were noted: FEWEST at first, and twice as many after every
 # time that a touched entry of P had fewer than WORTHWHILE additions behind it, up to MOST.
@@ -117,8 +117,7 @@ class TraceProduct(Product):
     def block(self, at: slice, rows: Rows, columns: Rows) -> None:
         """Put in the rows ``at``: ρ and σ."""
         if isinstance(columns, SparseRows):
-            rho = rows.sparse() if isinstance(rows, DenseRows) else rows
-            self.sparse.append((at, rho, columns))
+            self.sparse.append((at, rows.sparse(), columns))
             return
         visited = int(np.count_nonzero(~rows.ends))
         traces = np.empty((visited, *self._carry.shape))

@@ -37,7 +37,7 @@ from scipy.sparse.linalg import splu
 from policyrisk._core.arrays import Floats
 from policyrisk.errors import SolverError
 from policyrisk.markov import _branch_kernels as kernels
-from policyrisk.markov.reward_lattice import (TAIL, RewardLattice, StepFunction)
+from policyrisk.markov.reward_lattice import TAIL, RewardLattice, StepFunction
 
 if TYPE_CHECKING:
     from policyrisk.markov.chain import MarkovChain

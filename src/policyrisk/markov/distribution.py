@@ -14,7 +14,16 @@ from policyrisk._core.arrays import Floats, Ints, as_number, name_some
 from policyrisk._core.text import Readable, TextTable, number, percent
 from policyrisk.errors import InvalidInputError
 from policyrisk.markov.characteristic import Transform, brackets, on_lattice
-from policyrisk.markov.reward_lattice import (MAX_POINTS, TAIL, RewardLattice, StepFunction, as_levels, by_recursion, find_lattice, tails_by_recursion)
+from policyrisk.markov.reward_lattice import (
+    MAX_POINTS,
+    TAIL,
+    RewardLattice,
+    StepFunction,
+    as_levels,
+    by_recursion,
+    find_lattice,
+    tails_by_recursion,
+)
 
 if TYPE_CHECKING:
     from policyrisk.markov.chain import MarkovChain

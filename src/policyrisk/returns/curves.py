@@ -19,11 +19,11 @@ import numpy as np
 
 from policyrisk._core.arrays import Floats, Ints, freeze
 from policyrisk._core.records import record
-from policyrisk.returns.thresholds import ROUNDING
 from policyrisk.risk.estimate import shape, skewed_interval, student_quantile
 
 Reading: TypeAlias = Literal["mean", "variance", "std", "cdf", "quantile", "cvar"]
 _SKEWED = 200  # groups of several episodes from which on they tell the skewness
+ROUNDING = 1e-9  # of the thresholds' range: returns that are closer are the same
 _REACHED = 1e-12  # F counts as having reached q when it is this close below it
 
 

@@ -54,8 +54,7 @@ from policyrisk.lstd.cutoffs import Trim, trim
 from policyrisk.passes.reduce import Reduce, here, reduce_in_units
 from policyrisk.returns.curves import Grid
 from policyrisk.returns.distribution_function import DistributionFunction
-from policyrisk.returns.threshold_sums import Bootstrap, ThresholdSums
-from policyrisk.returns.thresholds import ReturnSurvey
+from policyrisk.returns.threshold_sums import Bootstrap, ReturnSurvey, ThresholdSums
 from policyrisk.risk.support import LOST_MOST, Support
 
 _GROUPS, _FEWEST_GROUPS = 1000, 20  # of episodes, for the error bars

@@ -10,6 +10,11 @@ targets are their expectations over B' as the estimate tells them at x_T: F̃((�
 They are linear in what is read there. With λ < 1 the same is done at every step, n = 1, with B' between what
 the estimate and the next target say: target_t = E[… r_t + γB'], B' of the distribution
 (1 − λ) F̃(·|x_{t+1}) + λ target_{t+1}.
+
+**Thresholds** come from a survey of the returns to go. Where the returns have few different values, these are the thresholds. Otherwise a third of them is spread
+evenly from the smallest to the largest return, a third follows the quantiles of all returns to go and a third
+those of whole episodes, whose tails may be rare among all. What a cut-off episode would still have earned is
+taken from another one that was near the state it was cut off in: all that has to be right is the range.
 """
 
 from __future__ import annotations
@@ -21,18 +26,140 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from scipy.spatial import cKDTree
 
-from policyrisk._core.arrays import Floats, Ints, Matrix
+from policyrisk._core.arrays import Floats, Ints, Matrix, is_sparse
 from policyrisk._core.records import Additive, record
 from policyrisk.data import Source, Trajectories, batches, pieces
+from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
-from policyrisk.features.protocol import active_of, is_binary, matrix_of
+from policyrisk.features.protocol import is_binary, matrix_of
+from policyrisk.lstd.rows import Evaluator, Rows, SparseRows
 from policyrisk.returns import _threshold_kernels as _kernels
-from policyrisk.returns.curves import Grid
+from policyrisk.returns.curves import ROUNDING, Grid
 
 _PIECE = 1 << 17  # transitions whose features are looked at together
 _ROOM = 1 << 23  # numbers that curves at states may take
+_SAMPLE = 20_000  # returns to go that are kept, and as many whole ones
+_VALUES = 1000  # different values up to which all are kept
+_NEAR = 10  # rows that count as near a state
+_APART = 1e-6  # of a coordinate's std: states that are nearer are the same
+_ROUNDS = 100  # pieces that an episode is put together of, at most
 _GOLDEN = 0.6180339887498949  # whose multiples fill the unit interval evenly
+
+
+@record(all="n d", whole="k d", ends="2", values="v")
+@dataclass(frozen=True, eq=False)
+class ReturnSurvey:
+    """Uniform samples of returns to go and of whole returns, and the different values; they add.
+
+    A row of a sample is a random key, the return, γ^n where the episode was cut off n steps later, else 0,
+    the state, and the one that the episode ended in.
+    """
+
+    all: Floats  # (n, 3 + 2 dim)
+    whole: Floats  # (n, 3 + 2 dim)
+    ends: Floats  # (2,): the smallest and the largest
+    values: Floats | None  # (n,), rising; None where there are too many
+
+    @classmethod
+    def over(cls, source: Source, part: int, discount: float) -> ReturnSurvey:
+        """Of one part of the data."""
+        rng = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(part,)))
+        found = [cls._of(batch, discount, rng) for batch in batches(source) if len(batch)]
+        if not found:
+            return cls(np.empty((0, 3)), np.empty((0, 3)), np.array([np.inf, -np.inf]), np.empty(0))
+        return sum(found[1:], found[0])
+
+    @classmethod
+    def _of(cls, batch: Trajectories, discount: float, rng: np.random.Generator) -> ReturnSurvey:
+        B = batch.returns_to_go(discount)
+        left = np.repeat(batch.offsets[1:], batch.lengths) - np.arange(batch.transitions)
+        cut = np.repeat(~batch.terminated, batch.lengths)
+        keys, factor = rng.random(B.size), np.where(cut, discount ** left.astype(np.float64), 0.0)
+        ends = np.repeat(batch.final_rows, batch.lengths)
+
+        def rows(some: Ints) -> Floats:
+            states = batch.states[batch.visited_rows[some]], batch.states[ends[some]]
+            return np.column_stack([keys[some], B[some], factor[some], *states])
+
+        sampled = rows(_smallest(keys)), rows(batch.offsets[:-1][_smallest(keys[batch.offsets[:-1]])])
+        return cls(*sampled, np.array([B.min(), B.max()]), _different(B))
+
+    def __add__(self, other: ReturnSurvey) -> ReturnSurvey:
+        if not len(self.all) or not len(other.all):
+            return self if len(self.all) else other
+        values = None
+        if self.values is not None and other.values is not None:
+            values = _different(np.concatenate([self.values, other.values]))
+        every, whole = np.concatenate([self.all, other.all]), np.concatenate([self.whole, other.whole])
+        return ReturnSurvey(
+            every[_smallest(every[:, 0])],
+            whole[_smallest(whole[:, 0])],
+            np.array([min(self.ends[0], other.ends[0]), max(self.ends[1], other.ends[1])]),
+            values,
+        )
+
+    def choose(self, count: int) -> Floats:
+        """At most ``count`` thresholds, rising."""
+        if not len(self.all):
+            raise InvalidInputError("data must hold at least one episode, got none; record some")
+        rng = np.random.default_rng(0)
+        every, whole = (_completed(rows, self.all, rng) for rows in (self.all, self.whole))
+        drawn = np.concatenate([every, whole, self.ends])
+        low, high = float(drawn.min()), float(drawn.max())
+        values = None if self.values is None else _apart(np.concatenate([self.values, drawn]))
+        if values is not None and values.size <= count:
+            return values
+        third = count // 3
+        parts = [np.linspace(low, high, count - 2 * third)]
+        parts += [np.quantile(rows, (np.arange(third) + 0.5) / max(third, 1)) for rows in (every, whole)]
+        return _apart(np.concatenate(parts))
+
+
+def _completed(rows: Floats, pool: Floats, rng: np.random.Generator) -> Floats:
+    """Returns (n,) with what cut-off episodes lack taken from the pool's rows near their ends, on and on."""
+    total, factor = rows[:, 1].copy(), rows[:, 2].copy()
+    dim = (rows.shape[1] - 3) // 2
+    states, ends = pool[:, 3 : 3 + dim], rows[:, 3 + dim :].copy()
+    scale = np.where(np.ptp(states, axis=0) > 0, states.std(axis=0), 1.0)
+
+    def apart(states: Floats) -> Floats:  # of rows in one and the same state any may be the nearest
+        return states / scale + _APART * rng.random(states.shape)
+
+    near = cKDTree(apart(states))
+    for _ in range(_ROUNDS):
+        left = np.flatnonzero(factor > 1e-9)
+        if not left.size:
+            break
+        found = near.query(apart(ends[left]), k=min(_NEAR, len(pool)))[1].reshape(left.size, -1)
+        drawn = pool[found[np.arange(left.size), rng.integers(found.shape[1], size=left.size)]]
+        total[left] += factor[left] * drawn[:, 1]
+        factor[left] *= drawn[:, 2]
+        ends[left] = drawn[:, 3 + dim :]
+    return total
+
+
+def _smallest(keys: Floats) -> Ints:
+    """Where the smallest keys are, at most so many as are kept, in order."""
+    return np.sort(np.argpartition(keys, _SAMPLE)[:_SAMPLE]) if keys.size > _SAMPLE else np.arange(keys.size)
+
+
+def _different(values: Floats) -> Floats | None:
+    if values.size > 10 * _VALUES and _apart(values[: 2 * _VALUES]).size > _VALUES:
+        return None
+    found = _apart(values)
+    return found if found.size <= _VALUES else None
+
+
+def _apart(values: Floats) -> Floats:
+    """The different values, rising; of those that differ by rounding alone, the first."""
+    found = np.unique(values)
+    if found.size < 2:
+        return found
+    tol = ROUNDING * (found[-1] - found[0])
+    found[np.abs(found) <= tol] = 0.0
+    return np.asarray(found[np.append(True, np.diff(found) > tol)])
 
 
 @record(group_episodes="groups", visits="l", feature_episodes="l", b="groups l *")
@@ -62,7 +189,8 @@ class ThresholdSums(Additive):
         episodes = terminated = transitions = between = 0
         seen = np.full(size, -1, dtype=np.int64)
         for data in all_pieces(source):
-            rows = RowEntries.of(features, data.states[data.visited_rows])
+            rows = _rows(features, data.states[data.visited_rows])
+            sparse = rows.sparse()
             own = groups_of(part, episodes, len(data), groups)
             number = np.repeat(np.arange(episodes, episodes + len(data)), data.lengths)
             group = np.repeat(own, data.lengths)
@@ -73,9 +201,9 @@ class ThresholdSums(Additive):
             between += int(np.count_nonzero(ended & ~on))
             extra = np.column_stack([np.maximum(grid.theta[0] - B, 0.0), B, B * B])
             place = np.where(ended, place, -1)
-            given = rows.ptr, rows.idx, rows.val, number, group, place, extra, seen
+            given = sparse.ptr, sparse.idx, sparse.val, number, group, place, extra, seen
             _kernels.sort_in(*given, b, visits, behind)
-            gram = gram + rows.gram(group, groups)
+            gram = gram + _gram(rows, group, groups)
             group_episodes += np.bincount(own, minlength=groups)
             episodes, terminated = episodes + len(data), terminated + int(data.terminated.sum())
             transitions += data.transitions
@@ -113,7 +241,7 @@ class Bootstrap:
             if not some.size:
                 continue
             data = data[some]
-            rows = RowEntries.of(self.features, data.states[data.visited_rows])
+            rows = _rows(self.features, data.states[data.visited_rows]).sparse()
             if self.lam < 1.0:
                 # Nothing is read at the end itself, where features need not exist.
                 going = np.ones(len(data.states), dtype=np.bool_)
@@ -135,44 +263,25 @@ class Bootstrap:
         return self.grid.monotone(curves[0])[None] if self.whole else curves
 
 
-@dataclass(frozen=True, eq=False)
-class RowEntries:
-    """φ of some states: row i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1]."""
+def _rows(features: Features, states: npt.NDArray[Any]) -> Rows:
+    """φ of some states, in the format of the map."""
+    dense = not (is_binary(features) or is_sparse(features(states[:1])))
+    return Evaluator(features, dense, 1)(states, np.zeros(len(states), dtype=np.bool_))
 
-    ptr: Ints
-    idx: Ints
-    val: Floats
-    phi: Matrix  # (n, l)
 
-    @classmethod
-    def of(cls, features: Features, states: npt.NDArray[Any]) -> RowEntries:
-        """Evaluated at states (n, dim)."""
-        size = features.size
-        if is_binary(features):
-            active = active_of(features, states)
-            ptr = np.arange(0, active.size + 1, active.shape[1])
-            val = np.ones(active.size)
-            phi: Matrix = sp.csr_array((val, active.ravel(), ptr), shape=(len(states), size))
-            return cls(ptr, active.ravel(), val, phi)
-        phi = matrix_of(features, states)
-        if isinstance(phi, np.ndarray):
-            n = len(phi)
-            return cls(np.arange(0, n * size + 1, size), np.tile(np.arange(size), n), phi.ravel(), phi)
-        return cls(phi.indptr.astype(np.int64), phi.indices.astype(np.int64), phi.data, phi)
-
-    def gram(self, group: Ints, groups: int) -> Matrix:
-        """Σ φ φᵀ of each group's rows, (groups · l, l)."""
-        size = self.phi.shape[1]
-        if isinstance(self.phi, np.ndarray):
-            out = np.zeros((groups * size, size))
-            order = np.argsort(group, kind="stable")
-            here, first = np.unique(group[order], return_index=True)
-            for g, part in zip(here.tolist(), np.split(self.phi[order], first[1:]), strict=True):
-                out[g * size : (g + 1) * size] = part.T @ part
-            return out
-        row = np.repeat(group, np.diff(self.ptr))
-        spread = sp.csr_array((self.val, row * size + self.idx, self.ptr), shape=(len(group), groups * size))
-        return sp.csr_array(spread.T @ self.phi)
+def _gram(rows: Rows, group: Ints, groups: int) -> Matrix:
+    """Σ φ φᵀ of each group's rows, (groups · l, l)."""
+    size = rows.size
+    if isinstance(rows, SparseRows):
+        row = np.repeat(group, np.diff(rows.ptr))
+        entries = rows.val, row * size + rows.idx, rows.ptr
+        return sp.csr_array(sp.csr_array(entries, shape=(len(group), groups * size)).T @ rows.matrix)
+    out = np.zeros((groups * size, size))
+    order = np.argsort(group, kind="stable")
+    here, first = np.unique(group[order], return_index=True)
+    for g, part in zip(here.tolist(), np.split(rows.matrix[order], first[1:]), strict=True):
+        out[g * size : (g + 1) * size] = part.T @ part
+    return out
 
 
 def groups_of(part: int, first: int, count: int, groups: int) -> Ints:
