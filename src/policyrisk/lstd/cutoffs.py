@@ -168,7 +168,7 @@ def _cut_off_visits(maps: Sequence[Features], source: Source, part: int) -> MapT
 
 
 def _ways_back(left: MapVisits, source: Source, part: int) -> MapTally:
-    """How often feature j came just before i in cut-off episodes, CSR (i, j) for each map, in what is left."""
+    """How often feature j came just before i in what is left of cut-off episodes, CSR (i, j) for each map."""
     total: list[Any] = [sp.csr_array((phi.size, phi.size)) for phi, _ in left]
     for piece in _cut_off_pieces(Shortened(source, partial(_still, left))):
         for k, (phi, _) in enumerate(left):

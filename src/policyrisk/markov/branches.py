@@ -362,4 +362,5 @@ def as_policy(policy: Any, n: int, actions: int) -> Floats:
         one_hot: Floats = np.eye(actions)[as_actions(policy, "policy", n, actions)]
         return one_hot
     table = as_distributions(policy, "policy", (n, actions))
-    return table / table.sum(axis=1, keepdims=True)
+    scaled: Floats = table / table.sum(axis=1, keepdims=True)
+    return scaled

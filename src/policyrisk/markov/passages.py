@@ -1,4 +1,4 @@
-"""What happens along the way: the chance of a goal, the chain given that it is reached, and the deepest falls.
+"""What happens along the way: the chance of a goal, the chain given that it is reached, the deepest falls.
 
 With h = 1 on the goal and 0 on what is to be avoided, elsewhere h(x) = E[h(y) | x] (the smallest solution
 that is not negative). Given success a branch of probability p from x to y has p h(y) / h(x).

@@ -1,6 +1,7 @@
 """Distributions with finitely many values, as that of the return where rewards lie on a lattice and γ = 1.
 
-Where all rewards are multiples of one number h, and of one sign, it is found by recursion. With costs c = |ρ|/h ∈ {0, 1, 2, …} the return is ±hK, and
+Where all rewards are multiples of one number h, and of one sign, it is found by recursion. With costs c =
+|ρ|/h ∈ {0, 1, 2, …} the return is ±hK, and
 
     p_k(x) = P(K = k | x) = Σ_branches p · p_{k−c}(y),      p_k(end) = 1{k = 0}
 

@@ -11,11 +11,11 @@ They are linear in what is read there. With λ < 1 the same is done at every ste
 the estimate and the next target say: target_t = E[… r_t + γB'], B' of the distribution
 (1 − λ) F̃(·|x_{t+1}) + λ target_{t+1}.
 
-**Thresholds** come from a survey of the returns to go. Where the returns have few different values, these are the thresholds. Otherwise a third of them is spread
-evenly from the smallest to the largest return, a third follows the quantiles of all returns to go and a third
-those of whole episodes, whose tails may be rare among all. What a cut-off episode would still have earned is
-taken from another one that was near the state it was cut off in: all that has to be right is the range.
-"""
+**Thresholds** come from a survey of the returns to go. Where the returns have few different values, these are
+the thresholds. Otherwise a third of them is spread evenly from the smallest to the largest return, a third
+follows the quantiles of all returns to go and a third those of whole episodes, whose tails may be rare among
+all. What a cut-off episode would still have earned is taken from another one that was near the state it was
+cut off in: all that has to be right is the range."""
 
 from __future__ import annotations
 

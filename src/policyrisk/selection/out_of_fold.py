@@ -8,8 +8,9 @@ cut B = R + γⁿ J(x_T), and q gets γ²ⁿ V(x_T). The reference is the candid
 E[R + γⁿ J(x_T) − J(x_t)] = 0 and E[q + γ²ⁿ V(x_T) − V(x_t)] = 0 hold best over regions of the state space, in
 standard errors: an estimate that is scored with its own tails could make them what it likes.
 
-*Fits without each fold.* The equations of each part are summed once, and those of the others are added up m times. The direct variance
-then takes one more pass over the other parts for each, since δ² depends on their weights.
+*Fits without each fold.* The equations of each part are summed once, and those of the others are added up m
+times. The direct variance then takes one more pass over the other parts for each, since δ² depends on their
+weights.
 
 Whether the direct variance is better off with ``variance_lam`` can be told from the data: where J̃ is right,
 products of the δ's of different steps have mean 0, and taking them in adds noise alone; where it is wrong, δ²
