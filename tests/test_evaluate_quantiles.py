@@ -69,8 +69,6 @@ def test_bad_arguments_are_named(data):
         assert caught.value.argument == "quantiles"
     with pytest.raises(InvalidInputError, match="loss_below must be"):
         pr.evaluate(data, features="tabular", loss_below=np.inf)
-    with pytest.raises(InvalidInputError, match="got a target"):
-        pr.evaluate(data, target=np.ones((6, 1)), loss_below=0)
 
 
 def test_the_command_line_shows_and_writes_them(data, tmp_path, capsys):

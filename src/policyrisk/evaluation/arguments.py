@@ -56,11 +56,6 @@ def checked(request: EvaluationRequest) -> EvaluationRequest:
             for q in as_list(request.quantiles, "quantiles", "shares")
         ]
         loss = None if request.loss_below is None else as_number(request.loss_below, "loss_below")
-        if request.target is not None and (quantiles or loss is not None):
-            raise InvalidInputError(
-                "quantiles must be of the recorded policy, got a target, of which no return was recorded; "
-                "leave out quantiles and loss_below, or the target"
-            )
         trace = (0.9 if request.target is None else 0.0) if request.lam is None else request.lam
         settled = replace(
             request,

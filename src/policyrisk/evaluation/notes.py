@@ -5,6 +5,7 @@ Notes are plain values; keys that are not named here are passed on to ``summary.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict
 
 NumberText: TypeAlias = Annotated[str, float]  # which float() takes
@@ -147,3 +148,12 @@ class Notes(TypedDict, total=False):
     choice: NotedChoice | None
     target: TargetNotes
     distribution: NotedTails
+
+
+def without_intervals(told: Any) -> Any:
+    """Plain values whose estimates have no standard errors and no intervals."""
+    if not isinstance(told, dict):
+        return told
+    if told.keys() >= {"value", "standard_error", "low", "high"}:
+        return {**told, "standard_error": math.nan, "low": math.nan, "high": math.nan}
+    return {name: without_intervals(value) for name, value in told.items()}

@@ -100,7 +100,8 @@ def evaluate(
     quantiles, loss_below
         Ask for the distribution of the return as well, in one or two more passes: its quantiles (0.05 and
         0.95, say), the mean of the worst, and the probability of less than ``loss_below``, over the starts
-        and from every state (``Evaluation.distribution``, :mod:`policyrisk.evaluation.tails`).
+        and from every state (``Evaluation.distribution``, :mod:`policyrisk.evaluation.tails`). Those of a
+        target are found by the log as a chain, without propensities.
     seed
         For the samples that are drawn of states and episodes, and for the folds, trees and draws of a
         mixture; what spelled features estimate does not depend on it.
@@ -232,6 +233,8 @@ def fit(
     fitted = replace(fitted, risk=fitted.risk.times(log.unit))
     if not request.quantiles:
         return fitted, None
+    if request.target is not None:
+        refuse_uncovered(found(request, log, fitted, None, notes, clock))
     with clock("distribution"):
         distribution, notes["distribution"] = fit_distribution(request, plan, fitted.risk, reduce, log)
     return fitted, distribution
@@ -255,10 +258,26 @@ def answered(
     clock: Clock,
 ) -> Evaluation:
     """The evaluation; an error where too little of a target was logged."""
+    result = found(request, log, fitted, distribution, notes, clock)
+    if result.target is None:
+        return result
+    refuse_uncovered(result)
+    return result.judged()
+
+
+def found(
+    request: EvaluationRequest,
+    log: Log,
+    fitted: Fitted,
+    distribution: DistributionAtStates | None,
+    notes: dict[str, Any],
+    clock: Clock,
+) -> Evaluation:
+    """The evaluation as it is, before it is judged."""
     name = request.name
     if name is None:
         name = Path(request.source).stem if isinstance(request.source, str | os.PathLike) else "policy"
-    result = Evaluation(
+    return Evaluation(
         name,
         log.names,
         replace(fitted.risk, coordinates=log.coordinates),
@@ -269,10 +288,6 @@ def answered(
         fitted.check,
         distribution=distribution,
     )
-    if result.target is None:
-        return result
-    refuse_uncovered(result)
-    return result.judged()
 
 
 def _called(function: object) -> str:

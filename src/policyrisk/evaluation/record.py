@@ -35,11 +35,12 @@ from policyrisk.data import Source, coordinates_of
 from policyrisk.errors import InvalidInputError, MismatchError, WithdrawnWarning
 from policyrisk.evaluation.advice import Advice
 from policyrisk.evaluation.findings import Trust, advise
-from policyrisk.evaluation.notes import Notes
+from policyrisk.evaluation.notes import Notes, without_intervals
 from policyrisk.features import Features, Tabular
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
 from policyrisk.passes.survey import Survey
 from policyrisk.returns import DistributionMixture
+from policyrisk.returns.chain_tails import ChainTails
 from policyrisk.returns.distribution_function import DistributionAtStates
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
@@ -283,8 +284,14 @@ class Evaluation(Readable):
         bars = self.risk.error_bars
         if bars is None or bars.withdrawn:
             return self
-        risk = replace(self.risk, error_bars=bars.without_numbers())
-        return replace(self, risk=risk, saved_advice=self.advice)
+        kept: dict[str, Any] = {"risk": replace(self.risk, error_bars=bars.without_numbers())}
+        if isinstance(self.distribution, ChainTails):
+            told = without_intervals(self.notes["distribution"])
+            kept |= {
+                "distribution": self.distribution.without_intervals(),
+                "notes": {**self.notes, "distribution": told},
+            }
+        return replace(self, **kept, saved_advice=self.advice)
 
     def noted(self, subject: str) -> Mapping[str, Any]:
         """What notes say of a subject, such as the target or the choice; empty where they say nothing."""

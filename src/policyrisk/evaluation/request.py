@@ -67,7 +67,8 @@ class EvaluationRequest:
     level
         The intervals' level.
     quantiles
-        Quantiles of the return to estimate as well, as in 0.05,0.5,0.95, each with the mean of the worst.
+        Quantiles of the return to estimate as well, as in 0.05,0.5,0.95, each with the mean of the worst;
+        with --target those of the target.
     loss_below
         Estimate the chance of a return below this line as well.
     seed

@@ -3,6 +3,10 @@
 At states they are :class:`policyrisk.ReturnDistribution`'s, by the features that were spelled, or those of a
 mixture (:mod:`policyrisk.selection.distribution_stack`): the *model*. Over the starts they are
 those of the recorded returns, with the model's beside them, unless episodes were cut off: the model's then.
+
+Of a target no return was recorded. Its model is the log as a chain (:mod:`policyrisk.returns.chain_tails`),
+on the table or the tiling of its features; where these are no partition, on the one that held-out steps ask
+for.
 """
 
 from __future__ import annotations
@@ -18,14 +22,18 @@ from policyrisk.evaluation.log import Log
 from policyrisk.evaluation.mixture import MixturePlan
 from policyrisk.evaluation.plan import Fitting, Plan
 from policyrisk.evaluation.request import EvaluationRequest
+from policyrisk.evaluation.target import TargetPlan
 from policyrisk.passes.reduce import Reduce
 from policyrisk.passes.survey import Survey
 from policyrisk.returns import RecordedReturns, ReturnDistribution
+from policyrisk.returns.chain_tails import ChainTails
 from policyrisk.returns.distribution_function import DistributionAtStates
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
 from policyrisk.selection.distribution_stack import stack_distribution
 from policyrisk.selection.stacking import brief
+
+CHAIN = "the log as a chain"  # what the features of a target's tails begin with
 
 
 def fit_distribution(
@@ -33,6 +41,13 @@ def fit_distribution(
 ) -> tuple[DistributionAtStates, dict[str, Any]]:
     """The distribution beside a plan's estimate, and what notes say of it, in plain values."""
     survey, notes = log.survey, {}
+    below = () if request.loss_below is None else (request.loss_below,)
+    asked = request.quantiles, request.level
+    if isinstance(plan, TargetPlan):
+        phi, spelled = plan.partition(log)
+        tails = ChainTails.fit_by(reduce, phi, plan.policy, request.discount, log.unit)
+        notes = {"features": f"{CHAIN}, {spelled}", **tails.over().summary(*asked, below=below).to_dict()}
+        return replace(tails, coordinates=log.coordinates), notes
     if isinstance(plan, MixturePlan) and risk.bars.key is not None:
         how: dict[str, Any] = {"key": plan.key, "unit": plan.unit, "names": log.names}
         mixture, regions = stack_distribution(plan.stack, plan.sample, plan.maps, risk, **how)
@@ -46,8 +61,6 @@ def fit_distribution(
             fitted = ReturnDistribution(phi, discount=request.discount).fit_by(reduce)
         dist = replace(fitted, coordinates=log.coordinates)
         notes = {"features": plan.spelling.text(log.names)}
-    below = () if request.loss_below is None else (request.loss_below,)
-    asked = request.quantiles, request.level
     model = dist.summary(survey.starts, *asked, below=below).to_dict()
     recorded = recorded_returns(survey, request.discount)
     if recorded is None:
@@ -74,6 +87,8 @@ def rows(told: Mapping[str, Any]) -> Iterator[tuple[str, Estimate]]:
 
 def whose(told: Mapping[str, Any], survey: Survey) -> str:
     """What the quantiles over the starts are of, in a few words."""
+    if told["features"].startswith(CHAIN):
+        return f"by {told['features']}"
     if "model" not in told:
         cut = f", as {percent(survey.cut_off / survey.episodes)} of the episodes were cut off"
         return f"by the model ({told['features']}){cut if survey.cut_off else ''}"

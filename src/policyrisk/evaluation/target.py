@@ -41,6 +41,7 @@ from policyrisk.evaluation.overlap import NotLogged, Overlap
 from policyrisk.evaluation.plan import Fitted, Fitting, fit_warning
 from policyrisk.evaluation.request import EvaluationRequest
 from policyrisk.evaluation.target_choice import TargetScores, score_for_target
+from policyrisk.features import Features
 from policyrisk.features.spelling import Spelling
 from policyrisk.features.target import Target, chosen_actions
 from policyrisk.lstd import LSTDQ
@@ -48,11 +49,13 @@ from policyrisk.lstd.action_estimator import FEWEST_DRAWS
 from policyrisk.passes.episode_folds import FOLDS
 from policyrisk.passes.reduce import Reduce, reduce_in_units
 from policyrisk.passes.survey import Survey
+from policyrisk.returns.chain_tails import is_partition
 from policyrisk.risk import FEW_EPISODES, VarianceMethod
 
 TABLE_VISITS = 20  # transitions to a value of the state, on average, from which on there is a table of them
 SPARSE_TABLE = 4  # numbers to a value, up to which a table has a place for each number
 CHOSEN_ON = 20_000  # transitions, about: every so many episodes of the sample
+_GRIDS = 2, 3, 4, 6, 10, 20, 40  # tiles along a coordinate, where the tails need cells
 DIGESTED = 1_000  # visited states by which a policy is known again
 
 
@@ -151,8 +154,8 @@ class TargetPlan:
         name, fingerprint = policy.name, (policy.name, _digest(policy, survey))
         spelling = request.spelling or table_spelling(policy, survey, fitting.labels)
         if spelling is None:
-            limit = survey.longest if request.time_limit == "end" else request.time_limit or math.inf
-            spelling, scores = choose_for_target(sample, fitting, policy, seed=request.seed, most_steps=limit)
+            how: dict[str, Any] = {"seed": request.seed, "most_steps": _longest(request, survey)}
+            spelling, scores = choose_for_target(sample, fitting, policy, **how)
             scores = scores.times(log.unit)
         if spelling.kind in ("tabular", "labels"):
             policy = tabulated(policy, survey)
@@ -221,6 +224,26 @@ class TargetPlan:
     def _overlap(self, source: Source, part: int = 0) -> Overlap:
         return Overlap.over(source, self.policy, self.request.discount)
 
+    def partition(self, log: Log) -> tuple[Features, str]:
+        """Features that put every state into one cell, and their spelling: the plan's own, if they do."""
+        fitting, survey = Fitting.of(self.request, log, "direct"), log.survey
+        spelling, dim = self.spelling, survey.dim
+        if not is_partition(fitting.maps(spelling)[0], survey.visited):
+            assert log.sample is not None
+            most = survey.transitions / (20 * self.policy.actions)
+            grids = [
+                Spelling("tiles", (b,) * dim, by=by) for b in _GRIDS for by in ("", "rank") if b**dim <= most
+            ]
+            if not grids:
+                raise InvalidInputError(
+                    f"features must put states into cells for a target's quantiles, got {self.spelled}, and "
+                    f"{plural(survey.transitions, 'transition')} of {plural(self.policy.actions, 'action')}, "
+                    'too few to choose a grid; name one, as in "tiles:2,dims=0", or gather more'
+                )
+            how: dict[str, Any] = {"seed": self.request.seed, "most_steps": _longest(self.request, survey)}
+            spelling = choose_for_target(log.sample, fitting, self.policy, **how, among=grids)[0]
+        return fitting.maps(spelling)[0], spelling.text(log.names)
+
     def judge(self, fitted: Fitted, data: Source) -> Fitted:
         """The doubly robust figures, where their intervals can be trusted."""
         target = {**fitted.notes["target"], "doubly_robust": None}
@@ -232,18 +255,30 @@ class TargetPlan:
         return replace(fitted, notes={"target": target})
 
 
+def _longest(request: EvaluationRequest, survey: Survey) -> float:
+    """The most steps of an episode, where the request knows it."""
+    return survey.longest if request.time_limit == "end" else request.time_limit or math.inf
+
+
 def choose_for_target(
-    data: Trajectories, fitting: Fitting, target: Target, *, seed: int, most_steps: float
+    data: Trajectories,
+    fitting: Fitting,
+    target: Target,
+    *,
+    seed: int,
+    most_steps: float,
+    among: Sequence[Spelling] = (),
 ) -> tuple[Spelling, TargetScores]:
     """The features of the state with the smallest errors of one step, by the module's rule.
 
-    They are judged by the mean alone, so that how the variance is estimated does not matter.
+    Of all candidates, or ``among`` some. They are judged by the mean alone, so that how the variance is
+    estimated does not matter.
     """
     survey, names, actions = fitting.survey, fitting.names, target.actions
     labels = fitting.labels or label_columns(data, survey, fitting.discount, seed)
     data = data[:: max(min(-(-data.transitions // CHOSEN_ON), len(data) // FOLDS), 1)]
-    spellings = label_spellings(survey, names, labels)
-    if not fitting.labels:
+    spellings = list(among) or label_spellings(survey, names, labels)
+    if not (among or fitting.labels):
         spellings = candidates(survey, data.transitions // actions) + spellings
     if not spellings or len(data) < FOLDS:
         raise InvalidInputError(

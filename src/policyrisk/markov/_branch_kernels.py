@@ -139,3 +139,84 @@ def transform_products(
                     for k in range(m):
                         new[x, k] += p * (powers[u, k] * psi[y, k])
         psi[:] = new
+
+
+@njit(cache=True)
+def distinct(one: Ints, two: Ints, number: Floats, place: Ints, first: Ints) -> int:
+    """Number the different rows of three columns as they come: how many there are.
+
+    ``place`` is the number of each row, ``first`` where the row of a number stands first.
+    """
+    rows, size = one.size, 16
+    while size < 2 * rows:
+        size *= 2
+    slots, bits, count = np.full(size, -1, dtype=np.int32), number.view(np.uint64), 0
+    odd, half = np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
+    for i in range(rows):
+        mixed = np.uint64(one[i]) * odd
+        mixed = (mixed ^ (mixed >> half) ^ np.uint64(two[i])) * odd
+        mixed = (mixed ^ (mixed >> half) ^ bits[i]) * odd
+        at = np.int64((mixed ^ (mixed >> half)) & np.uint64(size - 1))
+        while slots[at] >= 0:
+            j = first[slots[at]]
+            if number[j] == number[i] and one[j] == one[i] and two[j] == two[i]:
+                break
+            at = (at + 1) & (size - 1)
+        if slots[at] < 0:
+            slots[at] = count
+            first[count] = i
+            count += 1
+        place[i] = slots[at]
+    return count
+
+
+@njit(cache=True)
+def sweep(
+    indptr: Ints,
+    successor: Ints,
+    probability: Floats,
+    begin: Floats,
+    stride: float,
+    F: Floats,
+    backwards: bool,
+    slope: float,
+) -> float:
+    """Put Σ p F(begin + i · stride | y) in the place of F (n, m), state by state; the largest change.
+
+    Between two columns F is a straight line; it is 0 one column before the first, and 1 from the last one on.
+    At the end it rises with this slope from one column before 0.
+    """
+    n, m = F.shape
+    row, most = np.empty(m), 0.0
+    for step in range(n):
+        x = n - 1 - step if backwards else step
+        row[:] = 0.0
+        for b in range(indptr[x], indptr[x + 1]):
+            y, p, place = successor[b], probability[b], begin[b]
+            if y == n:
+                for i in range(m):
+                    row[i] += p * min(max((place + i + 1.0) * slope, 0.0), 1.0)
+            elif stride == 1.0:
+                low = int(np.floor(place))
+                up = place - low
+                one = max(m - 1 - low, 0)  # from here on F is 1
+                begins = max(-low, 0)
+                if 0 < begins <= min(m, one):
+                    row[begins - 1] += p * up * F[y, begins - 1 + low + 1]
+                for i in range(begins, min(one, m)):
+                    row[i] += p * ((1.0 - up) * F[y, i + low] + up * F[y, i + low + 1])
+                for i in range(one, m):
+                    row[i] += p
+            else:
+                for i in range(m):
+                    at = place + i * stride
+                    low = int(np.floor(at))
+                    if low >= m - 1:
+                        row[i] += p
+                    elif low >= -1:
+                        before = F[y, low] if low >= 0 else 0.0
+                        row[i] += p * (before + (at - low) * (F[y, low + 1] - before))
+        for i in range(m):
+            most = max(most, abs(row[i] - F[x, i]))
+            F[x, i] = row[i]
+    return most

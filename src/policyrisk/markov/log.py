@@ -18,7 +18,8 @@ on the way from it, and of steps on which the policy takes an action that was ne
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,16 +27,17 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_array, name_some
+from policyrisk._core.records import record
 from policyrisk.data import Source, Trajectories, batches
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.features.target import Target
-from policyrisk.markov.branches import Branches, as_discount, closure, sorted_branches
+from policyrisk.markov.branches import Branches, as_discount, closure, places, rows_in_order
 from policyrisk.markov.linear import Resolvent, discounted
 
 LOST_MOST = 0.05
 UNCOVERED_MOST = 1.0
 CELLS_MOST = 10_000_000
-_MERGED = 1 << 20  # rows that are kept apart before equal ones are put together
+_MERGED = 1 << 20  # rows that are kept apart before equal ones are put together, or twice those found then
 _END = -1
 
 CellMap: TypeAlias = Callable[[npt.NDArray[Any]], Ints]
@@ -52,71 +54,158 @@ class LogCounts:
     dead: Bools  # (n,): cells without any answer
 
 
+@record(
+    cell="rows",
+    action="rows",
+    successor="rows",
+    group="rows",
+    reward="rows: finite",
+    count="rows: positive",
+    weight="rows: finite",
+)
 @dataclass(frozen=True, eq=False)
 class Logged:
-    """Different transitions between cells, and how often each was logged."""
+    """Different transitions between cells, and how often each group of episodes has them."""
 
     cell: Ints
     action: Ints
     successor: Ints  # −1 for the end
+    group: Ints  # of episodes; 0 where they are not told apart
     reward: Floats
     count: Floats
     weight: Floats  # Σ π(a|x)
+    put_together: int = 0  # rows after the last time that equal ones were put together
 
     @classmethod
-    def of(cls, batch: Trajectories, cells: CellMap, target: Target | None) -> Logged:
+    def of(cls, batch: Trajectories, cells: CellMap, target: Target | None, group: Ints | None) -> Logged:
         """The transitions of some episodes; the state in which an episode terminated is never looked at."""
         number = np.full(len(batch.states), _END)
         shown = np.concatenate([batch.visited_rows, batch.final_rows[~batch.terminated]])
         number[shown] = cells(batch.states[shown])
-        count = np.ones(batch.transitions)
-        action, weight = np.zeros(batch.transitions, dtype=np.int64), count
+        count, none = np.ones(batch.transitions), np.zeros(batch.transitions, dtype=np.int64)
+        action, weight = none, count
         if target is not None:
             action = _actions(batch, target.actions)
             weight = target.chance(batch.states[batch.visited_rows], action)
+        own = none if group is None else np.repeat(group, batch.lengths)
         at = batch.visited_rows
-        return merged([cls(number[at], action, number[at + 1], batch.rewards, count, weight)])
+        return cls(number[at], action, number[at + 1], own, batch.rewards, count, weight)
+
+    def __add__(self, other: Logged) -> Logged:
+        columns = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in COLUMNS}
+        both = Logged(**columns, put_together=self.put_together + other.put_together)
+        return both.merged() if both.cell.size > 2 * both.put_together + _MERGED else both
+
+    def merged(self) -> Logged:
+        """Equal transitions put together."""
+        place, first = places(self.cell, self.action, self.successor, self.group, self.reward)
+        columns = {name: getattr(self, name)[first] for name in COLUMNS[:5]}
+        columns |= {name: np.bincount(place, getattr(self, name), first.size) for name in COLUMNS[5:]}
+        return Logged(**columns, put_together=first.size)
 
 
-def merged(parts: list[Logged]) -> Logged:
-    """Equal transitions put together."""
-    names = ("cell", "action", "successor", "reward", "count", "weight")
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    key = np.zeros(columns["cell"].size, dtype=np.int64)
-    for name in names[:4]:
-        values, place = np.unique(columns[name], return_inverse=True)
-        key = np.unique(key * values.size + place, return_inverse=True)[1]  # stays below the number of rows
-    _, first = np.unique(key, return_index=True)
-    sums = (np.bincount(key, columns[name], first.size) for name in names[4:])
-    return Logged(*(columns[name][first] for name in names[:4]), *sums)
+COLUMNS = ("cell", "action", "successor", "group", "reward", "count", "weight")
 
 
 def branches_of_log(
     data: Source, cells: Any, policy: Any, discount: Any
 ) -> tuple[Branches, Bools, LogCounts]:
     """The branches, the cells (n,) that have an answer, and what was left out."""
-    number, size = _cell_map(cells)
+    number, size = cell_map(cells)
     target: Target | None = None
-    parts: list[Logged] = []
+    log: Logged | None = None
     for batch in batches(data):
         if policy is not None and target is None:
             target = _target(policy, batch)
-        parts.append(Logged.of(batch, number, target))
-        if len(parts) > 1 and sum(part.cell.size for part in parts) > parts[0].cell.size + _MERGED:
-            parts = [merged(parts)]
-    if not parts or not parts[0].cell.size:
+        own = Logged.of(batch, number, target, None)
+        log = own if log is None else log + own
+    if log is None or not log.cell.size:
         raise InvalidInputError("data must hold at least one transition, got none; pass recorded episodes")
-    log = merged(parts)
+    log = log.merged()
     n = size or int(max(log.cell.max(), log.successor.max())) + 1
     given = as_discount(discount, n)
-    gamma = np.append(np.broadcast_to(given, n), 0.0)  # −1, the end, is its last entry
-    kept, alive = _kept(log, n, gamma[log.successor] < 1.0)
-    if not alive.any():
-        raise ImproperPolicyError(
-            "data must lead to the end of an episode somewhere (Assumption 1: proper policy), but no logged "
-            "transition does that the policy would take; log longer episodes, or use discount < 1"
-        )
-    return _branches(log, kept, alive, None if target is None else target.actions, given)
+    found = LogBranches.of(log, n, None if target is None else target.actions, given)
+    return found.branches(), found.known, found.counts
+
+
+@dataclass(frozen=True, eq=False)
+class LogBranches:
+    """The kept transitions of a log, which weights of the groups of episodes weigh anew."""
+
+    log: Logged  # the kept transitions, and none else
+    pair: Ints  # (rows,): the number of each one's cell and action
+    known: Bools  # (n,): which cells have an answer
+    counts: LogCounts
+
+    @classmethod
+    def of(cls, log: Logged, n: int, actions: int | None, discount: float | Floats) -> LogBranches:
+        """What is left of a log on n cells; an error where nothing leads to an end."""
+        gamma = np.append(np.broadcast_to(discount, n), 0.0)  # −1, the end, is its last entry
+        kept, alive = _kept(log, n, gamma[log.successor] < 1.0)
+        if not alive.any():
+            raise ImproperPolicyError(
+                "data must lead to the end of an episode somewhere (Assumption 1: proper policy), but no "
+                "logged transition does that the policy would take; log longer episodes, or use discount < 1"
+            )
+        cell, gone = log.cell, ~kept & (log.weight > 0.0)
+        pair = log.cell
+        if actions is not None and actions > 1:
+            pair = np.unique(cell * actions + log.action, return_inverse=True)[1]
+        lost = np.bincount(cell[gone], log.count[gone], n)
+        visits = np.bincount(cell, log.count, n).astype(np.int64)
+        some = log if kept.all() else Logged(*(getattr(log, name)[kept] for name in COLUMNS))
+        nothing = LogCounts(visits, int(lost.sum()), np.zeros(n), np.zeros(n), ~alive)
+        found = cls(some, pair[kept], alive, nothing)
+        stayed = np.bincount(some.cell, some.count, n).clip(1.0)
+        uncovered = np.zeros(n)
+        if actions is not None:
+            uncovered = np.maximum(
+                1.0 - np.bincount(some.cell, found._chances(some.weight, some.count), n), 0.0
+            )
+        missing = np.column_stack([lost / stayed, uncovered]) * alive[:, None]
+        if missing.any():
+            P = found.branches().matrix()
+            missing = Resolvent(*discounted(P, discount, 1)).solve(missing)[0]
+        lost, uncovered = missing.T
+        known = alive & (lost <= LOST_MOST) & (uncovered <= UNCOVERED_MOST)
+        return cls(some, found.pair, known, replace(nothing, lost=lost, uncovered=uncovered))
+
+    def _chances(self, weight: Floats, count: Floats) -> Floats:
+        """π(a|x) / N(c, a) of each transition, (rows,)."""
+        return np.asarray(weight / np.bincount(self.pair, count)[self.pair])
+
+    def probabilities(self, omega: Floats | None = None) -> Floats:
+        """u_j of each transition (rows,), a sum of 1 in each cell; ``omega`` are the groups' weights."""
+        log = self.log
+        weight, count = log.weight, log.count
+        if omega is not None:
+            own = omega[log.group]
+            weight, count = weight * own, count * own
+        chance = self._chances(weight, count)
+        return np.asarray(chance / np.bincount(log.cell, chance, self.known.size)[log.cell])
+
+    @cached_property
+    def _ends(self) -> Ints:
+        """Cells without any answer, which end at once: nothing leads there, and nobody sees their values."""
+        return np.flatnonzero(self.counts.dead)
+
+    @cached_property
+    def _order(self) -> Ints:
+        """The transitions, and after them the ends of such cells, as the chain's branches stand."""
+        return rows_in_order(np.append(self.log.cell, self._ends), self.known.size)
+
+    def weighed(self, omega: Floats | None = None) -> Floats:
+        """The probabilities of the branches, (branches,)."""
+        return np.append(self.probabilities(omega), np.ones(self._ends.size))[self._order]
+
+    def branches(self) -> Branches:
+        """Those of the chain."""
+        log, n, dead = self.log, self.known.size, self._ends
+        number = np.where(log.successor == _END, n, log.successor)
+        successor = np.append(number, np.full(dead.size, n))[self._order]
+        reward = np.append(log.reward, np.zeros(dead.size))[self._order]
+        starts = np.cumsum(np.bincount(np.append(log.cell, dead), minlength=n))
+        return Branches(np.append(0, starts), successor, self.weighed(), reward)
 
 
 def _kept(log: Logged, n: int, fades: Bools) -> tuple[Bools, Bools]:
@@ -133,35 +222,7 @@ def _kept(log: Logged, n: int, fades: Bools) -> tuple[Bools, Bools]:
         alive &= leads
 
 
-def _branches(
-    log: Logged, kept: Bools, alive: Bools, actions: int | None, discount: float | Floats
-) -> tuple[Branches, Bools, LogCounts]:
-    n, cell = alive.size, log.cell
-    pair = np.unique(cell * (actions or 1) + log.action, return_inverse=True)[1]
-    chance = log.weight / np.bincount(pair, log.count * kept)[pair].clip(1.0) * kept
-    share = np.bincount(cell, chance, n)
-    chance = chance[kept] / share[cell[kept]]
-    end = np.where(log.successor == _END, n, log.successor)[kept]
-    dead = np.flatnonzero(~alive)  # which end at once: nothing leads there, and nobody sees their values
-    branches = sorted_branches(
-        n,
-        np.append(cell[kept], dead),
-        np.append(end, np.full(dead.size, n)),
-        np.append(chance, np.ones(dead.size)),
-        np.append(log.reward[kept], np.zeros(dead.size)),
-    )
-    gone = ~kept & (log.weight > 0.0)
-    stayed = np.bincount(cell[kept], log.count[kept], n).clip(1.0)
-    missing = np.bincount(cell[gone], log.count[gone], n) / stayed
-    uncovered = np.zeros(n) if actions is None else np.maximum(1.0 - share, 0.0)
-    resolvent = Resolvent(*discounted(branches.matrix(), discount, 1))
-    lost, uncovered = resolvent.solve(np.column_stack([missing, uncovered]) * alive[:, None])[0].T
-    visits = np.bincount(cell, log.count, n).astype(np.int64)
-    counts = LogCounts(visits, int(log.count[gone].sum()), lost, uncovered, ~alive)
-    return branches, alive & (lost <= LOST_MOST) & (uncovered <= UNCOVERED_MOST), counts
-
-
-def _cell_map(cells: Any) -> tuple[CellMap, int | None]:
+def cell_map(cells: Any) -> tuple[CellMap, int | None]:
     """The number of each state's cell, and how many cells there are where that is known."""
     if hasattr(cells, "active"):
         _check_few(cells.size)

@@ -12,7 +12,7 @@ their matrix, (I − P_0) p_k = b_k is solved for each k. All states go together
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import gcd, lcm
 from typing import TYPE_CHECKING
@@ -156,7 +156,7 @@ def find_lattice(rewards: Floats) -> RewardLattice | None:
     return None
 
 
-def _points(branches: Branches, costs: Ints) -> Iterator[tuple[int, Floats]]:
+def points(branches: Branches, costs: Ints) -> Iterator[tuple[int, Floats]]:
     """Blocks (k, p) of p_k, p_{k+1}, … (m, n), from k = 0 on; each is overwritten by the next.
 
     The history holds the latest p above the earlier ones, each with p(end) as its last entry, so that
@@ -171,10 +171,12 @@ def _points(branches: Branches, costs: Ints) -> Iterator[tuple[int, Floats]]:
     at = block
     history[at, n] = 1.0  # p_0(end)
     resolvent = None
-    if free.any():
+    ends = branches.successor == n
+    history[at, :n] = replace(branches, probability=probability * free).expect(ends.astype(np.float64))
+    if (free & ~ends).any():
         part = Branches(branches.indptr, branches.successor, probability * free, branches.reward)
         resolvent, block = Resolvent(part.matrix(), 1.0), 1
-        history[at, :n] = resolvent.solve(part.expect((branches.successor == n).astype(np.float64)))[0]
+        history[at, :n] = resolvent.solve(history[at, :n])[0]
     entries = probability[~free], (row[~free], ((costs - 1) * (n + 1) + branches.successor)[~free])
     W = sp.csr_array(sp.coo_array(entries, shape=(n, depth * (n + 1))))
     yield 0, history[at : at + 1, :n]
@@ -201,7 +203,7 @@ def by_recursion(chain: MarkovChain, lattice: RewardLattice, zeta: Floats) -> tu
     costs, sign = np.abs(lattice.multiples), lattice.sign
     starts = np.flatnonzero(zeta)
     parts, left = [], 1.0
-    for k, p in _points(chain.branches, costs):
+    for k, p in points(chain.branches, costs):
         parts.append(p[:, starts] @ zeta[starts])
         left -= float(parts[-1].sum())
         if left <= max(TAIL, 2.0**-50 * k):
@@ -227,7 +229,7 @@ def tails_by_recursion(chain: MarkovChain, lattice: RewardLattice, q: float) -> 
     sign = lattice.sign
     level = q - SLACK if sign > 0 else 1.0 - q + SLACK
     total, area, first = np.zeros(chain.n), np.zeros(chain.n), np.full(chain.n, -1, dtype=np.int64)
-    for k, p in _points(chain.branches, np.abs(lattice.multiples)):
+    for k, p in points(chain.branches, np.abs(lattice.multiples)):
         kernels.lattice_sums(p, k, level, total, area, first)
         if (first >= 0).all():
             break

@@ -314,6 +314,11 @@ def ends_of(
     value = grid.read(_curves(F), of, q, z)
     many = Grid(np.repeat(np.broadcast_to(grid.theta, (n, k)), B, axis=0), steps=False)
     draws = many.read(_curves(drawn.reshape(n * B, k)), of, q, z).reshape(n, B)
+    return interval_of_draws(value, draws, of, level, episodes)
+
+
+def interval_of_draws(value: Floats, draws: Floats, of: Reading, level: float, episodes: Floats) -> Floats:
+    """The interval (n, 2) of values (n,) by their draws (n, B)."""
     half = student_quantile(level, episodes) * np.sqrt(np.square(draws - value[:, None]).mean(axis=1))
     low, high = np.quantile(draws, [(1.0 - level) / 2, (1.0 + level) / 2], axis=1)
     ends = np.column_stack([np.minimum(low, value - half), np.maximum(high, value + half)])

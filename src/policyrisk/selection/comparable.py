@@ -12,6 +12,7 @@ from policyrisk._core.frames import Coordinates
 from policyrisk.criteria import Criterion, CVaR, Quantile, no_distribution
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.returns import RecordedReturns
+from policyrisk.returns.chain_tails import ChainTails
 from policyrisk.returns.start_distribution import StartDistribution
 from policyrisk.risk import RiskFunction
 
@@ -49,6 +50,8 @@ def _tail(policy: Any, starts: npt.ArrayLike | None, criterion: Criterion) -> tu
         raise no_distribution(criterion, policy)
     if starts is None and not hasattr(policy, "survey"):
         raise InvalidInputError(f"{criterion!r} is compared over starts, got no starts; pass states")
+    if starts is None and isinstance(function, ChainTails):
+        return function.over(), function.discount
     return function.over(policy.survey.starts if starts is None else starts), function.discount
 
 

@@ -18,6 +18,8 @@ from policyrisk._core.units import magnitude
 from policyrisk.criteria import Assessment, Criterion, CVaR, Quantile, Sharpe, as_criterion
 from policyrisk.errors import InvalidInputError
 from policyrisk.returns import RecordedReturns
+from policyrisk.returns.chain_tails import ChainStarts
+from policyrisk.returns.curves import Reading
 from policyrisk.returns.start_distribution import StartDistribution, StartMixture
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.completed import KEPT
@@ -29,6 +31,7 @@ from policyrisk.selection.permutation import Exchanges, exchanged_moments, excha
 _SMALLEST_P = 1e-9  # of a difference of quantiles: from there on it is 0
 _LIMITS = "intervals cover the estimators' limits, not the bias of their features"
 _OWN_STARTS = "each policy is judged by its returns from its own starts, taken to be alike"
+_TOGETHER = "the best two are compared episode by episode of one log"
 _INDEPENDENT = "the data of different policies are taken as independent"
 
 
@@ -385,7 +388,12 @@ def _tail_significance(
     pair = tails[first.name], tails[second.name]
     recorded = [each for each in pair if isinstance(each, RecordedReturns)]
 
+    one, other = pair
+    of: Reading = "cvar" if isinstance(criterion, CVaR) else "quantile"
+
     def lead(level: float) -> Estimate:
+        if isinstance(one, ChainStarts) and isinstance(other, ChainStarts) and one.pairs_with(other):
+            return one.lead(other, of, criterion.q, level)
         v, w = (criterion.assess(each.summary([criterion.q], level)).value for each in pair)
         return _welch(v - w, v, w, level).reaching(*difference(v, w))
 
@@ -396,8 +404,7 @@ def _tail_significance(
     sure = isinstance(criterion, CVaR) or max(known, default=0.0) < 1.0 - level
     few = all(each.starts <= KEPT for each in recorded)
     if len(recorded) == 2 and few and min(errors) > 0 and sure:
-        one, other = recorded
-        exchanges = exchanged_tails(one, other, criterion, level, _exchange_generator(seed))
+        exchanges = exchanged_tails(recorded[0], recorded[1], criterion, level, _exchange_generator(seed))
         least = max(known) if isinstance(criterion, Quantile) else 0.0
         return _exchanged(first.name, second.name, found, exchanges, level, least)
     p_value = math.nan
@@ -460,8 +467,7 @@ def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]
         if any(each is not None and each.cut_off for each in completed):
             limits += "; the estimators complete what was cut off"
     together = len(placed) > 1 and _paired(*(r.summary for r in placed[:2]))
-    between = "the best two are compared episode by episode of one log" if together else _INDEPENDENT
-    return [*notes, f"{limits}; {between}"]
+    return [*notes, f"{limits}; {_TOGETHER if together else _INDEPENDENT}"]
 
 
 def _tail_notes(
@@ -486,4 +492,6 @@ def _tail_notes(
     if not all(r.summary.known for r in ranking):
         why = "without error bars there are no intervals and no probabilities; error_bars=True gives them"
         return [*notes, why]
-    return [*notes, f"{_LIMITS}; {_INDEPENDENT}"]
+    placed = [tails[r.name] for r in ranking if not r.withdrawn][:2]
+    together = len(placed) > 1 and isinstance(placed[0], ChainStarts) and placed[0].pairs_with(placed[1])
+    return [*notes, f"{_LIMITS}; {_TOGETHER if together else _INDEPENDENT}"]
