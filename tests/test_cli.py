@@ -34,7 +34,7 @@ def run(*arguments, cwd=None):
 def test_help_names_the_commands_and_loads_nothing_heavy():
     done = run("--help")
     assert done.returncode == 0
-    for command in ("rollout", "evaluate", "compare", "query", "watch", "improve"):
+    for command in ("rollout", "evaluate", "compare", "query", "watch", "gate", "improve"):
         assert command in done.stdout
     code = "import sys, policyrisk.cli; print({'numpy', 'numba', 'scipy'} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -73,6 +73,7 @@ def test_every_command_has_json_and_random_ones_a_seed(capsys):
         ("compare",): False,
         ("query",): False,
         ("watch",): False,
+        ("gate",): False,
         ("improve",): True,
     }
     for command, is_random in commands.items():

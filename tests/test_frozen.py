@@ -24,7 +24,17 @@ from policyrisk.cli import entry
 
 FILE = Path(__file__).parent / "data" / "frozen.json"
 TOLERANCE = 1e-10  # of the largest number of its kind
-MODULES = ("control", "criteria", "distributed", "domains", "errors", "features", "plotting", "readers")
+MODULES = (
+    "control",
+    "criteria",
+    "distributed",
+    "domains",
+    "errors",
+    "features",
+    "plotting",
+    "readers",
+    "testing",
+)
 LEAVING = {"Falling", "Sarsa", "SarsaResult", "train_pinball", "reproduce", "train"}
 # Records that are handed out, and what people ask of them; nobody but the package makes one.
 RECORDS = {

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from policyrisk import features as features
     from policyrisk import plotting as plotting
     from policyrisk import readers as readers
+    from policyrisk import testing as testing
     from policyrisk.control.actor_critic import ActorCritic as ActorCritic
     from policyrisk.control.frontier import frontier as frontier
     from policyrisk.control.policies import GaussianPolicy as GaussianPolicy
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from policyrisk.equations import MomentEquations as MomentEquations
     from policyrisk.evaluation import Evaluation as Evaluation
     from policyrisk.evaluation import evaluate as evaluate
+    from policyrisk.evaluation.gate import gate as gate
     from policyrisk.features import ActionFeatures as ActionFeatures
     from policyrisk.features import Fourier as Fourier
     from policyrisk.features import FunctionFeatures as FunctionFeatures
@@ -105,6 +107,7 @@ _HOMES = {
     "evaluate": "policyrisk.evaluation",
     "features": "",
     "frontier": "policyrisk.control.frontier",
+    "gate": "policyrisk.evaluation.gate",
     "monte_carlo": "policyrisk.returns",
     "plotting": "",
     "read": "policyrisk.data",
@@ -114,6 +117,7 @@ _HOMES = {
     "rollout": "policyrisk.simulation.rollouts",
     "sb3_policy": "policyrisk.simulation.sb3_policy",
     "specification_test": "policyrisk.selection.specification",
+    "testing": "",
     "write_parquet": "policyrisk.data",
     "write_report": "policyrisk.report",
 }

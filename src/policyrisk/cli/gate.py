@@ -1,0 +1,84 @@
+"""``policyrisk gate``: may a new policy take the place of a baseline?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from policyrisk.cli.evaluate import columns_of
+from policyrisk.cli.screen import screen
+from policyrisk.cli.shared import LevelOption, criterion_of, place_option
+
+_SOURCE = "a log (Parquet, a folder of it, CSV, npz, minari:ID), a folder of evaluate, or its summary.json."
+
+
+def gate(
+    new: Annotated[str, typer.Argument(help=f"The new policy: {_SOURCE}")],
+    baseline: Annotated[str, typer.Argument(help="What it is compared with, likewise.")],
+    by: Annotated[
+        str,
+        typer.Option(
+            "--criterion", help="mean, sharpe, mean-std:c, mean-variance:c, quantile:q or cvar:q, q a share."
+        ),
+    ] = "cvar:0.05",
+    margin: Annotated[float, typer.Option(help="By how much the new policy may be worse.", min=0)] = 0.0,
+    level: LevelOption = 0.95,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            help="Judge each group of episodes: a column, by its value at the start, or the regions that "
+            "the starts of the baseline's evaluation are cut into, with Holm's correction.",
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="A column (seed, day): episodes with the same value depend on each other."),
+    ] = None,
+    discount: Annotated[
+        float | None, typer.Option(help="Discount of logs, above 0; 1 or the evaluation's.", min=0, max=1)
+    ] = None,
+    markdown: Annotated[
+        Path | None, place_option(help="Write the verdict as Markdown, for a pull request.")
+    ] = None,
+    **chosen: Any,
+) -> None:
+    """Is a new policy worse than a baseline by more than a margin? For continuous integration.
+
+    The exit code is 0 if it passed, 1 if it is worse, 3 if the episodes do not decide, 2 if nothing could be
+    compared. A verdict is wrong with a probability of at most 1 less the level.
+
+    Example: policyrisk gate new.parquet old.parquet --criterion cvar:0.05 --margin 2 --markdown gate.md
+    """
+    from policyrisk._core.output import check_file
+    from policyrisk.errors import PolicyRiskError
+
+    criterion = criterion_of(by)
+    try:
+        from policyrisk.evaluation.gate import gate as decide
+
+        if markdown is not None:
+            check_file(markdown)
+        columns = {k: v for each in (new, baseline) for k, v in columns_of(each, chosen).items()}
+        found = decide(
+            new,
+            baseline,
+            criterion,
+            margin,
+            level,
+            by=groups,
+            cluster=cluster,
+            discount=discount,
+            **columns,
+        )
+        if markdown is not None:
+            markdown.write_text(found.markdown(), encoding="utf-8")
+    except Exception as error:  # exit code 1 is a verdict
+        if screen.debug:
+            screen.traceback()
+        text = str(error) if isinstance(error, PolicyRiskError) else f"{type(error).__name__}: {error}"
+        raise typer.BadParameter(text, param_hint="NEW BASELINE") from error
+    screen.answer(found.to_dict(), str(found))
+    raise typer.Exit(found.exit_code)
