@@ -236,7 +236,8 @@ def as_rewards(r: Any, n: int, name: str = "r") -> Floats | Sparse:
 
 def as_discount(discount: Any, n: int) -> float | Floats:
     """γ in (0, 1], or that of every successor, (n,) in [0, 1]."""
-    if as_array(discount, "discount", f"a number, or numbers of shape ({n},)").ndim == 0:
+    text = isinstance(discount, str | bytes)
+    if text or as_array(discount, "discount", f"a number, or numbers of shape ({n},)").ndim == 0:
         remedy = "pass 1 for episodes that end by themselves"
         return as_number(discount, "discount", 0.0, 1.0, open_low=True, remedy=remedy)
     gamma = as_floats(discount, "discount", (n,))
