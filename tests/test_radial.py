@@ -161,5 +161,5 @@ def test_radial_arrays_are_read_only_and_its_own():
 
 
 def test_states_without_a_number_for_their_distance():
-    with pytest.raises(InvalidInputError, match="near enough to some centre"):
+    with pytest.raises(InvalidInputError, match="near enough for"):
         RadialBasis([0.0], 1.0, normalised=True)([0.0, 1e200])

@@ -27,6 +27,7 @@ from numba.extending import overload
 
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.random import uniform
+from policyrisk.features.tilecoding import place, tile
 from policyrisk.simulation.compiled import register_policy
 
 COORDINATES = 4  # one loop each
@@ -212,12 +213,11 @@ def choose_on_tiles(
     dims, low, high, bins, offsets = table.dims, table.low, table.high, table.bins, table.offsets
     logits = zeros(table.none)
     for k in range(offsets.shape[0]):
-        tile = 0
+        number = 0
         for i in range(len(dims)):
-            place = (state[dims[i]] - low[i]) * bins[i] / (high[i] - low[i])
-            place = min(max(place, 0.0), float(bins[i]))
-            tile = tile * bins[i] + min(int(place + offsets[k, i]), bins[i] - 1)
-        logits = add(logits, 1.0, table.weights, k * table.block + tile, 0)
+            x = place(state[dims[i]], low[i], high[i], bins[i])
+            number = number * bins[i] + tile(x, offsets[k, i], bins[i])
+        logits = add(logits, 1.0, table.weights, k * table.block + number, 0)
     return draw(logits, 1.0, s0, s1)
 
 

@@ -17,8 +17,8 @@ from policyrisk._core.arrays import Floats, Ints
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def exponents(u: Floats, centres: Floats, width: Floats, out: Floats) -> None:
-    """−½ Σ_i ((u_i − c_i) / width_i)² for every centre (d, size), into out (n, size)."""
+def exponents(u: Floats, centres: Floats, width: Floats, reach: Floats, out: Floats) -> None:
+    """−½ Σ_i ((u_i − c_i) / width_i)² for centres (d, size) that are near, else −∞, into out (n, size)."""
     for row in range(len(u)):
         total = out[row]  # slices, here and below: with them the compiler sees that loops do not overlap
         total[:] = 0.0
@@ -26,7 +26,7 @@ def exponents(u: Floats, centres: Floats, width: Floats, out: Floats) -> None:
             x, c, inverse = u[row, i], centres[i], 1.0 / width[i]
             for j in range(len(c)):
                 z = (x - c[j]) * inverse
-                total[j] -= 0.5 * z * z
+                total[j] -= 0.5 * z * z if abs(x - c[j]) <= reach[i] else np.inf
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +68,7 @@ _NARROWEST = 1e-100  # width, so that the square of 1 / width is a number
 class RadialBasis(OnBox):
     """φ_c(x) = exp(−½ Σ_i ((u_i − c_i) / width_i)²) for every centre c.
 
-    u is x itself without a box, and (x − low) / (high − low) with one.
+    ``RadialBasis.grid`` is the one whose centres form a grid. u is x itself without a box, and (x − low) / (high − low) with one.
 
     Parameters
     ----------
@@ -96,6 +96,8 @@ class RadialBasis(OnBox):
     array([[0.881, 0.119],
            [0.5  , 0.5  ]])
     """
+
+    grid: ClassVar[type[RadialGrid]]
 
     def __init__(
         self,
@@ -140,47 +142,6 @@ class RadialBasis(OnBox):
         self.width: Floats = readonly(widths)
         self.normalised = as_flag(normalised, "normalised")
         self.truncate = None if truncate is None else as_number(truncate, "truncate", 0.0, open_low=True)
-
-    @staticmethod
-    def grid(
-        low: npt.ArrayLike,
-        high: npt.ArrayLike,
-        shape: npt.ArrayLike,
-        width: npt.ArrayLike | None = None,
-        normalised: bool = False,
-        truncate: float | None = None,
-        dims: npt.ArrayLike | None = None,
-    ) -> RadialBasis:
-        """Centres on a grid over the box.
-
-        Parameters
-        ----------
-        low, high
-            The box, (dim,).
-        shape
-            How many centres along each coordinate, or one number for all.
-        width
-            In units of u; None is the grid's spacing, 1/(shape − 1) along each coordinate (1 where shape is
-            1): neighbouring bases then cross at exp(−1/8) = 0.88.
-        normalised, truncate, dims
-            As of :class:`RadialBasis`. Normalised and truncated, truncate · width must be more than half the
-            spacing, so that a centre is near everywhere.
-
-        Returns
-        -------
-        RadialBasis
-            With Π shape features.
-
-        Examples
-        --------
-        >>> phi = RadialBasis.grid(low=[0, 0], high=[1, 1], shape=(9, 9))
-        >>> phi.size, phi.width.tolist(), phi.centres[1].tolist()
-        (81, [0.125, 0.125], [0.0, 0.125])
-        >>> RadialBasis.grid(low=0, high=1, shape=5, truncate=1)([0.5, 0.1]).toarray().round(3)
-        array([[0.   , 0.607, 1.   , 0.607, 0.   ],
-               [0.923, 0.835, 0.   , 0.   , 0.   ]])
-        """
-        return RadialGrid(low, high, shape, width, normalised, truncate, dims)
 
     @property
     def size(self) -> int:
@@ -239,14 +200,15 @@ class RadialBasis(OnBox):
 
     def _dense(self, u: Floats) -> Floats:
         phi = np.empty((len(u), self.size))
-        kernels.exponents(u, self._scaled, self.width, phi)
+        kernels.exponents(u, self._scaled, self.width, self.reach, phi)
         if self.normalised:
             largest = phi.max(axis=1, keepdims=True)
             if not np.isfinite(largest).all():
                 raise InvalidInputError(
-                    "states must be near enough to some centre for ((u - c) / width)² to be a number, got "
-                    f"rows {name_some(np.flatnonzero(~np.isfinite(largest)))} that are not; "
-                    "pass a box, low and high"
+                    "states must have a centre within truncate * width, near enough for ((u - c) / width)² "
+                    "to be a number, for a normalised basis, got none for rows "
+                    f"{name_some(np.flatnonzero(~np.isfinite(largest)))}; enlarge truncate or width, add "
+                    "centres, or pass a box, low and high"
                 )
             phi -= largest  # the nearest centre's g is then 1: the sum cannot vanish
         np.exp(phi, out=phi)
@@ -255,33 +217,35 @@ class RadialBasis(OnBox):
         return phi
 
     def _sparse(self, u: Floats) -> sp.csr_array[Any, tuple[int, int]]:
-        near = [self._near(u[start : start + _ROWS]) for start in range(0, max(len(u), 1), _ROWS)]
-        counts, indices, values = map(np.concatenate, zip(*near, strict=True))
-        if self.normalised and not counts.all():
-            raise InvalidInputError(
-                "states must have a centre within truncate * width for a normalised basis, got none for "
-                f"rows {name_some(np.flatnonzero(counts == 0))}; enlarge truncate or width, or add centres"
-            )
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        if self.normalised:
-            values -= np.repeat(np.maximum.reduceat(values, starts[:-1]), counts)
-        np.exp(values, out=values)
-        if self.normalised:
-            values /= np.repeat(np.add.reduceat(values, starts[:-1]), counts)
-        return sp.csr_array((values, indices, starts), shape=(len(u), self.size))
-
-    def _near(self, u: Floats) -> tuple[Ints, Ints, Floats]:
-        """The centres near each state: their count (n,), and the number and exponent of each in turn."""
-        near = np.ones((len(u), self.size), dtype=np.bool_)
-        for x, centres, reach in zip(u.T, self._scaled, self.reach, strict=True):
-            near &= np.abs(x[:, None] - centres) <= reach
-        row, centre = np.nonzero(near)
-        z = (u[row] - self._scaled.T[centre]) / self.width
-        return near.sum(axis=1), centre, -0.5 * (z**2).sum(axis=1)
+        parts = [sp.csr_array(self._dense(u[i : i + _ROWS])) for i in range(0, max(len(u), 1), _ROWS)]
+        return sp.csr_array(sp.vstack(parts, format="csr"))
 
 
 class RadialGrid(RadialBasis):
-    """A radial basis whose centres form a grid: the same φ, computed coordinate by coordinate."""
+    """Gaussians centred on a grid over the box: the same φ, computed coordinate by coordinate.
+
+    Parameters
+    ----------
+    low, high
+        The box, (dim,).
+    shape
+        How many centres along each coordinate, or one number for all.
+    width
+        In units of u; None is the grid's spacing, 1/(shape − 1) along each coordinate (1 where shape is
+        1): neighbouring bases then cross at exp(−1/8) = 0.88.
+    normalised, truncate, dims
+        As of :class:`RadialBasis`. Normalised and truncated, truncate · width must be more than half the
+        spacing, so that a centre is near everywhere.
+
+    Examples
+    --------
+    >>> phi = RadialBasis.grid(low=[0, 0], high=[1, 1], shape=(9, 9))
+    >>> phi.size, phi.width.tolist(), phi.centres[1].tolist()
+    (81, [0.125, 0.125], [0.0, 0.125])
+    >>> RadialBasis.grid(low=0, high=1, shape=5, truncate=1)([0.5, 0.1]).toarray().round(3)
+    array([[0.   , 0.607, 1.   , 0.607, 0.   ],
+           [0.923, 0.835, 0.   , 0.   , 0.   ]])
+    """
 
     kind = "RadialBasis.grid"
     spelled = "rbf:7x7,width=0.2x0.2"
@@ -362,5 +326,6 @@ def _row_storage(counts: Ints, size: int) -> tuple[Ints, npt.NDArray[Any], Float
     return starts, np.empty(entries, dtype=np.int32 if small else np.int64), np.empty(entries)
 
 
+RadialBasis.grid = RadialGrid
 register("RadialBasis", RadialBasis)
 register("RadialBasis.grid", RadialGrid)

@@ -47,11 +47,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from policyrisk._core.arrays import Bools, Floats
+from policyrisk._core.arrays import Floats
 from policyrisk._core.imports import is_name
 from policyrisk._core.text import QUOTED, pieces, quoted, unquoted
 from policyrisk.errors import InvalidInputError
@@ -62,37 +62,12 @@ from policyrisk.features.protocol import Features
 from policyrisk.features.registry import registered
 from policyrisk.features.tables import SHRUNK, Labels
 
+if TYPE_CHECKING:
+    from policyrisk.passes.survey import Survey
+
 _LARGEST = 10_000  # where one of the maps is dense: matrices of its square have to fit into memory
 _LARGEST_SPARSE = 1_000_000  # tiles and tables: beyond LSTD's bound for dense sums these stay sparse
 _UNIT = ("low", "high", "dims")
-
-
-class Sample(Protocol):
-    """What is known of states: a :class:`policyrisk.passes.survey.Survey`."""
-
-    @property
-    def low(self) -> Floats:
-        """The least of each coordinate, (dim,)."""
-
-    @property
-    def high(self) -> Floats:
-        """The largest of each coordinate, (dim,)."""
-
-    @property
-    def reached(self) -> Floats:
-        """As ``high``, with the states that cut-off episodes ended in."""
-
-    @property
-    def whole(self) -> Bools:
-        """Whether all of a coordinate's numbers are whole, (dim,)."""
-
-    @property
-    def visited(self) -> Floats:
-        """Some visited states, (n, dim)."""
-
-    @property
-    def values(self) -> tuple[Floats | None, ...]:
-        """The distinct values of each coordinate; None where they are not whole, or too many."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +75,7 @@ class Space:
     """The states that a map is made for."""
 
     names: Sequence[str]  # of the coordinates
-    sample: Sample
+    sample: Survey
     low: Floats  # (dim,), of the box
     high: Floats  # (dim,)
     dims: tuple[int, ...] | None  # the coordinates that the map looks at; None for all
@@ -341,7 +316,7 @@ class Spelling:
         except InvalidInputError as error:
             raise InvalidInputError(f"{_rule(known)}, got {self.kind!r} ({error}); correct it") from error
 
-    def check_labels(self, names: Sequence[str], sample: Sample, labels: Iterable[int]) -> None:
+    def check_labels(self, names: Sequence[str], sample: Survey, labels: Iterable[int]) -> None:
         """Raise where a map takes the numbers of a label with more than two values for numbers.
 
         They are in no order that means anything. Tiles that leave every value a tile of its own are a table.
@@ -368,7 +343,7 @@ class Spelling:
     def build(
         self,
         names: Sequence[str],
-        sample: Sample,
+        sample: Survey,
         low: Floats,
         high: Floats,
         beside: Spelling | None = None,
@@ -442,7 +417,7 @@ class Spelling:
         return tuple(found) or None
 
 
-def data_box(sample: Sample) -> tuple[Floats, Floats, tuple[int, ...]]:
+def data_box(sample: Survey) -> tuple[Floats, Floats, tuple[int, ...]]:
     """The box low, high (dim,) of the data, and the coordinates that never change.
 
     Where low = high there is nothing to divide, and the box begins there: u = 0, where a cosine is 1 and not

@@ -54,18 +54,15 @@ _U1, _U27, _U30, _U31 = np.uint64(1), np.uint64(27), np.uint64(30), np.uint64(31
 
 
 @njit(cache=True, error_model="numpy")
-def _places(
-    states: Floats, row: int, columns: Ints, low: Floats, high: Floats, bins: Ints, place: Floats
-) -> None:
-    """How many tiles a state lies from the box's low corner, in [0, bins] per coordinate."""
-    for i in range(len(columns)):
-        # Multiplied before it is divided: whole states in a box of whole numbers then have no rounding.
-        tiles = (states[row, columns[i]] - low[i]) * bins[i] / (high[i] - low[i])
-        place[i] = min(max(tiles, 0.0), float(bins[i]))
+def place(x: float, low: float, high: float, bins: int) -> float:
+    """How many tiles x lies from the box's low corner along a coordinate, in [0, bins]."""
+    # Multiplied before it is divided: whole states in a box of whole numbers then have no rounding.
+    return min(max((x - low) * bins / (high - low), 0.0), float(bins))
 
 
 @njit(cache=True, error_model="numpy")
-def _tile(place: float, offset: float, bins: int) -> int:
+def tile(place: float, offset: float, bins: int) -> int:
+    """The tile along a coordinate, from 0 to bins − 1."""
     # int() rounds towards 0, which is where what the offset takes below 0 belongs: in the first tile.
     return min(int(place + offset), bins - 1)
 
@@ -86,42 +83,29 @@ def tile_indices(
     bins: Ints,
     offsets: Floats,
     block: int,
+    hashed: int | None,
     out: Ints,
 ) -> None:
-    """The tile of every state in every tiling, k·block + its row-major number, into out (n, tilings)."""
-    place = np.empty(len(columns))
-    for row in range(len(states)):
-        _places(states, row, columns, low, high, bins, place)
-        for k in range(len(offsets)):
-            index = 0
-            for i in range(len(columns)):
-                index = index * bins[i] + _tile(place[i], offsets[k, i], bins[i])
-            out[row, k] = k * block + index
+    """The index of every state's tile in every tiling, k·block + its number, into out (n, tilings).
 
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def hashed_indices(
-    states: Floats,
-    columns: Ints,
-    low: Floats,
-    high: Floats,
-    bins: Ints,
-    offsets: Floats,
-    block: int,
-    out: Ints,
-) -> None:
-    """As tile_indices, with the tile's hash modulo block in the place of its number.
-
-    A kernel of its own: one for both, with a flag, takes a fifth longer over hashed tiles.
+    The number is the row-major one, or the hash modulo block where ``hashed`` is not None, which the compiler
+    knows: there are two kernels.
     """
-    place = np.empty(len(columns))
+    places = np.empty(len(columns))
     for row in range(len(states)):
-        _places(states, row, columns, low, high, bins, place)
+        for i in range(len(columns)):
+            places[i] = place(states[row, columns[i]], low[i], high[i], bins[i])
         for k in range(len(offsets)):
-            h = np.uint64(k)
-            for i in range(len(columns)):
-                h = _mix(h + _G * (np.uint64(_tile(place[i], offsets[k, i], bins[i])) + _U1))
-            out[row, k] = k * block + np.int64(h % np.uint64(block))
+            if hashed is None:
+                number = 0
+                for i in range(len(columns)):
+                    number = number * bins[i] + tile(places[i], offsets[k, i], bins[i])
+                out[row, k] = k * block + number
+            else:
+                h = np.uint64(k)
+                for i in range(len(columns)):
+                    h = _mix(h + _G * (np.uint64(tile(places[i], offsets[k, i], bins[i])) + _U1))
+                out[row, k] = k * block + np.int64(h % np.uint64(block))
 
 
 class TileCoding(OnBox):
@@ -221,8 +205,8 @@ class TileCoding(OnBox):
         array = kernel_states(states)
         columns = self.box.columns(array.shape[1])
         out = np.empty((len(array), self.tilings), dtype=np.int64)
-        fill = tile_indices if self.hashed is None else hashed_indices
-        fill(array, columns, *self.box.bounds, self._bins, self.offsets, self._block, out)
+        grid = *self.box.bounds, self._bins, self.offsets, self._block, self.hashed
+        tile_indices(array, columns, *grid, out)
         return out
 
     def __call__(self, states: npt.ArrayLike) -> sp.csr_array[Any, tuple[int, int]]:
