@@ -21,7 +21,7 @@ from policyrisk.distributed import shards
 from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import BadRowError, InvalidInputError, MismatchError, UnrecordedEndWarning
 from policyrisk.passes.survey import SurveySums
-from policyrisk.simulation.probabilities import drawn_actions
+from policyrisk.simulation.spaces import drawn_actions
 
 
 def recorded(actions=0, propensities=True, seed=1, whole=False):

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 import policyrisk as pr
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.vec_env import GymnasiumForm
+from policyrisk.simulation.environments import GymnasiumForm
 
 SEEN = np.zeros(2, np.float32)
 

@@ -21,7 +21,7 @@ from pinball_twin import edges_of, plain_actions
 from scipy import stats
 
 from policyrisk.domains.pinball import MAZES, Maze, Pinball, UniformPolicy
-from policyrisk.domains.pinball._geometry import inside_any, near_lists, nearest_distance
+from policyrisk.domains.pinball.maze import inside_any, near_lists, nearest_distance
 from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskWarning
 from policyrisk.simulation import compiled as _compiled
 

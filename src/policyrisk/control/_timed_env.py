@@ -12,7 +12,7 @@ from policyrisk._core.arrays import Floats
 from policyrisk.control.tasks import EARNED
 from policyrisk.data.spaces import coordinate_names
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.answers import as_reset, as_step
+from policyrisk.simulation.environments import as_reset, as_step
 
 
 class TimedEnv(gym.Wrapper[Floats, Any, Any, Any]):

@@ -68,7 +68,8 @@ _NARROWEST = 1e-100  # width, so that the square of 1 / width is a number
 class RadialBasis(OnBox):
     """φ_c(x) = exp(−½ Σ_i ((u_i − c_i) / width_i)²) for every centre c.
 
-    ``RadialBasis.grid`` is the one whose centres form a grid. u is x itself without a box, and (x − low) / (high − low) with one.
+    ``RadialBasis.grid`` is the one whose centres form a grid. u is x itself without a box, and
+    (x − low) / (high − low) with one.
 
     Parameters
     ----------

@@ -42,6 +42,7 @@ Actions = npt.NDArray[np.int32]  # as they are recorded on the way
 _BATCH = 1 << 14  # episodes in flight at once
 _BLOCK = 1 << 20  # steps recorded in a round, over all episodes in flight
 _SHORTEST = 64  # steps an episode may take in a round, at least
+_ROWS = 512  # states a thread takes at a time; fewer do not outweigh the waking of threads
 _CHUNK = 16  # episodes a thread takes at a time: their lengths differ widely
 
 
@@ -161,13 +162,24 @@ def _act(domain: Any, states: Floats, actions: Ints, words: Words, rewards: Floa
 
 
 # Kept on disk, and not.
-_ACT = njit(cache=True)(_act), njit(_act)
+_ACT = _act_few, _ = njit(cache=True)(_act), njit(_act)
+
+
+@njit(cache=True, parallel=True)
+def _act_many(
+    domain: Any, states: Floats, actions: Ints, words: Words, rewards: Floats, ended: Bools
+) -> None:
+    for c in prange((states.shape[0] + _ROWS - 1) // _ROWS):
+        part = slice(c * _ROWS, (c + 1) * _ROWS)
+        _act_few(domain, states[part], actions[part], words[part], rewards[part], ended[part])
 
 
 def act(domain: Any, states: Floats, actions: Ints, words: Words) -> tuple[Floats, Bools]:
     """One action for each row of ``states`` (n, dim), in place; ``words`` (n, 2) are the streams."""
     rewards, ended = np.empty(len(states)), np.empty(len(states), np.bool_)
-    _ACT[_foreign(domain)](domain, states, actions, words, rewards, ended)
+    foreign = _foreign(domain)
+    kernel = _ACT[foreign] if foreign or len(states) <= _ROWS else _act_many
+    kernel(domain, states, actions, words, rewards, ended)
     return rewards, ended
 
 

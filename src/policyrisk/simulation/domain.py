@@ -15,8 +15,8 @@ from policyrisk.data import Trajectories
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.simulation import compiled, cuda
 from policyrisk.simulation.compiled import CompiledPolicy, Returns, Words, act, start_streams
-from policyrisk.simulation.probabilities import drawn_actions, told_propensities, with_propensities
-from policyrisk.simulation.recorder import EpisodeRecorder
+from policyrisk.simulation.lanes import EpisodeRecorder
+from policyrisk.simulation.spaces import drawn_actions, told_propensities, with_propensities
 
 AnyPolicy: TypeAlias = "CompiledPolicy | Callable[[Floats], Any]"
 
@@ -109,7 +109,7 @@ class CompiledDomain(ABC):
         -------
         Trajectories
             With the actions, and their probabilities where the policy has them
-            (:mod:`policyrisk.simulation.probabilities`).
+            (:mod:`policyrisk.simulation.spaces`).
         """
         now = self.as_starts(starts, "starts")
         most = as_count(max_steps, "max_steps", 1)

@@ -24,12 +24,16 @@ from policyrisk._core.random import keys, stream
 from policyrisk.data import Trajectories
 from policyrisk.data.spaces import Project, as_project, coordinate_names, names_of_parts
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.answers import as_reset
-from policyrisk.simulation.lanes import SingleLanes, VectorLanes, run_lanes
-from policyrisk.simulation.recorder import EpisodeRecorder
+from policyrisk.simulation.environments import (
+    GymnasiumForm,
+    as_reset,
+    as_trained,
+    is_vec_env,
+    without_normalisation,
+)
+from policyrisk.simulation.lanes import EpisodeRecorder, SingleLanes, VectorLanes, run_lanes
 from policyrisk.simulation.registration import register
 from policyrisk.simulation.spaces import Choose, as_policy, decide
-from policyrisk.simulation.vec_env import GymnasiumForm, as_trained, is_vec_env, without_normalisation
 
 if TYPE_CHECKING:
     import gymnasium as gym

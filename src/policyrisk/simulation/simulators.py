@@ -25,10 +25,9 @@ from policyrisk._core.arrays import Floats, Ints, as_array, as_states
 from policyrisk.data import Trajectories
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.markov import MarkovChain
-from policyrisk.simulation.answers import as_reset, as_step
 from policyrisk.simulation.compiled import CompiledPolicy, Returns
-from policyrisk.simulation.lanes import VectorLanes, run_lanes
-from policyrisk.simulation.recorder import ReturnRecorder
+from policyrisk.simulation.environments import as_reset, as_step
+from policyrisk.simulation.lanes import ReturnRecorder, VectorLanes, run_lanes
 from policyrisk.simulation.spaces import as_policy, ask, check_single
 
 # A block's episodes are lost with it: even if all are cut off it should last a few seconds at most, and fit

@@ -32,18 +32,17 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
-from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.random import normal_pair
-from policyrisk.simulation.compiled import Words, register_domain
+from policyrisk.simulation.compiled import register_domain
 
 SUBSTEPS = 20
 THRUST = 0.2
 DRAG = 0.995
 GRAZING = math.cos(math.pi / 1.99)
 SAFETY = 1e-6  # of a sub-step
-CHUNK = 512  # rows that a thread takes at a time
 FASTEST = math.sqrt(2.0)  # both components clipped to [−1, 1]; a bounce keeps the length
 
 
@@ -240,29 +239,6 @@ def act(
 def read(table: PinballTable, states: Floats, i: int) -> tuple[float, float, float, float]:
     """Row i of an array of states, as the tuple that :func:`act` takes."""
     return states[i, 0], states[i, 1], states[i, 2], states[i, 3]
-
-
-@njit(cache=True)
-def act_few(
-    table: PinballTable, states: Floats, actions: Ints, words: Words, rewards: Floats, reached: Bools
-) -> None:
-    """One action for every row of ``states`` (n, 4), in place; ``words`` (n, 2) are the streams."""
-    for i in range(states.shape[0]):
-        state, rewards[i], reached[i], words[i, 0], words[i, 1] = act(
-            table, read(table, states, i), actions[i], words[i, 0], words[i, 1]
-        )
-        states[i, 0], states[i, 1], states[i, 2], states[i, 3] = state
-
-
-@njit(cache=True, parallel=True)
-def act_many(
-    table: PinballTable, states: Floats, actions: Ints, words: Words, rewards: Floats, reached: Bools
-) -> None:
-    """The same in parallel, for numbers of rows that outweigh the waking of threads."""
-    chunks = (states.shape[0] + CHUNK - 1) // CHUNK
-    for c in prange(chunks):
-        part = slice(c * CHUNK, (c + 1) * CHUNK)
-        act_few(table, states[part], actions[part], words[part], rewards[part], reached[part])
 
 
 register_domain(PinballTable, read, act)

@@ -12,30 +12,30 @@ The paper's rewards are −1 for every action; the original program's are −5 f
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
-from typing import Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from policyrisk._core.arrays import (
-    Bools,
     Floats,
-    Ints,
     Seed,
     as_count,
     as_floats,
     as_number,
+    as_states,
     check_choice,
     name_some,
 )
-from policyrisk._core.random import generator
+from policyrisk._core.random import below, generator
 from policyrisk.domains.pinball import _kernels
-from policyrisk.domains.pinball._geometry import grid_points, inside_any, near_lists, nearest_distance
-from policyrisk.domains.pinball.maze import Maze
+from policyrisk.domains.pinball.maze import Maze, grid_points, inside_any, near_lists, nearest_distance
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.compiled import Words
+from policyrisk.simulation.compiled import register_policy
 from policyrisk.simulation.domain import CompiledDomain
 from policyrisk.simulation.registration import register_if_loaded
 
@@ -182,14 +182,6 @@ class Pinball(CompiledDomain):
         colours[inside_any(*maze.edges, points)] = _COLOURS["wall"]
         return np.ascontiguousarray(colours.reshape(_PIXELS, _PIXELS, 3).transpose(1, 0, 2)[::-1])
 
-    def act(self, states: Floats, actions: Ints, words: Words) -> tuple[Floats, Bools]:
-        """The same in parallel, where there are many rows."""
-        rewards = np.empty(len(states))
-        reached = np.empty(len(states), np.bool_)
-        kernel = _kernels.act_few if len(states) <= _kernels.CHUNK else _kernels.act_many
-        kernel(self._table, states, actions, words, rewards, reached)
-        return rewards, reached
-
     def as_starts(self, value: object, name: str) -> Floats:
         """Checked states (n, 4), a copy; positions (n, 2) get a velocity of 0."""
         given = as_floats(value, name, (None, None))
@@ -218,3 +210,48 @@ def _as_maze(maze: str | PathLike[str] | Maze) -> Maze:
     if isinstance(maze, PathLike) or (isinstance(maze, str) and maze.endswith(".json")):
         return Maze.load(maze)
     return Maze.named(maze)
+
+
+class UniformTable(NamedTuple):
+    """What the kernel knows of a uniform policy."""
+
+    actions: int
+
+
+@njit(cache=True)
+def _choose(
+    table: UniformTable, state: Any, s0: np.uint64, s1: np.uint64
+) -> tuple[np.int64, np.uint64, np.uint64]:
+    return below(table.actions, s0, s1)
+
+
+register_policy(UniformTable, _choose)
+
+
+@dataclass(frozen=True)
+class UniformPolicy:
+    """Every action with the same probability, whatever the state.
+
+    Parameters
+    ----------
+    actions
+        How many.
+
+    Examples
+    --------
+    >>> UniformPolicy(actions=5)
+    UniformPolicy(actions=5)
+    """
+
+    actions: int = 4
+
+    def __post_init__(self) -> None:
+        as_count(self.actions, "actions", 1)
+
+    def probabilities(self, states: npt.ArrayLike) -> Floats:
+        """π(a|x) = 1/actions, of shape (n, actions)."""
+        return np.full((len(as_states(states)), self.actions), 1.0 / self.actions)
+
+    def compiled(self) -> UniformTable:
+        """The table that compiled code follows."""
+        return UniformTable(self.actions)
