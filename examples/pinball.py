@@ -26,8 +26,9 @@ if __name__ == "__main__":
         high=[1, 1, 1, 1],
         shape=(50, 50),
         names=["x", "y", "speed in x", "speed in y"],
-        obstacles=pinball.maze.obstacles,
     )
+    for obstacle in pinball.maze.obstacles:
+        axes.fill(*obstacle.T, color="0.35", zorder=2)
     axes.images[0].set_clim(0, 6)  # or a few rarely visited tiles outshine the rest
     axes.plot(*pinball.maze.target, marker="*", color="white", markersize=14, zorder=3)
     axes.set(ylim=(1, 0), aspect="equal")  # mazes are drawn from the top, like pictures

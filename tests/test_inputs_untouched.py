@@ -823,8 +823,6 @@ def plotted(given: Given) -> Any:
         high=given.array(box["high"]),
         at=given.array([0.5, 0.5]),
         shape=(4, 4),
-        obstacles=[given.array([[0.1, 0.1], [0.2, 0.1], [0.2, 0.2]])],
-        background=given.array(np.zeros((4, 4, 3))),
     )
     pr.plotting.plot_mean_std({"a": risk.summary(x)})
     pr.plotting.plot_check(pr.specification_test(risk, record, seed=0))

@@ -41,3 +41,13 @@ def literal(name: str) -> str:
     """
     escaped = printable(name).replace("$", r"\$")
     return f" {escaped}" if escaped.startswith("_") else escaped
+
+
+def plane(axes: Axes, xlabel: str = "", ylabel: str = "") -> None:
+    """A light grid behind what is drawn, and what the coordinates are."""
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(color="0.92", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+STD_AND_MEAN = "standard deviation of the return", "mean return"

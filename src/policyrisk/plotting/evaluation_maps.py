@@ -104,20 +104,10 @@ def _draw(evaluation: Evaluation, of: Any, dims: tuple[int, ...], risk: Any = No
             shape[d] = -(-count // step)
             low[d] = survey.low[d] - step / 2
             high[d] = low[d] + step * shape[d]
+    mark = evaluation.level if of == "std" and risk.error_bars is not None else None
+    place: Any = {"low": low, "high": high, "dims": dims, "at": evaluation.middle}
     cells = (shape[across], shape[up])
-    at, mark = evaluation.middle, evaluation.level if of == "std" and risk.error_bars is not None else None
-    axes = plot_map(
-        risk,
-        of,
-        level=mark,
-        low=low,
-        high=high,
-        dims=(across, up),
-        at=at,
-        shape=cells,
-        names=names,
-        outside=outside,
-    )
+    axes = plot_map(risk, of, level=mark, shape=cells, names=names, outside=outside, **place)
     _name_ticks(evaluation, across, axes.xaxis)
     _name_ticks(evaluation, up, axes.yaxis)
     return axes

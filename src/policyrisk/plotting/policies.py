@@ -12,7 +12,7 @@ from policyrisk._core.imports import check_installed
 from policyrisk._core.text import number, plural
 from policyrisk.criteria import Criterion
 from policyrisk.errors import InvalidInputError
-from policyrisk.plotting.axes import axes_or_new, literal
+from policyrisk.plotting.axes import STD_AND_MEAN, axes_or_new, literal, plane
 from policyrisk.returns import DistributionSummary
 from policyrisk.risk.summary import Moments, PolicySummary
 
@@ -82,20 +82,14 @@ def plot_mean_std(
         )
         colors[name] = drawn.lines[0].get_color()
     if hasattr(criterion, "slopes") and len(left_out) < len(summaries):
-        _equals(
-            axes,
-            criterion,
-            {name: (summaries[name], colors[name]) for name in colors if name not in left_out},
-        )
+        drawn_policies = {name: (summaries[name], colors[name]) for name in colors if name not in left_out}
+        _equals(axes, criterion, drawn_policies)
     levels = {summary.level for summary in summaries.values() if summary.known}
     if len(levels) == 1:
         axes.set_title(f"bars: {100 * levels.pop():g}% intervals", fontsize="small", loc="right", color="0.4")
     if left_out:
         axes.set_title(literal(f"negative variance: {', '.join(left_out)}"), fontsize="small", loc="left")
-    axes.set_xlabel("standard deviation of the return")
-    axes.set_ylabel("mean return")
-    axes.grid(color="0.92", linewidth=0.8)
-    axes.set_axisbelow(True)
+    plane(axes, *STD_AND_MEAN)
     if axes.get_legend() is None:
         axes.legend(frameon=False)
     return axes
@@ -135,10 +129,7 @@ def plot_frontier(frontier: Frontier, *, axes: Axes | None = None) -> Axes:
     if frontier.given is not None:
         mean, std = frontier.given
         axes.plot(std, mean, "*", color="tab:red", markersize=11, linestyle="none", label="given policy")
-    axes.set_xlabel("standard deviation of the return")
-    axes.set_ylabel("mean return")
-    axes.grid(color="0.92", linewidth=0.8)
-    axes.set_axisbelow(True)
+    plane(axes, *STD_AND_MEAN)
     axes.legend(frameon=False)
     return axes
 
@@ -182,12 +173,9 @@ def plot_learning(result: ActorCriticResult) -> Figure:
         error = np.nan_to_num(result.curve(f"{of}_error")[1])
         axes.plot(at, middle, color=color, linewidth=1.4, label=of)
         axes.fill_between(at, middle - 2 * error, middle + 2 * error, color=color, alpha=0.2, linewidth=0)
-    above.set(ylabel=title)
-    below.set(xlabel="iteration", ylabel="return")
+    plane(above, ylabel=title)
+    plane(below, "iteration", "return")
     below.legend(frameon=False)
-    for axes in (above, below):
-        axes.grid(color="0.92", linewidth=0.8)
-        axes.set_axisbelow(True)
     return figure
 
 

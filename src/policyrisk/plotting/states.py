@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from policyrisk._core.arrays import (
 )
 from policyrisk._core.frames import states_of
 from policyrisk.errors import InvalidInputError, NoDistributionError
+from policyrisk.features.box import Box
 from policyrisk.plotting.axes import axes_or_new, literal
 from policyrisk.returns.distribution_function import DistributionAtStates
 from policyrisk.risk import Quantity, RiskFunction
@@ -198,15 +200,15 @@ def plot_map(
     at: npt.ArrayLike | None = None,
     shape: tuple[int, int] = (100, 100),
     names: Sequence[str] | None = None,
-    obstacles: Sequence[npt.ArrayLike] = (),
-    background: npt.ArrayLike | None = None,
     outside: Outside | None = None,
     axes: Axes | None = None,
 ) -> Axes:
     """A quantity over two coordinates of the state, with a colour bar; grey where the data say nothing.
 
     A cell shows the value at its centre. Where V < 0 the std is blank too. Colours run from the 1st to the
-    99th percentile of the values, which the colour bar's ends show.
+    99th percentile of the values, which the colour bar's ends show. What you draw on the axes with a
+    ``zorder`` above 1, such as an obstacle with ``axes.fill``, lies on the map; an image with ``zorder=0`` is
+    seen where the map is blank.
 
     Parameters
     ----------
@@ -231,10 +233,6 @@ def plot_map(
         How many cells along each of the two.
     names
         (dim,), the coordinates' names.
-    obstacles
-        Polygons (k, 2) in the two coordinates, drawn on top.
-    background
-        An image, its first row on top, which is stretched over the box and seen where the map is blank.
     outside
         Says which states lie outside the data, as :meth:`Evaluation.outside`: their cells are blank, whatever
         the features extrapolate there, and are none of those that are compared.
@@ -262,55 +260,38 @@ def plot_map(
     box_high = as_floats(high, "high", (box_low.size,))
     _check_map(of, error, dims, names, box_low.size)
     _check_known(risk, of)
-    across, up = dims
-    if not (box_low[across] < box_high[across] and box_low[up] < box_high[up]):
-        raise InvalidInputError(
-            f"low must be below high in the coordinates {across} and {up}, got {box_low.tolist()} and "
-            f"{box_high.tolist()}; widen the box"
-        )
-    across_up = [as_count(n, "shape", 1) for n in as_list(shape, "shape", "two numbers of cells")]
-    if len(across_up) != 2:
-        raise InvalidInputError(f"shape must be two numbers of cells, got {across_up}; pass (across, up)")
-    shape = across_up[0], across_up[1]
-    states = _cells(box_low, box_high, dims, at, shape)
+    cut = list(dims)
+    ends = Box.of(box_low[cut], box_high[cut], None)
+    across, up = (as_count(n, "shape", 1) for n in as_whole(shape, "shape", (2,)).tolist())
+    states = _cells(box_low, box_high, dims, at, (across, up))
     blank = _blank(outside, states)
-    values = _values(risk, of, error, states, blank).reshape(shape[1], shape[0])
+    shown = partial(risk.standard_error, of=of) if error else getattr(risk, of)  # type: ignore[arg-type]
+    values = _filled(~blank, states, shown)
+    if of == "episodes":
+        values[values == 0] = np.nan
     axes = axes_or_new(axes, 6, 4.8)
-    extent = (box_low[across], box_high[across], box_low[up], box_high[up])
+    extent = (ends.low[0], ends.high[0], ends.low[1], ends.high[1])
     axes.set_facecolor(BLANK)
-    if background is not None:
-        axes.imshow(_image(background), extent=extent, aspect="auto", zorder=0)
     colours = "cividis" if error or of in _COUNTED else "viridis"
     label = f"standard error of the {LABELS[of]}" if error else LABELS[of]
-    _draw_cells(axes, values, extent, colours, label, whole=of == "covered")
-    for k, vertices in enumerate(as_list(obstacles, "obstacles", "polygons of shape (k, 2)")):
-        x, y = as_floats(vertices, f"obstacles[{k}]", (None, 2)).T
-        axes.fill(x, y, facecolor="0.35", edgecolor="0.35", linewidth=0.5, zorder=2)
+    _draw_cells(axes, values.reshape(up, across), extent, colours, label, whole=of == "covered")
     riskier: Bools | None = None
     if level is not None:
-        riskier = np.zeros(len(states), dtype=np.bool_)
-        if not blank.all():
-            riskier[~blank] = risk.riskier(states[~blank], level, seed=0)
-        riskier = riskier.reshape(values.shape)
+        marked = _filled(~blank, states, partial(risk.riskier, level=level, seed=0))
+        riskier = (marked == 1).reshape(up, across)
     _explain(axes, riskier, level, extent, blanks=bool(blank.any()))
     axes.set(xlim=extent[:2], ylim=extent[2:])
     labels = [f"coordinate {i}" for i in range(box_low.size)] if names is None else names
-    axes.set_xlabel(literal(labels[across]))
-    axes.set_ylabel(literal(labels[up]))
+    axes.set_xlabel(literal(labels[dims[0]]))
+    axes.set_ylabel(literal(labels[dims[1]]))
     return axes
 
 
-def _values(risk: RiskFunction, of: Shown, error: bool, states: Floats, blank: Bools) -> Floats:
-    """The quantity at states that are not blank, or its standard error, of shape (n,)."""
+def _filled(which: Bools, states: Floats, function: Callable[[Floats], Any]) -> Floats:
+    """A function of some of the states (n,), nan at the others."""
     values: Floats = np.full(len(states), np.nan)
-    if blank.all():
-        return values
-    some = states[~blank]
-    if error and of != "covered" and of != "episodes":
-        values[~blank] = risk.standard_error(some, of=of)
-    else:
-        drawn = getattr(risk, of)(some)
-        values[~blank] = np.where(drawn > 0, drawn, np.nan) if of == "episodes" else drawn
+    if which.any():
+        values[which] = function(states[which])
     return values
 
 
@@ -474,16 +455,6 @@ def _check_known(risk: RiskFunction, of: str) -> None:
             f"of='cvar' needs the distribution of the return, got {type(risk).__name__}; fit "
             "pr.ReturnDistribution, or draw its cvar_bound"
         )
-
-
-def _image(value: npt.ArrayLike) -> npt.NDArray[Any]:
-    """An image (rows, columns), or (rows, columns, 3 or 4) colours."""
-    image = as_array(value, "background", "an image (rows, columns) or (rows, columns, 3 or 4)")
-    if 0 in image.shape or image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (3, 4)):
-        raise InvalidInputError(
-            f"background must be (rows, columns) or (rows, columns, 3 or 4), got {image.shape}; pass an image"
-        )
-    return image
 
 
 def _check_names(names: Sequence[str] | None, dim: int) -> None:

@@ -87,11 +87,11 @@ def _each(value: Any, name: str, kind: type, count: int) -> Any:
             f"env.step's {name} must be {count}, one per environment, got shape {array.shape}; correct the "
             "environment"
         )
-    wrong = np.flatnonzero((array != 0) & (array != 1)) if kind is bool else []
-    if len(wrong):
+    if kind is bool and not np.isin(array, (0, 1)).all():
+        wrong = int(np.isin(array, (0, 1)).argmin())
         raise InvalidInputError(
-            f"env.step's {name} must be True or False, got {array[wrong[0]]} for environment {wrong[0]}; "
-            "correct the environment"
+            f"env.step's {name} must be True or False, got {array[wrong]} for environment {wrong}; correct "
+            "the environment"
         )
     return array.astype(kind)
 
