@@ -13,9 +13,8 @@ from policyrisk.errors import ImproperPolicyError, InvalidInputError
 from policyrisk.passes.reduce import here
 from policyrisk.returns import _forest_kernels as _kernels
 from policyrisk.returns import forest
-from policyrisk.returns.ends import Ends, OwnEnds
 from policyrisk.returns.forest import ReturnForest, grown_trees
-from policyrisk.returns.leaf_sums import LeafSums
+from policyrisk.returns.forest_sums import Ends, LeafSums, OwnEnds
 
 CHAIN = pr.domains.walk(n=10, p=0.7)
 STATES = np.arange(10)
@@ -65,7 +64,7 @@ def test_every_leaf_holds_enough_episodes_of_either_half(leaf):
 
 
 def test_sums_over_leaves_are_those_of_loops(monkeypatch):
-    monkeypatch.setattr("policyrisk.returns.leaf_sums._PIECE", 40)
+    monkeypatch.setattr("policyrisk.returns.forest_sums._PIECE", 40)
     data = CHAIN.sample(0, episodes=30, seed=2)
     y = data.returns_to_go()
     leaves, apart = grown(data, y, leaf=3)

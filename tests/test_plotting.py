@@ -177,7 +177,7 @@ def test_names_are_shown_as_they_are(risk, data, tmp_path):
         ({"dims": (0, 0)}, "two different coordinates from 0 to 2"),
         ({"dims": (0, 3)}, "two different coordinates from 0 to 2"),
         ({"high": [22, 1]}, "high must have shape"),
-        ({"high": LOW}, "low must be below high in the coordinates 0 and 1"),
+        ({"high": LOW}, "low must be below high in every coordinate"),
         ({"of": "risk"}, "of must be one of mean, .* got 'risk'"),
         ({"of": "episodes", "error": True}, "no standard error"),
         ({"names": ["x"]}, "names must hold 3 names"),

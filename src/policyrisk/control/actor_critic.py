@@ -436,7 +436,7 @@ def starts_of(domain: Any, starts: Starts | None) -> Starts:
 def player(
     simulator: Any, episodes: int, starts: Starts | None, max_steps: int, device: Device = "cpu"
 ) -> Run:
-    """How as many episodes of a simulator are run, from a policy and a seed."""
+    """How so many episodes of a simulator are run by a policy; the same seed gives the same episodes."""
     if not hasattr(simulator, "compiled"):
         if device == "cuda":
             raise DeviceError(
@@ -450,7 +450,7 @@ def player(
         def play_env(policy: Any, seed: np.random.SeedSequence) -> Trajectories:
             follow, env_seed = policy.__call__, seed
             if hasattr(policy, "sample"):  # continuous actions, drawn here
-                acts, env_seed = seed.spawn(2)
+                acts, env_seed = _children(seed)
                 rng = np.random.default_rng(acts)
                 follow = lambda states: policy.sample(states, rng)  # noqa: E731
             return rollout(simulator, follow, episodes, env_seed, max_steps=max_steps)
@@ -459,7 +459,7 @@ def player(
     drawn = starts_of(simulator, starts)
 
     def play(policy: Any, seed: np.random.SeedSequence) -> Trajectories:
-        places, acts = seed.spawn(2)
+        places, acts = _children(seed)
         begin = drawn(episodes, np.random.default_rng(places))
         follow = policy.__call__
         if getattr(policy, "compilable", False):
@@ -473,3 +473,8 @@ def player(
         return data
 
     return play
+
+
+def _children(seed: np.random.SeedSequence) -> list[np.random.SeedSequence]:
+    """Two children of a seed, always the same: a sequence counts what it has spawned."""
+    return np.random.SeedSequence(seed.entropy, spawn_key=seed.spawn_key).spawn(2)

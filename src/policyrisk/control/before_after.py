@@ -129,19 +129,7 @@ def improve(
     count = as_count(fresh, "fresh", 2)
     own, again = np.random.SeedSequence([int(word) for word in keys(seed)]).spawn(2)
     play = player(simulator, count, starts, max_steps, device)
-    result = search.fit(
-        simulator,
-        own,
-        starts=starts,
-        max_steps=max_steps,
-        checkpoint=checkpoint,
-        resume=resume,
-        device=device,
-    )
-
-    def episodes(policy: Any) -> Trajectories:
-        # A sequence counts what it has spawned: each policy needs one that has spawned nothing yet.
-        return play(policy, np.random.SeedSequence(again.entropy, spawn_key=again.spawn_key))
-
-    both = episodes(search.policy), episodes(result.policy)
+    kept: Any = {"checkpoint": checkpoint, "resume": resume}
+    result = search.fit(simulator, own, starts=starts, max_steps=max_steps, device=device, **kept)
+    both = play(search.policy, again), play(result.policy, again)
     return BeforeAfter(result, *both, search.critic.discount, search.groups)

@@ -169,8 +169,7 @@ def _simulated(
     play = player(simulator, _FRESH * search.episodes, starts, 10_000, device)
 
     def returns_of(policy: Any) -> GroupedReturns:
-        # A sequence counts what it has spawned: each policy needs one that has spawned nothing yet.
-        data = play(policy, np.random.SeedSequence(fresh.entropy, spawn_key=fresh.spawn_key))
+        data = play(policy, fresh)
         return GroupedReturns.of(data.returns(search.critic.discount), data.starts(), search.groups)
 
     found: list[tuple[Any, GroupedReturns]] = []

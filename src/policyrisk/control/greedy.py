@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from importlib.resources import as_file, files
 from os import PathLike
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,30 @@ from policyrisk.control._policy_kernels import COORDINATES, GreedyTable
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import RadialBasis
 from policyrisk.features.radial import RadialGrid
+from policyrisk.features.registry import given_again
 
 MOST = 32  # centres within reach along a coordinate, and actions: dimensions that NumPy gives an array
 _ALL = 2.0  # a reach beyond every centre, in units of the box
 
 
-class GreedyPolicy:
+class StoredPolicy:
+    """A policy on features that can be written to a file."""
+
+    _columns: ClassVar[tuple[str, ...]]  # its arguments
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the policy to an npz file; its features need a ``spec()``."""
+        values = {name: getattr(self, name) for name in self._columns}
+        records.save(path, type(self).__name__, values)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], features: Any = None) -> Self:
+        """The policy that :meth:`save` wrote; ``features`` that are a function or a network must be given."""
+        with given_again(features):
+            return records.load(path, cls.__name__, dict, lambda values: cls(**values))
+
+
+class GreedyPolicy(StoredPolicy):
     """π(x) = argmax_a φ(x)ᵀ w_a on the radial bases of a grid; the first of equal actions.
 
     Our domains follow the policy in compiled code; called with states (n, dim) it returns actions (n,).
@@ -45,6 +63,7 @@ class GreedyPolicy:
     (array([1, 0, 1]), array([1., 2., 1.]))
     """
 
+    _columns = "features", "weights", "origin"
     features: RadialGrid
     weights: Floats  # (features.size, actions)
     origin: Mapping[str, Any]
@@ -100,16 +119,6 @@ class GreedyPolicy:
                 "truncate the bases, or call the policy on states"
             )
         return table
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the policy to an npz file: its weights, its features and its origin."""
-        values = {"features": self.features, "weights": self.weights, "origin": dict(self.origin)}
-        records.save(path, "GreedyPolicy", values)
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> GreedyPolicy:
-        """The policy that :meth:`save` wrote."""
-        return records.load(path, "GreedyPolicy", dict, lambda values: cls(**values))
 
 
 def pinball_policy(maze: str = "simple") -> GreedyPolicy:

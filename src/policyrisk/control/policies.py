@@ -10,45 +10,24 @@
 from __future__ import annotations
 
 from functools import cached_property
-from os import PathLike
-from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
-from policyrisk._core import records
 from policyrisk._core.arrays import Floats, Ints, Seed, as_actions, as_count, as_floats, as_states, readonly
 from policyrisk._core.random import generator
 from policyrisk.control._policy_kernels import COORDINATES, SoftmaxGrid, SoftmaxTiles
-from policyrisk.control.greedy import MOST, grid_table
+from policyrisk.control.greedy import MOST, StoredPolicy, grid_table
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import TileCoding
 from policyrisk.features.protocol import Features
 from policyrisk.features.radial import RadialGrid
-from policyrisk.features.registry import given_again
 
 _ROWS = 1 << 15  # states at a time, so that their features fit into memory
 
 
-class _Stored:
-    """A policy on features that can be written to a file."""
-
-    _columns: ClassVar[tuple[str, ...]]  # its arguments
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the policy to an npz file; its features need a ``spec()``."""
-        values = {name: getattr(self, name) for name in self._columns}
-        records.save(path, type(self).__name__, values)
-
-    @classmethod
-    def load(cls, path: str | PathLike[str], features: Any = None) -> Self:
-        """The policy that :meth:`save` wrote; ``features`` that are a function or a network must be given."""
-        with given_again(features):
-            return records.load(path, cls.__name__, dict, lambda values: cls(**values))
-
-
-class SoftmaxPolicy(_Stored):
+class SoftmaxPolicy(StoredPolicy):
     """π(a|x) ∝ exp(φ(x)ᵀ w_a).
 
     Called with states (n, dim) it returns probabilities (n, actions), which every ``rollout`` draws its
@@ -79,12 +58,8 @@ class SoftmaxPolicy(_Stored):
     weights: Floats  # (features.size, actions)
 
     def __init__(self, features: Features, actions: int, weights: npt.ArrayLike | None = None) -> None:
-        _check_features(features)
-        self.features = features
-        self.actions = as_count(actions, "actions", 1)
-        shape = (features.size, self.actions)
-        given = np.zeros(shape) if weights is None else as_floats(weights, "weights", shape)
-        self.weights = readonly(np.array(given, order="C"))
+        self.features, self.actions = _as_map(features), as_count(actions, "actions", 1)
+        self.weights = _as_weights(weights, features.size, self.actions)
 
     def __repr__(self) -> str:
         return f"SoftmaxPolicy({self.features!r}, actions={self.actions})"
@@ -151,7 +126,7 @@ class SoftmaxPolicy(_Stored):
         return SoftmaxTiles(dims, low, high, bins, features.offsets, block, none, self.weights)
 
 
-class GaussianPolicy(_Stored):
+class GaussianPolicy(StoredPolicy):
     """a_j ~ N(φ(x)ᵀ w_j, σ_j²) for each coordinate of the action.
 
     Called with n states it returns the means (n, dim); :meth:`sample` draws actions, which an environment
@@ -189,13 +164,10 @@ class GaussianPolicy(_Stored):
         weights: npt.ArrayLike | None = None,
         log_std: npt.ArrayLike | None = None,
     ) -> None:
-        _check_features(features)
-        self.features = features
-        self.dim = as_count(dim, "dim", 1)
-        shape = (features.size, self.dim)
-        given = np.zeros(shape) if weights is None else as_floats(weights, "weights", shape)
+        self.features, self.dim = _as_map(features), as_count(dim, "dim", 1)
+        self.weights = _as_weights(weights, features.size, self.dim)
         spread = np.zeros(self.dim) if log_std is None else as_floats(log_std, "log_std", (self.dim,))
-        self.weights, self.log_std = readonly(np.array(given, order="C")), readonly(np.array(spread))
+        self.log_std = readonly(np.array(spread))
 
     def __repr__(self) -> str:
         return f"GaussianPolicy({self.features!r}, dim={self.dim})"
@@ -233,10 +205,17 @@ class GaussianPolicy(_Stored):
             return np.concatenate([np.ravel(by_weights), factors @ (z**2 - 1.0)])
 
 
-def _check_features(features: object) -> None:
-    """Raise unless they are a map from states to features."""
+def _as_map(features: Features) -> Features:
+    """Checked features of states."""
     if not isinstance(features, Features):
         raise InvalidInputError(
             f"features must be a map from states to features, got {type(features).__name__}; pass for "
             "example TileCoding(low, high, bins)"
         )
+    return features
+
+
+def _as_weights(weights: npt.ArrayLike | None, size: int, columns: int) -> Floats:
+    """A copy of the weights (size, columns); 0 where none are given."""
+    given = np.zeros((size, columns)) if weights is None else as_floats(weights, "weights", (size, columns))
+    return readonly(np.array(given, order="C"))

@@ -19,7 +19,7 @@ leaves as well.
 
 *Cut-off episodes.* What follows the last state x_T is estimated: B_t = R_t + γⁿ J̃(x_T) with n = T − t steps
 to the cut, and q_t = (B_t − J̃₋(x_t))² + γ²ⁿ Ṽ(x_T). Both come from ``tail``, another estimate, where there
-is one and it knows x_T, else from the forest itself (:mod:`policyrisk.returns.ends`).
+is one and it knows x_T, else from the forest itself (:mod:`policyrisk.returns.forest_sums`).
 
 *Error bars.* Episode k moves v_ℓ by Σ_{t ∈ k, x_t ∈ ℓ} (B_t − v_ℓ) / N_ℓ, and by what it moves J̃(x_T) by.
 These are drawn by the multiplier bootstrap of :mod:`policyrisk.lstd.influences`, with the same multipliers
@@ -29,7 +29,7 @@ narrow: nominal 95 % ones from 300 episodes of a walk cover 84 to 91 %, those of
 intervals of a mixture have more in them (:mod:`policyrisk.risk.mixture`).
 
 *Data of any size.* The trees are grown on a sample of episodes in memory; values, visits and replicates are
-sums over leaves, which passes over the whole data add up (:mod:`policyrisk.returns.forest_passes`).
+sums over leaves, which passes over the whole data add up (:mod:`policyrisk.returns.forest_sums`).
 """
 
 from __future__ import annotations
@@ -61,9 +61,15 @@ from policyrisk.features import Leaves
 from policyrisk.passes.reduce import Reduce, here, reduce_in_units
 from policyrisk.passes.survey import SurveyPass
 from policyrisk.returns import _forest_kernels as _kernels
-from policyrisk.returns.ends import Ends, EndValues, OwnEnds
-from policyrisk.returns.forest_passes import DataCounts, ForestPasses
-from policyrisk.returns.leaf_sums import LeafSums, StreamKey
+from policyrisk.returns.forest_sums import (
+    DataCounts,
+    Ends,
+    EndValues,
+    ForestPasses,
+    LeafSums,
+    OwnEnds,
+    StreamKey,
+)
 from policyrisk.risk import ErrorBars, Provenance, RiskFunction
 
 TRANSITIONS = 150_000  # up to which data are taken as one sample, and which a sample of larger ones holds
