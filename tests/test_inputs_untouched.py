@@ -328,7 +328,6 @@ BOX = {"low": [0.0, 0.0], "high": [1.0, 2.0]}
     "Polynomial",
     "Polynomial.outside",
     "RadialBasis",
-    "RadialBasis.grid",
     "RadialBasis.outside",
     "Tabular",
     "Tabular.active",
