@@ -843,6 +843,7 @@ NOT_USED = {
     "TorchFeatures": "needs PyTorch: test_network.py",
     "TorchFeatures.__call__": "needs PyTorch: test_network.py",
     "SoftmaxPolicy.load": "takes a path and a function",
+    "control.GreedyPolicy.load": "takes a path and a function",
     "GaussianPolicy.load": "takes a path and a function",
     "MomentEquations.of_maps": "takes maps",
     "FunctionFeatures.of_spec": "takes plain values",
