@@ -13,6 +13,7 @@ from policyrisk import cli
 from policyrisk.control import improve
 from policyrisk.control.actor_critic import ActorCriticResult
 from policyrisk.control.before_after import BeforeAfter
+from policyrisk.control.imitation import agreement, imitated
 from policyrisk.control.tasks import TimedEnvironment, task
 from policyrisk.criteria import MeanMinusStd, MeanMinusVariance, Sharpe
 
@@ -96,7 +97,9 @@ def test_fresh_episodes_are_not_those_of_the_search():
     improve(
         pr.ActorCritic(pr.SoftmaxPolicy(phi, 2), MeanMinusStd(1.0), critic, 50, 2), portfolio, 0, fresh=50
     )
-    first, _, before, after = seen
+    first, _, *choice, before, after = seen
+    assert len(choice) == 3
+    assert not any(np.array_equal(each.rewards[:50], before.rewards[:50]) for each in choice)
     assert not np.array_equal(first.returns(), before.returns())  # the same policy
     assert np.corrcoef(before.returns(), after.returns())[0, 1] > 0.5
 
@@ -269,6 +272,99 @@ def test_wrong_commands_say_what_is_wrong(arguments, code, message, tmp_path, ca
     assert cli.run(["improve", *arguments, "--out", str(tmp_path / "out")]) == code
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def portfolio_search(iterations=8):
+    portfolio = pr.domains.Portfolio()
+    phi = portfolio.features()
+    critic = pr.LSTD(pr.Joint([pr.Polynomial(2, [0], [50], dims=[0]), phi]), variance="direct")
+    return portfolio, pr.ActorCritic(
+        pr.SoftmaxPolicy(phi, 2), MeanMinusStd(1.0), critic, 200, iterations, 0.5
+    )
+
+
+def test_the_best_policy_is_kept_and_not_the_last(monkeypatch):
+    portfolio, search = portfolio_search()
+    result = search.fit(portfolio, seed=0)
+    # The candidates are those of the best iterations, as the learning curve has them.
+    best = np.argsort(-result.history[:, 4], kind="stable")[:3]
+    assert [done for done, _ in result.candidates] == best.tolist()
+    np.testing.assert_array_equal(
+        dict(search.fit(portfolio, seed=0).candidates)[best[0]].weights, result.candidates[0][1].weights
+    )
+    # A search that ends badly: the policy is then the better one that it came through.
+    good = search.policy.with_parameters(-0.1 * np.ones_like(search.policy.parameters))
+    bad, better = search.policy, result.policy
+    ended = ActorCriticResult(bad, search.criterion, result.history, ((2, bad), (5, better), (6, good)))
+    monkeypatch.setattr(pr.ActorCritic, "fit", lambda *_, **__: ended)
+    found = improve(search, portfolio, seed=0, fresh=400)
+    assert found.iteration == 5
+    assert found.result.policy is better
+    assert found.to_dict()["iteration"] == 5
+    assert found.compared()["value"][2] > 0
+
+
+def test_frontier_of_a_simulator_takes_the_longest_episode():
+    """The first five steps of every cart are upright, and earn 1 each."""
+    line = pr.Polynomial(1, [-3, -3, -0.3, -3], [3, 3, 0.3, 3])
+    search = pr.ActorCritic(
+        pr.SoftmaxPolicy(line, 2), MeanMinusStd(0.0), pr.LSTD(line, discount=0.9), episodes=10, iterations=1
+    )
+    found = pr.frontier("CartPole-v1", c=[0.0], search=search, seed=0, max_steps=5)
+    assert found.given == pytest.approx((sum(0.9**k for k in range(5)), 0.0), abs=1e-9)
+
+
+def careful(observations):
+    """To the side that the pole falls to."""
+    return (observations[:, 2] + 0.3 * observations[:, 3] > 0).astype(int)
+
+
+def test_a_search_begins_with_a_policy_of_ones_own(tmp_path, capsys):
+    """A function is imitated, a file is gone on with, and the file runs in the environment of its search."""
+    options = (
+        "--criterion mean-std:1 --max-steps 30 --action-noise 0.2 --episodes 20 --iterations 1 --fresh 40"
+    )
+    first, second = tmp_path / "first", tmp_path / "second"
+    command = ["improve", "CartPole-v1", *options.split(), "--fresh", "40", "--seed", "0", "--json", "--out"]
+    assert cli.run([*command, str(first), "--policy", "test_improve:careful"]) == 0
+    numbers = json.loads(capsys.readouterr().out)
+    assert numbers["imitation"] > 0.9
+    plain = tmp_path / "plain"
+    assert cli.run([*command, str(plain)]) == 0
+    assert (
+        numbers["mean"]["before"]["value"]
+        > json.loads(capsys.readouterr().out)["mean"]["before"]["value"] + 2
+    )
+    assert cli.run([*command, str(second), "--policy", str(first / "policy.npz")]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["mean"]["before"]["value"] == numbers["mean"]["after"]["value"]
+    assert again["imitation"] is None
+
+    log = tmp_path / "log.npz"
+    rollout = ["rollout", "CartPole-v1", "--episodes", "50", "--seed", "1", "--out", str(log)]
+    assert cli.run([*rollout, "--policy", str(first / "policy.npz")]) == 0
+    assert "episode ends after 30 steps, actions with noise 0.2" in capsys.readouterr().err
+    data = pr.read(log).load()
+    assert data.dim == 5
+    assert data.terminated.all()
+    assert data.lengths.max() == 30
+    assert cli.run([*rollout, "--policy", str(tmp_path / "none.npz")]) == 2
+    assert "--policy" in capsys.readouterr().err
+
+
+def test_an_imitation_has_the_likeliest_actions():
+    """In one state: the shares of the actions, and of continuous ones their mean and their spread."""
+    data = pr.Trajectories([[0]] * 101, [0.0] * 100, [100], [True], actions=[0] * 30 + [1] * 70)
+    found = imitated(pr.SoftmaxPolicy(pr.Tabular(1), 2), data)
+    assert found([0]).ravel() == pytest.approx([0.3, 0.7], abs=1e-3)
+    assert agreement(found, data) == 0.7
+    rng = np.random.default_rng(0)
+    far = rng.normal(2.0, 0.5, size=(100, 1))
+    found = imitated(
+        pr.GaussianPolicy(pr.Tabular(1), 1), pr.Trajectories([[0]] * 101, [0.0] * 100, [100], [True], far)
+    )
+    assert found([0]).item() == pytest.approx(far.mean(), abs=1e-3)
+    assert np.exp(found.log_std.item()) == pytest.approx(far.std(), abs=1e-3)
 
 
 # --- pinball with less risk ------------------------------------------------------------------------

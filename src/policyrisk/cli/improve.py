@@ -9,7 +9,15 @@ import typer
 
 from policyrisk.cli.rollout import EnvArgs, env_arguments
 from policyrisk.cli.screen import screen
-from policyrisk.cli.shared import can_make, criterion_of, naming_options, place_option, values_of
+from policyrisk.cli.shared import (
+    can_make,
+    criterion_of,
+    made,
+    naming,
+    naming_options,
+    place_option,
+    values_of,
+)
 from policyrisk.evaluation.request import ImprovementRequest
 
 if TYPE_CHECKING:
@@ -40,11 +48,14 @@ def improve(
     """
     from policyrisk._core.imports import look_here
     from policyrisk._core.output import Clock, check_folder
+    from policyrisk._core.text import percent
     from policyrisk.evaluation.improvement import ImprovementPlan
     from policyrisk.passes.checkpoint import Unasked
 
     goal, arguments = criterion_of(criterion), env_arguments(env_args)
-    request = ImprovementRequest(env, goal, arguments, **values_of(ImprovementRequest, chosen))
+    request = ImprovementRequest(
+        env, goal, arguments, **values_of(ImprovementRequest, chosen, {"policy": _beginning})
+    )
     if ":" in env:  # module:id
         look_here()
     check_folder(out)
@@ -63,14 +74,31 @@ def improve(
     numbers, written = _write(improvement, found, out, drawn, reported, clock)
     checkpoint.unlink(missing_ok=True)
     over = "" if improvement.groups is None else f", averaged over {improvement.groups}"
+    begin = ""
+    if improvement.imitation is not None:
+        begin = (
+            f"; before imitates {chosen['policy']}, whose actions it has in {percent(improvement.imitation)}"
+        )
     answer = [
         f"Both policies on the same {request.fresh} fresh episodes; value: {found.result.criterion}{over}",
+        *begin,
         str(found),
+        f"policy.npz is that of iteration {found.iteration}, the best on other fresh episodes",
         "written: " + ", ".join(map(str, written)),
     ]
     seconds = ", ".join(f"{name} {taken:.1f}" for name, taken in numbers["seconds"].items())
     details = ["\nEpisodes of the search", str(found.result), f"seconds: {seconds}"]
     screen.answer(numbers, "\n".join(answer), details)
+
+
+def _beginning(text: str) -> Any:
+    """The policy of an earlier search, or what module:name stands for."""
+    if not text.endswith(".npz"):
+        return made(text, "--policy")
+    from policyrisk.control.policies import stored_policy
+
+    with naming("--policy"):
+        return stored_policy(text)[0]
 
 
 def _write(
@@ -81,7 +109,7 @@ def _write(
     from policyrisk.plotting import plot_learning
 
     with complete_folder(out, last=_RESULT) as folder:
-        found.result.policy.save(folder / "policy.npz")
+        found.result.policy.save(folder / "policy.npz", improvement.world)
         found.write_history(folder / "history.csv")
         if drawn:
             write_figure(plot_learning(found.result), folder / "learning.png")

@@ -36,7 +36,8 @@ def rollout(
             help="module:name of a function from observations to actions, or to the probabilities of "
             "Discrete ones, or of an object or class with predict; the current folder is looked in too. "
             "sb3:model.zip for the policy in a file of Stable-Baselines3 (,normalisation=stats.npz where it "
-            "was trained inside of VecNormalize). random for random actions."
+            "was trained inside of VecNormalize). The policy.npz that improve wrote, in the environment that "
+            "it was improved in. random for random actions."
         ),
     ],
     episodes: Annotated[int, typer.Option(min=1, help="How many episodes.")],
@@ -78,6 +79,10 @@ def rollout(
     _check_place(out)
     arguments = env_arguments(env_args)
     acting = _policy(policy, stochastic, seed, env, arguments)
+    world: Any = env
+    if isinstance(acting, PolicyFile):
+        world = acting.world(env, arguments)
+        arguments = arguments if world is env else {}
     projection = None if project is None else imported(project, "--project")
     options: dict[str, Any] = {
         "episodes": episodes,
@@ -88,7 +93,7 @@ def rollout(
         "env_kwargs": arguments,
         "deterministic": not (stochastic and hasattr(acting, "predict")),
     }
-    data = _played(env, acting, options, **on)
+    data = _played(world, acting, options, **on)
     if state is not None:
         data = _renamed(data, state)
     _write(data, out)
@@ -121,7 +126,7 @@ def _check_place(out: Path) -> None:
 
 
 def _played(
-    env: str, acting: Any, options: Mapping[str, Any], ray: bool, ray_address: str | None
+    env: Any, acting: Any, options: Mapping[str, Any], ray: bool, ray_address: str | None
 ) -> Trajectories:
     """The episodes, played here or on a cluster."""
     with cluster(ray, ray_address) as on_cluster:
@@ -218,6 +223,42 @@ class RandomActions:
         return np.full((_count(observations), self.space.n), 1.0 / self.space.n)
 
 
+class PolicyFile:
+    """The policy in the file that ``policyrisk improve`` wrote."""
+
+    def __init__(self, path: str, seed: int | None, number: int | None = None) -> None:
+        import numpy as np
+
+        from policyrisk.control.policies import stored_policy
+
+        with naming("--policy"):
+            self.policy, self.changes = stored_policy(path)
+        self._seed = np.random.SeedSequence(seed)
+
+    def world(self, env: str, arguments: dict[str, Any]) -> Any:
+        """The environment, changed as it was when the policy was improved."""
+        from policyrisk.control.tasks import TimedEnvironment
+
+        changes = self.changes
+        if changes is None:
+            return env
+        if "max_steps" not in changes:
+            raise typer.BadParameter(
+                "the policy sees the reward so far of a domain, which no Gymnasium environment shows; run it "
+                "in Python, on policyrisk.domains.RewardSoFar",
+                param_hint="--policy",
+            )
+        noise = f", actions with noise {changes['action_noise']:g}" if changes["action_noise"] else ""
+        screen.note(f"as the policy was improved: an episode ends after {changes['max_steps']} steps{noise}")
+        return TimedEnvironment(env, arguments, **changes)
+
+    def __call__(self, observations: Any) -> Any:
+        """The probabilities of the actions, or actions drawn."""
+        if not hasattr(self.policy, "sample"):
+            return self.policy(observations)
+        return self.policy.sample(observations, self._seed.spawn(1)[0])
+
+
 def _count(observations: Any) -> int:
     """The number of observations in a batch."""
     while isinstance(observations, dict | tuple):
@@ -233,6 +274,8 @@ def _policy(text: str, stochastic: bool, seed: int | None, env: str, arguments: 
         look_here()
     if text == "random":
         return RandomActions.of(env, arguments, seed)
+    if text.endswith(".npz"):
+        return PolicyFile(text, seed)
     found = policy_of(text, "--policy", stochastic, seed)
     if not callable(found) and not hasattr(found, "predict"):
         raise typer.BadParameter(

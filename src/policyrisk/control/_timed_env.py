@@ -91,7 +91,19 @@ class TimedEnv(gym.Wrapper[Floats, Any, Any, Any]):
             return int(acts.start) + (other if random < self._noise else int(action))
         assert isinstance(acts, spaces.Box)
         given = action + self._noise * self._rng.standard_normal(np.shape(action))
-        bounded = np.isfinite(acts.low) & np.isfinite(acts.high)
-        low, high = np.where(bounded, acts.low, -1.0), np.where(bounded, acts.high, 1.0)
-        moved = (low + high) / 2 + (high - low) / 2 * np.reshape(given, acts.shape)
+        middle, half = self._range()
+        moved = np.reshape(middle + half * given.ravel(), acts.shape)
         return np.clip(moved, acts.low, acts.high).astype(acts.dtype)
+
+    def units(self, actions: Floats) -> Floats:
+        """The environment's own Box actions (n, k), in the units that this one takes."""
+        middle, half = self._range()
+        return (actions - middle) / half
+
+    def _range(self) -> tuple[Floats, Floats]:
+        """The middle of the Box actions' range and half of it, (k,) each; 0 and 1 where it is unbounded."""
+        acts = self.env.action_space
+        assert isinstance(acts, spaces.Box)
+        bounded = np.isfinite(acts.low) & np.isfinite(acts.high)
+        low, high = np.where(bounded, acts.low, -1.0).ravel(), np.where(bounded, acts.high, 1.0).ravel()
+        return (low + high) / 2, (high - low) / 2

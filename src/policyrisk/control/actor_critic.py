@@ -78,6 +78,7 @@ COLUMNS = ("mean", "mean_error", "std", "std_error", "value", "value_error")
 _FIRST, _SECOND = 0.9, 0.99  # Adam's memory of the gradient and of its square
 _UNKNOWN = 0.1  # of the steps: more that the critic says nothing about are an error
 _WORK = "actor-critic"
+_KEPT = 3  # iterations whose policies are candidates for the best
 
 
 class Actor(Protocol):
@@ -104,6 +105,7 @@ class ActorCriticResult(Readable):
     policy: Any
     criterion: Any
     history: Floats  # (iterations, 6): mean, std and value of the criterion, each with its standard error
+    candidates: tuple[tuple[int, Any], ...] = ()  # policies of the best iterations, with how many led to them
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -229,7 +231,8 @@ class ActorCritic:
         Returns
         -------
         ActorCriticResult
-            ``policy`` and ``history``.
+            ``policy``, the last one; ``history``; and ``candidates``, those of the iterations that looked
+            best on their own episodes: :func:`policyrisk.control.improve` finds the best on fresh ones.
         """
         play = player(simulator, self.episodes, starts, as_count(max_steps, "max_steps", 1), device)
         file = Checkpoint(_WORK, checkpoint, self._problem(simulator, max_steps))
@@ -243,8 +246,9 @@ class ActorCritic:
                     file.save_if_due(state.copy)
         if checkpoint is not None:
             file.save(state)
-        policy = self.policy.with_parameters(state["parameters"])
-        return ActorCriticResult(policy, self.criterion, np.array(state["history"]))
+        policy, *kept = map(self.policy.with_parameters, (state["parameters"], *state["kept"]))
+        candidates = tuple(zip((done for done, _ in state["kept_at"]), kept, strict=True))
+        return ActorCriticResult(policy, self.criterion, np.array(state["history"]), candidates)
 
     def _problem(self, simulator: Any, max_steps: int) -> dict[str, Any]:
         return {
@@ -272,6 +276,8 @@ class ActorCritic:
             stored: dict[str, Any] = file.load(_Ascended)
             for name in ("parameters", "first", "second"):
                 check_shape(stored[name], f"{name} in {file.path}", self.policy.parameters.shape)
+            kept = (len(stored["kept_at"]), self.policy.parameters.size)
+            check_shape(stored["kept"], f"kept in {file.path}", kept)
             if seed is not None and stored["key"] != [int(word) for word in keys(seed)]:
                 raise MismatchError(
                     f"seed must be that of the run to go on with, got another for {file.path}; pass the same"
@@ -284,6 +290,8 @@ class ActorCritic:
             "first": nothing,
             "second": nothing,
             "history": [],
+            "kept": np.empty((0, nothing.size)),
+            "kept_at": [],
         }
 
     def _iterate(self, state: dict[str, Any], play: Run) -> dict[str, Any]:
@@ -328,7 +336,16 @@ class ActorCritic:
         told = [each.estimate() for each in (returns.mean, returns.std, judged)]
         row = tuple(float(x) for e in told for x in (e.value, e.standard_error))
         history = [*state["history"], row]
-        return {"parameters": moved, "first": first, "second": second, "history": history}
+        moves = {"parameters": moved, "first": first, "second": second, "history": history}
+        return moves | _kept(state, row[4] if self.criterion.larger_is_better else -row[4])
+
+
+def _kept(state: dict[str, Any], value: float) -> dict[str, Any]:
+    """The parameters of the best iterations so far, with the one that had this value."""
+    found = [*zip(state["kept_at"], state["kept"], strict=True)]
+    found.append(((len(state["history"]), value), state["parameters"]))
+    found = sorted(found, key=lambda each: each[0][1], reverse=True)[:_KEPT]
+    return {"kept_at": [at for at, _ in found], "kept": np.array([parameters for _, parameters in found])}
 
 
 def _told(row: Sequence[float]) -> str:
@@ -404,6 +421,8 @@ class _Ascended(TypedDict):
     first: Floats  # Σ of gradients, decayed
     second: Floats  # of their squares
     history: list[tuple[float, float, float, float, float, float]]  # value and error of mean, std, criterion
+    kept: Floats  # (some, parameters): those of the iterations that looked best
+    kept_at: list[tuple[int, float]]  # how many iterations led to them, and the value there
 
 
 @dataclass(frozen=True)

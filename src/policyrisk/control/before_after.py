@@ -1,7 +1,9 @@
 """A policy improved on a simulator, and how much better it is on fresh episodes.
 
-Old and new policy run the same fresh episodes (starts, and random numbers as far as they go together), none
-of which the search has seen. The difference of a criterion is taken episode by episode:
+The search may end in a policy that is worse than one on its way. Its last policy and those of the iterations
+that looked best run fresh episodes, the same for all, and the best of them is the new policy. Old and new
+policy then run other fresh episodes (the same starts, and random numbers as far as they go together), none of
+which the search or the choice has seen. The difference of a criterion is taken episode by episode:
 :mod:`policyrisk.control.start_groups`.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +30,19 @@ from policyrisk.data import Trajectories
 from policyrisk.features import TileCoding
 from policyrisk.risk.estimate import Estimate
 
+_CHOICE = 4  # the best is chosen on a part of the fresh episodes, at least those of an iteration
+
 
 @dataclass(frozen=True, eq=False)
 class BeforeAfter(Readable):
-    """A search's result, and the fresh episodes of its first and of its last policy."""
+    """A search's result, and the fresh episodes of its first and of its best policy."""
 
-    result: ActorCriticResult
+    result: ActorCriticResult  # ``result.policy`` is the best
     before: Trajectories
     after: Trajectories
     discount: float
     groups: TileCoding | None = None  # of the starts, as the search's
+    iteration: int | None = None  # how many iterations led to the best policy
 
     def compared(self) -> dict[str, tuple[Estimate, Estimate, Estimate]]:
         """Mean, std and value of the criterion: before, after, and the difference over the same episodes.
@@ -69,6 +74,7 @@ class BeforeAfter(Readable):
         return {
             "criterion": str(self.result.criterion),
             "episodes": len(self.after),
+            "iteration": self.iteration,
             "cut_off": [int((~data.terminated).sum()) for data in (self.before, self.after)],
             **{
                 name: {key: plain(each.to_dict()) for key, each in zip(names, found, strict=True)}
@@ -98,7 +104,7 @@ def improve(
     resume: bool = False,
     device: Device = "cpu",
 ) -> BeforeAfter:
-    """Fit a search to a simulator, and run its first and its last policy on fresh episodes.
+    """Fit a search to a simulator, and run its first and its best policy on fresh episodes.
 
     Parameters
     ----------
@@ -127,9 +133,20 @@ def improve(
     (True, True)
     """
     count = as_count(fresh, "fresh", 2)
-    own, again = np.random.SeedSequence([int(word) for word in keys(seed)]).spawn(2)
+    own, again, choice = np.random.SeedSequence([int(word) for word in keys(seed)]).spawn(3)
     play = player(simulator, count, starts, max_steps, device)
     kept: Any = {"checkpoint": checkpoint, "resume": resume}
     result = search.fit(simulator, own, starts=starts, max_steps=max_steps, device=device, **kept)
-    both = play(search.policy, again), play(result.policy, again)
-    return BeforeAfter(result, *both, search.critic.discount, search.groups)
+    judge = player(simulator, max(search.episodes, count // _CHOICE), starts, max_steps, device)
+
+    def value(policy: Any) -> float:
+        data = judge(policy, choice)
+        returns = GroupedReturns.of(data.returns(search.critic.discount), data.starts(), search.groups)
+        found = returns.judged(search.criterion).value
+        return found if search.criterion.larger_is_better else -found
+
+    candidates = [(search.iterations, result.policy), *result.candidates]
+    iteration, best = max(candidates, key=lambda each: np.nan_to_num(value(each[1]), nan=-np.inf))
+    both = play(search.policy, again), play(best, again)
+    result = replace(result, policy=best)
+    return BeforeAfter(result, *both, search.critic.discount, search.groups, iteration)

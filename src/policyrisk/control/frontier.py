@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Seed, as_floats, check_callable, readonly
+from policyrisk._core.arrays import Seed, as_count, as_floats, check_callable, readonly
 from policyrisk._core.devices import Device
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
@@ -72,6 +72,7 @@ def frontier(
     restarts: int = 1,
     search: ActorCritic | None = None,
     starts: Starts | None = None,
+    max_steps: int = 10_000,
     device: Device = "cpu",
 ) -> Frontier:
     """The best policies by mean − c·std, for each c, of a decision process or of a simulator.
@@ -99,7 +100,7 @@ def frontier(
         Of everything random.
     search
         Of a simulator: the :class:`ActorCritic`, whose policy is the first.
-    starts, device
+    starts, max_steps, device
         Of a simulator: as of :meth:`ActorCritic.fit`.
 
     Returns
@@ -147,7 +148,8 @@ def frontier(
             f"search must be an ActorCritic for a simulator such as {type(model).__name__}, and policy and "
             f"features None, got {search!r}; its own policy is where it begins"
         )
-    return _simulated(model, prices, criterion, search, seed, starts, device)
+    limit = as_count(max_steps, "max_steps", 1)
+    return _simulated(model, prices, criterion, search, seed, starts, limit, device)
 
 
 def _simulated(
@@ -157,6 +159,7 @@ def _simulated(
     search: ActorCritic,
     seed: Seed,
     starts: Starts | None,
+    max_steps: int,
     device: Device,
 ) -> Frontier:
     """Each c from the policy of the one before, all on the same episodes in the end.
@@ -166,7 +169,7 @@ def _simulated(
     root = np.random.SeedSequence([int(word) for word in keys(seed)])
     path = [*prices, *prices[-2::-1]]
     fresh, *seeds = root.spawn(len(path) + 1)
-    play = player(simulator, _FRESH * search.episodes, starts, 10_000, device)
+    play = player(simulator, _FRESH * search.episodes, starts, max_steps, device)
 
     def returns_of(policy: Any) -> GroupedReturns:
         data = play(policy, fresh)
@@ -176,7 +179,7 @@ def _simulated(
     policy: Any = search.policy
     for price, own in zip(path, seeds, strict=True):
         near = replace(search, policy=policy, criterion=criterion(price))
-        policy = near.fit(simulator, own, starts=starts, device=device).policy
+        policy = near.fit(simulator, own, starts=starts, max_steps=max_steps, device=device).policy
         found.append((policy, returns_of(policy)))
     points = []
     for price in prices:

@@ -29,16 +29,32 @@ class StoredPolicy:
 
     _columns: ClassVar[tuple[str, ...]]  # its arguments
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the policy to an npz file; its features need a ``spec()``."""
+    def save(self, path: str | PathLike[str], world: Mapping[str, Any] | None = None) -> None:
+        """Write the policy to an npz file; its features need a ``spec()``.
+
+        ``world`` is how the environment that it acts in was changed: what
+        :class:`policyrisk.control.tasks.TimedEnvironment` takes.
+        """
         values = {name: getattr(self, name) for name in self._columns}
-        records.save(path, type(self).__name__, values)
+        records.save(path, type(self).__name__, values | ({} if world is None else {"world": dict(world)}))
 
     @classmethod
     def load(cls, path: str | PathLike[str], features: Any = None) -> Self:
         """The policy that :meth:`save` wrote; ``features`` that are a function or a network must be given."""
+        return cls.load_with_world(path, features)[0]
+
+    @classmethod
+    def load_with_world(
+        cls, path: str | PathLike[str], features: Any = None
+    ) -> tuple[Self, dict[str, Any] | None]:
+        """The policy, and what was saved of the environment that it acts in."""
         with given_again(features):
-            return records.load(path, cls.__name__, dict, lambda values: cls(**values))
+            return records.load(path, cls.__name__, dict, cls._of)
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> tuple[Self, dict[str, Any] | None]:
+        world = values.pop("world", None)
+        return cls(**values), world
 
 
 class GreedyPolicy(StoredPolicy):

@@ -10,10 +10,12 @@
 from __future__ import annotations
 
 from functools import cached_property
+from os import PathLike
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 
 from policyrisk._core.arrays import Floats, Ints, Seed, as_actions, as_count, as_floats, as_states, readonly
 from policyrisk._core.random import generator
@@ -81,6 +83,13 @@ class SoftmaxPolicy(StoredPolicy):
         """The policy with other weights, given in one row."""
         given = as_floats(parameters, "parameters", (self.weights.size,))
         return SoftmaxPolicy(self.features, self.actions, given.reshape(self.weights.shape))
+
+    def log_probability(self, states: npt.ArrayLike, actions: Ints) -> Floats:
+        """log π(a_i|x_i), of shape (n,)."""
+        rows = as_states(states)
+        chosen = as_actions(actions, "actions", len(rows), self.actions)
+        found: Floats = log_softmax(self.features(rows) @ self.weights, axis=1)[np.arange(len(rows)), chosen]
+        return found
 
     def log_gradient(self, states: npt.ArrayLike, actions: Ints, factors: Floats) -> Floats:
         """Σ_t factors_t ∇log π(a_t|x_t) over n states and actions, as the parameters are laid out."""
@@ -193,6 +202,12 @@ class GaussianPolicy(StoredPolicy):
         weights, log_std = np.split(as_floats(parameters, "parameters", (size + self.dim,)), [size])
         return GaussianPolicy(self.features, self.dim, weights.reshape(self.weights.shape), log_std)
 
+    def log_probability(self, states: npt.ArrayLike, actions: Floats) -> Floats:
+        """The log of the density at the actions (n, dim), up to a constant, of shape (n,)."""
+        z = (np.asarray(actions) - self(states)) / np.exp(self.log_std)
+        found: Floats = -(z**2 / 2 + self.log_std).sum(axis=1)
+        return found
+
     def log_gradient(self, states: npt.ArrayLike, actions: Floats, factors: Floats) -> Floats:
         """Σ_t factors_t ∇log π(a_t|x_t) over n states and actions, as the parameters are laid out."""
         x = as_states(states)
@@ -203,6 +218,17 @@ class GaussianPolicy(StoredPolicy):
         by_weights = phi.T @ (factors[:, None] * z / np.exp(self.log_std))
         with np.errstate(over="ignore"):
             return np.concatenate([np.ravel(by_weights), factors @ (z**2 - 1.0)])
+
+
+def stored_policy(path: str | PathLike[str]) -> tuple[SoftmaxPolicy | GaussianPolicy, dict[str, Any] | None]:
+    """The policy that ``policyrisk improve`` wrote, of either kind, and the environment that it acts in."""
+    try:
+        return SoftmaxPolicy.load_with_world(path)
+    except InvalidInputError as error:
+        try:
+            return GaussianPolicy.load_with_world(path)
+        except InvalidInputError:
+            raise error from None
 
 
 def _as_map(features: Features) -> Features:

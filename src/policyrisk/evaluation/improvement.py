@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from policyrisk.control.actor_critic import ActorCritic
+import numpy as np
+
+from policyrisk.control.actor_critic import ActorCritic, player
 from policyrisk.control.before_after import BeforeAfter, improve
-from policyrisk.control.tasks import Task, task
+from policyrisk.control.imitation import agreement, imitated, on_rows
+from policyrisk.control.tasks import Task, TimedEnvironment, task
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation.arguments import naming_arguments
 from policyrisk.evaluation.pipeline import evaluate
@@ -18,6 +21,8 @@ from policyrisk.evaluation.request import AUTO, ImprovementRequest
 from policyrisk.features.spelling import Spelling
 from policyrisk.lstd import LSTD
 from policyrisk.passes.survey import Survey
+
+_IMITATED = 200  # episodes of the policy that the first one imitates, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +35,7 @@ class ImprovementPlan:
     features: str | None  # of the policy, as they are spelled; None where it brings its own
     critic: str
     groups: str | None
+    imitation: float | None = None  # how far the first policy acts as the request's, where it imitates that
 
     @classmethod
     def of(cls, request: ImprovementRequest) -> ImprovementPlan:
@@ -60,9 +66,19 @@ class ImprovementPlan:
             for of in ("episodes", "iterations", "step", "lam")
         }
         lstd = LSTD(psi, discount=request.discount, variance="direct")
-        search = ActorCritic(given.start(phi), request.criterion, lstd, **settled, groups=tiles)
+        actor, alike = _begun(given.start(phi), request, given, settled["episodes"])
+        search = ActorCritic(actor, request.criterion, lstd, **settled, groups=tiles)
         assert critic is not None
-        return cls(request, given, search, features, critic, groups)
+        return cls(request, given, search, features, critic, groups, alike)
+
+    @property
+    def world(self) -> dict[str, Any] | None:
+        """How the environment that the policy acts in differs from the one that was named."""
+        request = self.request
+        if isinstance(self.task.simulator, TimedEnvironment):
+            limit = {"max_steps": self.task.max_steps, "action_noise": float(request.action_noise)}
+            return {**limit, "reward_so_far": request.reward_so_far}
+        return {"reward_so_far": True} if request.reward_so_far else None
 
     def run(self, checkpoint: str | os.PathLike[str] | None = None) -> BeforeAfter:
         """The search, and fresh episodes of its first and of its last policy."""
@@ -107,6 +123,7 @@ class ImprovementPlan:
             "lam": search.lam,
             "groups": self.groups,
             "reward_so_far": request.reward_so_far,
+            "imitation": self.imitation,
             "features": self.features,
             "critic": self.critic,
             "discount": request.discount,
@@ -114,3 +131,17 @@ class ImprovementPlan:
             "action_noise": request.action_noise,
             "seed": request.seed,
         }
+
+
+def _begun(actor: Any, request: ImprovementRequest, given: Task, episodes: int) -> tuple[Any, float | None]:
+    """The policy that the search begins with, and how far it acts as the one that it imitates."""
+    policy = request.policy
+    if policy is None:
+        return actor, None
+    if all(hasattr(policy, name) for name in ("parameters", "with_parameters", "log_gradient")):
+        return policy, None
+    with naming_arguments("policy"):
+        play = player(given.simulator, min(episodes, _IMITATED), None, given.max_steps)
+        data = play(on_rows(policy, given.simulator), np.random.SeedSequence(0))
+    actor = imitated(actor, data)
+    return actor, agreement(actor, data)

@@ -166,6 +166,10 @@ class ImprovementRequest:
         The criterion to maximise.
     env_args
         The environment's arguments.
+    policy
+        Where to begin: the policy.npz of an earlier search, or module:name of a function from observations to
+        actions, or to the probabilities of Discrete ones, which the policy that is improved then imitates
+        (or of a policy with a gradient, which is improved itself). Else every action is as likely.
     episodes
         Episodes of an iteration, else what suits the task.
     iterations
@@ -202,6 +206,7 @@ class ImprovementRequest:
     env: str
     criterion: Criterion
     env_args: Mapping[str, Any] = field(default_factory=dict)
+    policy: Any = field(default=None, metadata={**_OPTION, "type": "str | None"})
     episodes: int | None = field(default=None, metadata={**_OPTION, "min": 2})
     iterations: int | None = field(default=None, metadata={**_OPTION, "min": 1})
     step: float | None = field(default=None, metadata=_OPTION)
