@@ -384,6 +384,35 @@ def write_two(target):
             (part / name).write_text("new")
 
 
+def test_pictures_of_an_earlier_result_go(tmp_path):
+    """Those that the new one has no namesake of, where there was a result at all; other files stay."""
+    target = tmp_path / "out"
+    for n, names in enumerate((["map_a.png", "map_b.png", "done"], ["map_b.png", "done"])):
+        with complete_folder(target, last="done", partly=("map_*.png",)) as part:
+            for name in names:
+                (part / name).write_text(str(n))
+        (target / "notes.txt").touch()
+    assert {each.name for each in target.iterdir()} == {"map_b.png", "done", "notes.txt"}
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "map_of_oslo.png").touch()
+    with complete_folder(mine, last="done", partly=("map_*.png",)) as part:
+        (part / "done").touch()
+    assert (mine / "map_of_oslo.png").exists()
+
+
+@pytest.mark.parametrize("command", [["evaluate", "--out", "o"], ["query", "--at", "1"], ["compare"]])
+def test_a_path_that_is_not_there_is_refused_before_anything_heavy_is_imported(command, tmp_path):
+    program = (
+        "import sys\nfrom policyrisk import cli\ncode = cli.run(sys.argv[1:])\n"
+        "assert code == 1 and not {'scipy', 'numba'} & set(sys.modules)"
+    )
+    line = [sys.executable, "-c", program, *command, "nothing_here"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "got nothing_here, which does not exist" in done.stderr
+
+
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_worked_out(
     place, capsys, tmp_path, monkeypatch
 ):

@@ -3,7 +3,8 @@
 A folder of results is complete or not there (:func:`complete_folder`). Files are written to a hidden folder
 beside it, which becomes the new one once all of them are there. Where one exists already, that folder is in
 it (it may be a disk of its own, or the only place that can be written), and each file replaces its namesake
-by a rename. The file that marks the result as complete comes last, and other files there stay. A run that
+by a rename. The file that marks the result as complete comes last. Pictures of an earlier result that the new
+one has no namesake of are removed, and other files there stay. A run that
 fails leaves everything as it was. The next run removes what a killed one left.
 """
 
@@ -14,7 +15,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,8 +153,12 @@ def part_of(folder: Path) -> Path:
 
 
 @contextmanager
-def complete_folder(folder: Path, last: str) -> Iterator[Path]:
-    """A place to write to, whose files are in ``folder`` after all went well, ``last`` being the last."""
+def complete_folder(folder: Path, last: str, partly: Sequence[str] = ()) -> Iterator[Path]:
+    """A place to write to, whose files are in ``folder`` after all went well, ``last`` being the last.
+
+    Of an earlier result there go those files whose names match ``partly`` and that have no successor: they
+    are of other data.
+    """
     check_folder(folder)
     target = folder.absolute()
     made = [parent for parent in target.parents if not parent.exists()]
@@ -170,8 +175,16 @@ def complete_folder(folder: Path, last: str) -> Iterator[Path]:
                         raise InvalidInputError(
                             f"out must have no folder named {file.name}, got {target}; {_REMEDY}"
                         )
+                old = (
+                    [each for name in partly for each in target.glob(name)]
+                    if (target / last).exists()
+                    else []
+                )
                 for file in files:
                     file.replace(target / file.name)
+                for file in old:
+                    if file.name not in {each.name for each in files}:
+                        file.unlink(missing_ok=True)
             else:
                 part.rename(target)
                 made = []

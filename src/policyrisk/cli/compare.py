@@ -14,6 +14,7 @@ from policyrisk.cli.shared import (
     FeaturesAgain,
     LevelOption,
     can_make,
+    check_there,
     criterion_of,
     features_again,
     place_option,
@@ -64,6 +65,8 @@ def compare(
     of each. By quantile: and cvar: so they are where an episode was cut off, and these need the distributions
     that `evaluate --quantiles` keeps; mean and variance beside them are still those of the returns.
     """
+    for folder in folders:
+        check_there(folder)
     from policyrisk._core.output import check_file, write_figure
     from policyrisk.criteria import CVaR, Quantile
     from policyrisk.data.files import check_distinct

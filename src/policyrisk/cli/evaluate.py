@@ -18,6 +18,7 @@ from policyrisk.cli.screen import as_options, keyword, screen
 from policyrisk.cli.shared import (
     CLUSTER,
     can_make,
+    check_there,
     cluster,
     finite_number,
     naming_options,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
 
 _SUMMARY = "summary.json"
+_PARTLY = ("map_*.png", "distribution.png", "report.html")  # which not every evaluation writes
 _COLUMNS = {
     "state": 'Columns of the state, as in x,y; a name with a comma in it is in quotes: "a,b",y.',
     "episode": "The episode's column.",
@@ -88,9 +90,9 @@ def evaluate(
     With --target, those of another policy than the recorded one:
     policyrisk evaluate log.parquet --target my_policies:bold --out results/bold
     """
+    if not data.startswith("minari:"):
+        check_there(data, "path must name a file or a folder")
     from policyrisk._core.output import check_folder, hidden
-    from policyrisk.evaluation import evaluate as evaluation_of
-    from policyrisk.passes.checkpoint import Unasked
 
     ray, address, target = chosen.pop("ray"), chosen.pop("ray_address"), chosen["target"]
     if chosen["resume"] and (ray or address):
@@ -101,6 +103,9 @@ def evaluate(
     given = {**values_of(EvaluationRequest, chosen, _PARSERS), **columns_of(data, chosen)}
     given.setdefault("name", out.absolute().name)
     check_folder(out)
+    from policyrisk.evaluation import evaluate as evaluation_of
+    from policyrisk.passes.checkpoint import Unasked
+
     drawn, reported = can_make("pictures are"), can_make("the report is")
     checkpoint = hidden(out, "checkpoint.npz")
     with cluster(ray, address) as on_cluster, naming_options(EvaluationRequest, names="--state"):
@@ -125,7 +130,7 @@ def _write(
     from policyrisk.plotting.evaluation_maps import write_maps
 
     clock = Clock()
-    with complete_folder(out, last=_SUMMARY) as folder, single_threaded():
+    with complete_folder(out, last=_SUMMARY, partly=_PARTLY) as folder, single_threaded():
         with clock("write"):
             evaluation.save(folder)
         if drawn:

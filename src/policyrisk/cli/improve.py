@@ -108,7 +108,7 @@ def _write(
     from policyrisk._core.output import complete_folder, write_figure, write_json
     from policyrisk.plotting import plot_learning
 
-    with complete_folder(out, last=_RESULT) as folder:
+    with complete_folder(out, last=_RESULT, partly=("learning.png", "before.html", "after.html")) as folder:
         found.result.policy.save(folder / "policy.npz", improvement.world)
         found.write_history(folder / "history.csv")
         if drawn:

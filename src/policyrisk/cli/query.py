@@ -15,6 +15,7 @@ from policyrisk.cli.screen import screen
 from policyrisk.cli.shared import (
     FeaturesAgain,
     check_level,
+    check_there,
     features_again,
     finite_number,
     policy_of,
@@ -48,6 +49,7 @@ def query(
     features: FeaturesAgain = None,
 ) -> None:
     """Mean, variance, std and Sharpe ratio at a state, with intervals and the episodes behind them."""
+    check_there(folder)
     from policyrisk.evaluation import Evaluation
 
     policy = None if target is None else policy_of(target, "--target")

@@ -187,6 +187,12 @@ def finite_number(text: str, option: str) -> float:
     return value
 
 
+def check_there(place: str | Path, rule: str = "folder must be one that `policyrisk evaluate` wrote") -> None:
+    """Raise where nothing has this name, before anything that takes long is imported."""
+    if not Path(place).exists():
+        raise InvalidInputError(f"{rule}, got {place}, which does not exist; check it")
+
+
 @contextmanager
 def naming(option: str) -> Iterator[None]:
     """An argument that is wrong is this option's."""
