@@ -118,6 +118,10 @@ class MomentCriterion(ABC):
 
     def value(self, summary: Moments) -> Estimate:
         """The value with its error."""
+        check_kind(summary, "summary", Moments, "pass risk.summary(starts)")
+        return self._value(summary)
+
+    def _value(self, summary: Moments) -> Estimate:
         return summary.delta(*self.slopes(summary.mean_value, summary.variance_value))
 
     def assess(self, summary: Moments) -> Assessment:
@@ -181,8 +185,7 @@ class Sharpe(MomentCriterion):
     3 ± 0.0901 (2.8231 to 3.1769)
     """
 
-    def value(self, summary: Moments) -> Estimate:
-        """The ratio."""
+    def _value(self, summary: Moments) -> Estimate:
         return summary.sharpe
 
     def slopes(self, mean: float, variance: float) -> Slopes:
@@ -214,8 +217,7 @@ class MeanMinusStd(_WithNumber):
 
     _remedy: ClassVar[str] = "pass how many standard deviations to take off"
 
-    def value(self, summary: Moments) -> Estimate:
-        """The penalised mean."""
+    def _value(self, summary: Moments) -> Estimate:
         return summary.less_std(self.c)
 
     def slopes(self, mean: float, variance: float) -> Slopes:
@@ -305,8 +307,7 @@ class VarianceMeanAtLeast(_WithNumber):
     _least: ClassVar[float] = -math.inf
     _remedy: ClassVar[str] = "pass the smallest mean allowed"
 
-    def value(self, summary: Moments) -> Estimate:
-        """The variance."""
+    def _value(self, summary: Moments) -> Estimate:
         return summary.variance
 
     def slopes(self, mean: float, variance: float) -> Slopes:
@@ -426,6 +427,7 @@ def spelled(text: str) -> Criterion:
     >>> spelled("mean-std:1"), spelled("cvar:0.05"), spelled("mean:variance <= 10")
     (MeanMinusStd(c=1.0), CVaR(q=0.05), MeanVarianceAtMost(c=10.0))
     """
+    check_kind(text, "criterion", str, f"write one of {SPELLED}")
     compact = text.replace(" ", "")
     for start, make in _SPELLINGS.items():
         if compact == start and not start.endswith((":", "=")):

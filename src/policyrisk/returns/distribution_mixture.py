@@ -373,13 +373,12 @@ class StartDraws(StartEstimate):
         """As :meth:`StartMixture.estimate`."""
         size, z = self.function.size_of(of), z / self.function.unit
         if of in ("mean", "variance", "std"):
-            found, draws = _moment(self.grid.theta, self.curve, of)[0] * size, None
+            moment = float(_moment(self.grid.theta, self.curve, of)[0])
             if self.drawn is None:
-                return Estimate(float(found))
-            draws = _moment(self.grid.theta, self.drawn, of) * size
-            half = student_quantile(level, self.function.episodes) * np.sqrt(np.square(draws - found).mean())
-            error, dof = float(np.sqrt(np.square(draws - found).mean())), self.function.episodes - 1.0
-            return Estimate(float(found), error, float(found - half), float(found + half), dof)
+                return Estimate(moment * size)
+            draws = _moment(self.grid.theta, self.drawn, of)
+            error = float(np.sqrt(np.square(draws - moment).mean()))
+            return Estimate.of(moment, error, self.function.episodes, level).moved(size, 0.0)
         found = float(self.grid.read(_curves(self.curve), of, q, z)[0]) * size
         if self.drawn is None:
             return Estimate(found)

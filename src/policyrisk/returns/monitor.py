@@ -342,7 +342,7 @@ def _refuted_up_to(log_capital: Callable[[float], Floats], log_limit: float) -> 
 
 
 def _as_share(q: float) -> float:
-    share = as_number(q, "q", 0.0, 1.0, open_low=True, remedy="pass 0.05 for the worst 5 %")
+    share = as_number(q, "q", 1e-100, 1.0, remedy="pass 0.05 for the worst 5 %")
     if share == 1.0:
         raise InvalidInputError("q must be below 1, got 1; pass 0.05 for the worst 5 %")
     return share

@@ -28,6 +28,7 @@ from scipy.special import bdtr, betaincinv
 
 from policyrisk._core.arrays import Floats, as_list, as_number
 from policyrisk._core.text import Readable, TextTable, percent, plural
+from policyrisk._core.units import magnitude
 from policyrisk.returns.curves import Grid, Reading
 from policyrisk.risk.estimate import Estimate, as_level, plain_estimates, shape, student_quantile
 
@@ -282,12 +283,14 @@ class RecordedReturns(StartDistribution):
         return min(max(math.ceil(n * q * (1.0 - 1e-12)), 1), n)
 
     def _moved(self, value: float, influences: Floats, level: float) -> Estimate:
-        n = influences.size
+        n, unit = influences.size, magnitude(influences)  # the unit: shape takes fourth powers
+        influences = influences / unit
         change = (influences - influences.mean())[None] / n
         error = math.sqrt(n / (n - 1.0)) * np.sqrt((change**2).sum(axis=1))
         with np.errstate(divide="ignore", invalid="ignore"):
             skewness, dof = shape(change, error, np.array([float(n)]))
-        return Estimate.skewed(value, float(error[0]), float(skewness[0]), float(dof[0]), level)
+        found = Estimate.skewed(value / unit, float(error[0]), float(skewness[0]), float(dof[0]), level)
+        return found.moved(unit, 0.0)
 
 
 def as_share(q: Any) -> float:
