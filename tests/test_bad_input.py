@@ -202,7 +202,7 @@ CASES = {
         lambda: pr.MarkovChain(P2, [1, 1], "x"),
         InvalidInputError,
         "discount",
-        "pass an array of real numbers",
+        "pass 1",
     ),
     "improper policy": (
         lambda: pr.MarkovChain([[0.5, 0.5, 0], [0, 1.0, 0], [0, 0, 0.5]], [1, 1, 1]),
