@@ -58,7 +58,7 @@ MEMBERS = {
     "ReturnMonitor": "update mean probability quantile cvar difference save load",
     "TD": "fit partial_fit",
     "TileCoding": "active",
-    "Trajectories": "concatenate from_frame returns returns_to_go starts with_time_limit",
+    "Trajectories": "concatenate from_frame returns returns_to_go starts with_clusters with_time_limit",
     "domains.Pinball": "step rollout",
     "domains.Portfolio": "step rollout",
 }

@@ -44,6 +44,7 @@ _COLUMNS = {
     "step": "The step's column.",
     "action": "The action's column, or those of a continuous one, as in fx,fy (of one: force,).",
     "propensity": "Column of the probability with which the action was taken.",
+    "time": "Column of when an episode took place: their order, where it is not that of the rows.",
     "missing": "What to do about missing values: refuse (an error, unless given), drop (leave out episodes "
     "that have one) or last (the last value in the episode stands for a state's).",
 }

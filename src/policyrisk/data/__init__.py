@@ -21,6 +21,7 @@ from policyrisk.data.source import (
 from policyrisk.data.stream import Counts, Stream
 from policyrisk.data.trajectories import (
     ACTION_COLUMNS,
+    ALL_COLUMNS,
     COLUMNS,
     TIME_LEFT,
     TimeLimit,
@@ -31,6 +32,7 @@ from policyrisk.data.trajectories import (
 
 __all__ = [
     "ACTION_COLUMNS",
+    "ALL_COLUMNS",
     "COLUMNS",
     "TIME_LEFT",
     "Counts",

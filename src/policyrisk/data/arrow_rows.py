@@ -10,6 +10,7 @@ or on who reads what. Booleans and dates become numbers as :mod:`policyrisk._cor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,6 +111,10 @@ class Converter:
         )
         if columns.action is not None:
             rows = rows._replace(**self._taken(batch, ended))
+        if columns.cluster is not None:
+            rows = rows._replace(clusters=self._of_first(batch, columns.cluster, new, self._keys))
+        if columns.time is not None:
+            rows = rows._replace(times=self._of_first(batch, columns.time, new, self._numbers))
         if self.missing != "refuse":
             wide = [np.tile(hole[:, None], part.shape[1]) for hole, part in zip(holes, parts, strict=True)]
             rows = rows._replace(holes=np.concatenate(wide, axis=1), lost=self._lost)
@@ -126,23 +131,8 @@ class Converter:
 
     def _new_episodes(self, ids: pa.Array[Any]) -> Bools:
         """Where another episode begins, of shape (n,); one that was there before is an error."""
-        from pyarrow import types
-
         name = self.columns.episode
-        ids = _plain(ids)
-        texts = types.is_string, types.is_large_string
-        bytes_ = types.is_binary, types.is_large_binary, types.is_fixed_size_binary
-        kind: Any = ids.type.value_type if types.is_dictionary(ids.type) else ids.type
-        whole = types.is_integer(kind)
-        if not (whole or any(is_kind(kind) for is_kind in (*texts, *bytes_))):
-            self._refuse_type(name, "whole numbers or strings", kind)
-        self._check_no_nulls(ids, name, "give every row the id of its episode")
-        if whole:
-            keys: Ints = ids.to_numpy(zero_copy_only=False).astype(np.int64)
-        else:
-            encoded: Any = ids.dictionary_encode()  # each id is looked at once, however long it is
-            hashes = np.array([hash(value) for value in encoded.dictionary.to_pylist()], dtype=np.int64)
-            keys = hashes[encoded.indices.to_numpy()]
+        keys = self._keys(ids, name)
         new = np.ones(len(ids), dtype=np.bool_)
         new[1:] = keys[1:] != keys[:-1]
         new[0] = self._last is None or keys[0] != self._last
@@ -158,6 +148,40 @@ class Converter:
                 "sort the rows by episode and step",
             )
         return new
+
+    def _keys(self, column: Any, name: str) -> Ints:
+        """Whole numbers as they are, and texts by their hashes, of shape (n,)."""
+        from pyarrow import types
+
+        ids = _plain(column)
+        texts = types.is_string, types.is_large_string
+        bytes_ = types.is_binary, types.is_large_binary, types.is_fixed_size_binary
+        kind: Any = ids.type.value_type if types.is_dictionary(ids.type) else ids.type
+        whole, cluster = types.is_integer(kind), name == self.columns.cluster
+        days = cluster and (types.is_temporal(kind) or types.is_boolean(kind))
+        if not (whole or days or any(is_kind(kind) for is_kind in (*texts, *bytes_))):
+            self._refuse_type(
+                name, "whole numbers, strings or dates" if cluster else "whole numbers or strings", kind
+            )
+        what = "cluster" if cluster else "episode"
+        self._check_no_nulls(ids, name, f"give every {what if cluster else 'row'} the id of its {what}")
+        if whole:
+            keys: Ints = ids.to_numpy(zero_copy_only=False).astype(np.int64)
+            return keys
+        encoded: Any = ids.dictionary_encode()  # each id is looked at once, however long it is
+        hashes = np.array([hash(value) for value in encoded.dictionary.to_pylist()], dtype=np.int64)
+        return np.asarray(hashes[encoded.indices.to_numpy()])
+
+    def _of_first(
+        self, batch: pa.RecordBatch, name: str, new: Bools, values: Callable[[Any, str], npt.NDArray[Any]]
+    ) -> npt.NDArray[Any]:
+        """A column's values in the first rows of episodes, the only ones that are looked at; else 0, (n,)."""
+        self._rows = np.flatnonzero(new)
+        found = values(_plain(batch.column(name)).take(self._rows), name)
+        self._rows = None
+        out = np.zeros(new.size, dtype=found.dtype)
+        out[new] = found
+        return out
 
     def _rewards(self, column: pa.Array[Any]) -> tuple[Floats, Bools]:
         import pyarrow as pa

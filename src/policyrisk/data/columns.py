@@ -21,6 +21,7 @@ BATCH_ROWS = 1 << 16  # states in a batch: some MB, and enough that Python's sha
 _LISTED = 200  # columns that a message names
 _OPTIONAL = ("terminated", "truncated", "step")  # a table without a column of that name may have none
 USUAL = ("episode", "reward", *_OPTIONAL)
+_OF_EPISODES = ("cluster", "time")  # read where they are named, from each episode's first row
 # Found on their own, where nothing else is read from them; of actions also action_0, action_1, …
 ACTIONS, PROPENSITIES = ("action", "actions"), ("propensity", "action_probability")
 
@@ -45,6 +46,8 @@ class Columns:
     propensity: str | None = "propensity"
     codes: Mapping[str, Sequence[str]] | None = None
     missing: Missing = "refuse"
+    cluster: str | None = None
+    time: str | None = None  # of the episode, by which episodes are ordered
     text: frozenset[str] = frozenset()  # those of the state and the action that hold names: no option
 
     def __post_init__(self) -> None:
@@ -59,9 +62,9 @@ class Columns:
             raise InvalidInputError(
                 f"state must name each column once, got {list(states)}; remove the second"
             )
-        for argument in (*USUAL, "propensity"):
+        for argument in (*USUAL, "propensity", *_OF_EPISODES):
             name = getattr(self, argument)
-            may_lack = argument in (*_OPTIONAL, "propensity")
+            may_lack = argument in (*_OPTIONAL, "propensity", *_OF_EPISODES)
             if not (isinstance(name, str) or (name is None and may_lack)):
                 raise InvalidInputError(f"{argument} must be a column's name, got {name!r}; pass a string")
         action: Any = tuple(self.action) if isinstance(self.action, list | tuple) else self.action
@@ -92,7 +95,7 @@ class Columns:
     def used(self) -> list[str]:
         """All columns that are read, once each."""
         usual = (getattr(self, argument) for argument in USUAL)
-        names = (*self.states, *usual, *self.actions, self.propensity)
+        names = (*self.states, *usual, *self.actions, self.propensity, self.cluster, self.time)
         return list(dict.fromkeys(name for name in names if name is not None))
 
     @classmethod
@@ -134,7 +137,10 @@ class Columns:
                 f"terminated or truncated must name a column of booleans, {there}; add one that says in each "
                 "episode's last row whether it ended there or was cut off"
             )
-        free = counts.keys() - {*found["state"], *(found[argument] for argument in USUAL)}
+        for argument in _OF_EPISODES:
+            name = getattr(self, argument)
+            found[argument] = None if name is None else has(name, argument)
+        free = counts.keys() - {*found["state"], *(found[argument] for argument in (*USUAL, *_OF_EPISODES))}
         action, propensity = self.action, self.propensity
         if action == ACTIONS[0]:
             action = _first(ACTIONS, free) or _numbered(ACTIONS[0], free) or None

@@ -38,6 +38,8 @@ def read_csv(
     propensity: str | None = "propensity",
     codes: Mapping[str, Sequence[str]] | None = None,
     missing: Missing = "refuse",
+    cluster: str | None = None,
+    time: str | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Stream:
     """A stream of the episodes in CSV files with a header.
@@ -52,7 +54,8 @@ def read_csv(
     ----------
     path
         A CSV file, a folder of them or a list of files.
-    state, episode, reward, terminated, truncated, step, action, propensity, codes, missing, batch_rows
+    state, episode, reward, terminated, truncated, step, action, propensity, codes, missing
+    cluster, time, batch_rows
         As of :func:`~policyrisk.data.parquet.read_parquet`, with its layout and checks.
 
     Returns
@@ -69,7 +72,9 @@ def read_csv(
     [[0.5], [0.7], [0.9]]
     >>> folder.cleanup()
     """
-    columns = Columns(state, episode, reward, terminated, truncated, step, action, propensity, codes, missing)
+    columns = Columns(
+        state, episode, reward, terminated, truncated, step, action, propensity, codes, missing, cluster, time
+    )
     return table_stream(path, "a CSV file with a header", ".csv", _open, columns, batch_rows)
 
 
@@ -87,11 +92,11 @@ def _batches(path: str, schema: pa.Schema, columns: Columns, rows: int) -> Itera
     import pyarrow as pa
     from pyarrow import csv
 
-    read = {*columns.states, *columns.actions, columns.step}
+    read = {*columns.states, *columns.actions, columns.step, columns.time}
 
     def kind(name: str) -> pa.DataType:
         guessed = schema.field(name).type
-        if name in {columns.episode, *columns.text}:
+        if name in {columns.episode, columns.cluster, *columns.text}:
             return pa.string()
         if name in (columns.terminated, columns.truncated):
             return pa.bool_()

@@ -25,7 +25,7 @@ from policyrisk.data.columns import LabelNames, as_codes
 from policyrisk.data.files import check_no_numbers, is_number
 from policyrisk.data.source import Source, batches
 from policyrisk.data.stream import Once, Piece, Stream
-from policyrisk.data.trajectories import ACTION_COLUMNS, COLUMNS, Trajectories
+from policyrisk.data.trajectories import ALL_COLUMNS, COLUMNS, Trajectories
 from policyrisk.errors import InvalidInputError
 
 _NAMES = "coordinates"
@@ -35,8 +35,8 @@ _COLUMN = {"states": "state", "actions": "action"}  # what a column of an array 
 def read_npz(path: str | os.PathLike[str], *, codes: Mapping[str, Sequence[str]] | None = None) -> Stream:
     """A stream of one batch: an npz file with the arrays states, rewards, lengths and terminated.
 
-    Their shapes are those of :class:`~policyrisk.data.Trajectories`, as are those of actions and
-    propensities, which it may have; other arrays are left alone, and nothing is unpickled.
+    Their shapes are those of :class:`~policyrisk.data.Trajectories`, as are those of actions, propensities,
+    clusters and times, which it may have; other arrays are left alone, and nothing is unpickled.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def _numbered(texts: npt.NDArray[Any], column: str, names: Sequence[str] | None)
 
 def _arrays(file: Path) -> dict[str, npt.NDArray[Any]]:
     try:
-        arrays = read_arrays(file, (*COLUMNS, *ACTION_COLUMNS, _NAMES))
+        arrays = read_arrays(file, (*ALL_COLUMNS, _NAMES))
         there = array_names(file)
     except InvalidInputError:
         raise
@@ -205,7 +205,7 @@ def write_npz(data: Source, path: str | os.PathLike[str]) -> None:
         The file.
     """
     all_of_it = Trajectories.concatenate(batches(data))
-    names = [name for name in COLUMNS + ACTION_COLUMNS if getattr(all_of_it, name) is not None]
+    names = [name for name in ALL_COLUMNS if getattr(all_of_it, name) is not None]
     columns = {name: getattr(all_of_it, name) for name in names}
     if (known := all_of_it.coordinates) is not None:
         columns[_NAMES] = np.array(json.dumps({"names": known.names, "labels": dict(known.labels)}))

@@ -48,6 +48,8 @@ def read_parquet(
     propensity: str | None = "propensity",
     codes: Mapping[str, Sequence[str]] | None = None,
     missing: Missing = "refuse",
+    cluster: str | None = None,
+    time: str | None = None,
     batch_rows: int = BATCH_ROWS,
     row_groups: tuple[int, int] | None = None,
 ) -> Stream:
@@ -104,6 +106,13 @@ def read_parquet(
         fills in the last value of a state's coordinate in the episode, and leaves out the episodes that miss
         another value, or where none came before. Both are counted (``stream.counts``: ``filled``,
         ``dropped``) and reported by a :class:`MissingValuesWarning`.
+    cluster
+        Which episodes share what happens to them, as those of a day or of a customer do: whole numbers, text
+        or dates, in each episode's first row. Error bars then take clusters, and not episodes, for
+        independent.
+    time
+        When an episode took place, a number or a date in its first row: the order of the episodes, where it
+        is not that of the file.
     batch_rows
         About how many rows are read at a time.
     row_groups
@@ -127,13 +136,15 @@ def read_parquet(
     0
     >>> folder.cleanup()
     """
-    columns = Columns(state, episode, reward, terminated, truncated, step, action, propensity, codes, missing)
+    found = Columns(
+        state, episode, reward, terminated, truncated, step, action, propensity, codes, missing, cluster, time
+    )
     return table_stream(
         path,
         "a Parquet file",
         ".parquet",
         partial(_open, row_groups=row_groups),
-        columns,
+        found,
         batch_rows,
         open_whole=partial(_open, row_groups=None),
     )
@@ -251,8 +262,9 @@ def write_parquet(data: Source, path: str | os.PathLike[str], *, state: Sequence
     The columns are ``episode`` (from 0), ``step``, those of the state (float64 or int64), ``reward`` (null in
     each episode's last row, its end state), ``terminated`` and ``truncated`` (true in the row of the last
     reward); of actions ``action`` (int64), or ``action_0``, ``action_1``, … for continuous ones, and
-    ``propensity``, as far as the data have them, null like the reward. The file is written under a temporary
-    name and renamed when it is complete.
+    ``propensity``, as far as the data have them, null like the reward; and ``cluster`` and ``time`` of the
+    episodes, which are read where they are named (``cluster="cluster"``). The file is written under a
+    temporary name and renamed when it is complete.
 
     Parameters
     ----------
@@ -315,12 +327,14 @@ def _table(data: Trajectories, first: int, names: Sequence[str]) -> pa.Table:
         taken = {f"action_{i}": column for i, column in enumerate(data.actions.T)}
     if data.propensities is not None:
         taken["propensity"] = data.propensities
+    rows, finals, counts = np.arange(len(data.states)), data.final_rows, data.lengths + 1
+    own = {"cluster": data.clusters, "time": data.times}
+    of_episodes = {name: np.repeat(values, counts) for name, values in own.items() if values is not None}
     for name in names:
-        if not name or name in USUAL or name in taken:
+        if not name or name in USUAL or name in taken or name in of_episodes:
             raise InvalidInputError(
                 f"state must not name a column {name!r}, which another has; choose another name with state="
             )
-    rows, finals, counts = np.arange(len(data.states)), data.final_rows, data.lengths + 1
     ends = np.isin(rows, finals)
 
     def but_ends(values: npt.NDArray[Any]) -> Any:
@@ -336,5 +350,6 @@ def _table(data: Trajectories, first: int, names: Sequence[str]) -> pa.Table:
         "terminated": np.isin(rows, finals[data.terminated] - 1),
         "truncated": np.isin(rows, finals[~data.terminated] - 1),
         **{name: but_ends(values) for name, values in taken.items()},
+        **of_episodes,
     }
     return pa.table(columns).replace_schema_metadata({_NOTE: json.dumps({"state": list(names)}).encode()})

@@ -63,6 +63,8 @@ class CheckedRows(NamedTuple):
     propensities: Floats | None = None  # (n,) in (0, 1], 0 in end rows
     holes: Bools | None = None  # (n, dim) where a state's value is missing, unless that is refused
     lost: Bools | None = None  # (n,) where something else is
+    clusters: Ints | None = None  # (n,) a key in each episode's first row
+    times: Floats | Ints | None = None  # (n,) when it took place, in its first row
 
     def some(self, rows: slice | Bools) -> CheckedRows:
         """Some of the rows."""
@@ -141,6 +143,8 @@ def _assemble(rows: CheckedRows, file: str, row: int, coordinates: Coordinates, 
         counted[kept],
         terminated[kept],
         *(None if column is None else column[rewarded] for column in (rows.actions, rows.propensities)),
+        None if rows.clusters is None else rows.clusters[first[kept]],
+        None if rows.times is None else rows.times[first[kept]].astype(np.float64),
         coordinates=coordinates,
     )
     return Piece(data, file, (~has_end & ~terminated)[kept], int((~kept).sum()), filled, dropped)

@@ -14,7 +14,7 @@ import numpy as np
 
 from policyrisk._core.arrays import Floats, Ints, is_frame
 from policyrisk._core.frames import Coordinates
-from policyrisk.data.trajectories import Trajectories
+from policyrisk.data.trajectories import ALL_COLUMNS, Trajectories
 from policyrisk.errors import InvalidInputError, PolicyRiskError
 
 Source: TypeAlias = "Trajectories | Iterable[Trajectories]"
@@ -151,9 +151,9 @@ def in_units(data: Trajectories, unit: float) -> Trajectories:
     """Episodes whose rewards are divided by a unit."""
     if unit == 1.0:
         return data
-    actions = data.actions, data.propensities
-    columns = data.states, data.rewards / unit, data.lengths, data.terminated
-    return Trajectories._view(*columns, *actions, coordinates=data.coordinates)
+    columns = [getattr(data, name) for name in ALL_COLUMNS]
+    columns[1] = data.rewards / unit
+    return Trajectories._view(*columns, coordinates=data.coordinates)
 
 
 def coordinates_of(source: Source) -> Coordinates | None:

@@ -19,7 +19,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from policyrisk._core.arrays import Bools
+import numpy as np
+import numpy.typing as npt
+
+from policyrisk._core.arrays import Bools, Ints, as_whole
 from policyrisk._core.frames import Coordinates
 from policyrisk._core.records import Additive
 from policyrisk._core.text import plural
@@ -105,6 +108,7 @@ class Stream:
         state_columns: tuple[str, ...] = (),
         *,
         time_limit: TimeLimit | None = None,
+        clusters: Ints | None = None,  # of all episodes that are given out, instead of those that were read
     ) -> None:
         self.name = name
         self.state_columns = state_columns  # their names; none where they have none
@@ -114,11 +118,13 @@ class Stream:
         self._counts: Counts | None = None
         self._warned = False
         self._limit = time_limit
+        self._clusters = clusters
         self.coordinates: Coordinates | None = None  # the states', once something was read
 
     def __iter__(self) -> Iterator[Trajectories]:
         limit = self.time_limit
         counts = Counts()
+        clusters: dict[int, int] = {}  # the numbers of their keys, in the order in which they come
         first: Piece | None = None
         pending: list[Trajectories] = []
         rows = 0
@@ -129,6 +135,10 @@ class Stream:
             counts += Counts(len(data), data.transitions, cut_off, lost, vanished, part.filled, part.dropped)
             if not len(data):
                 continue
+            if self._clusters is not None:
+                data = data.with_clusters(self._given(counts.episodes)[counts.episodes - len(data) :])
+            elif data.clusters is not None:
+                data = data.with_clusters(_numbered(data.clusters, clusters))
             first = part if first is None else first
             _check_alike(first, part)
             self.coordinates = data.coordinates
@@ -139,8 +149,21 @@ class Stream:
                 yield batch
         if pending:
             yield _merge(pending)
+        if self._clusters is not None and self._clusters.size != counts.episodes:
+            self._given(counts.episodes, last=True)
         self._counts = counts
         self._say(counts)
+
+    def _given(self, episodes: int, *, last: bool = False) -> Ints:
+        """The clusters that were given, of the first episodes; an error where numbers do not match."""
+        assert self._clusters is not None
+        if episodes > self._clusters.size or last:
+            raise InvalidInputError(
+                f"cluster must have a value for each episode that is read, got {self._clusters.size} for "
+                f"{'' if last else 'at least '}{plural(episodes, 'episode')} of {self.name}; name a column, "
+                "or leave out what is not read"
+            )
+        return self._clusters[:episodes]
 
     def _say(self, counts: Counts) -> None:
         """What a whole pass found, where that is nothing, or less than there was."""
@@ -191,7 +214,13 @@ class Stream:
         nothing comes after it.
         """
         kept = (self.name, self._parts, self.batch_rows, self._labels, self.state_columns)
-        return Stream(*kept, time_limit=as_time_limit(limit))
+        return Stream(*kept, time_limit=as_time_limit(limit), clusters=self._clusters)
+
+    def with_clusters(self, clusters: npt.ArrayLike) -> Stream:
+        """The stream of the same episodes in clusters: see :meth:`Trajectories.with_clusters`."""
+        kept = (self.name, self._parts, self.batch_rows, self._labels, self.state_columns)
+        numbers = as_whole(clusters, "clusters", (None,))
+        return Stream(*kept, time_limit=self._limit, clusters=numbers)
 
     def load(self) -> Trajectories:
         """All episodes, in memory."""
@@ -224,6 +253,14 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"Stream({self.name})"
+
+
+def _numbered(keys: Ints, known: dict[int, int]) -> Ints:
+    """The clusters' numbers (n,), by keys (n,); new ones are added to those that are known."""
+    distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    for at in np.argsort(first):
+        known.setdefault(int(distinct[at]), len(known))
+    return np.array([known[key] for key in distinct.tolist()], dtype=np.int64)[inverse]
 
 
 def _merge(parts: list[Trajectories]) -> Trajectories:

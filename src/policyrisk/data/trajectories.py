@@ -5,6 +5,10 @@ An episode of length T visits states x_0, …, x_T and earns rewards r_0, …, r
 would have gone on from x_T). The two are kept apart everywhere. The actions a_0, …, a_{T−1} that were taken,
 and the probabilities with which the policy that was recorded took them, its *propensities*, may be there too:
 they serve to judge another policy from the same episodes, and nothing else looks at them.
+
+Episodes may come in *clusters* (a day, a customer, a training seed) that share what happens to them: error
+bars, folds and comparisons then take clusters, and not episodes, for independent. Their *times* put them in
+order, where that is not the order that they are stored in.
 """
 
 from __future__ import annotations
@@ -39,6 +43,8 @@ from policyrisk.errors import InvalidInputError, MismatchError
 
 COLUMNS = ("states", "rewards", "lengths", "terminated")
 ACTION_COLUMNS = ("actions", "propensities")  # which a record may lack
+EPISODE_COLUMNS = ("clusters", "times")  # as well
+ALL_COLUMNS = COLUMNS + ACTION_COLUMNS + EPISODE_COLUMNS
 TIME_LEFT = "time_left"  # what the coordinate is called that a time limit adds
 TimeLimit: TypeAlias = 'int | Literal["end"]'
 _Rows: TypeAlias = "slice | Ints"
@@ -67,6 +73,11 @@ class Trajectories:
         (transitions,), the probability in (0, 1] with which each action was taken; None where unknown.
     coordinates
         Names and labels of the state's coordinates.
+    clusters
+        (episodes,), the number of the cluster that each episode belongs to, from 0; None where episodes are
+        independent.
+    times
+        (episodes,), when each episode took place, in any unit; None where they are stored in their order.
 
     Examples
     --------
@@ -89,15 +100,18 @@ class Trajectories:
     actions: npt.NDArray[Any] | None = None  # (transitions,) int64, or (transitions, k) float64: continuous
     propensities: Floats | None = None  # (transitions,) in (0, 1], of the actions
     coordinates: Coordinates | None = None  # their names, or only a list of these, where they have names
+    clusters: Ints | None = None  # (episodes,), from 0
+    times: Floats | None = None  # (episodes,)
 
     def __post_init__(self) -> None:
-        columns = _checked_columns(*(getattr(self, name) for name in COLUMNS + ACTION_COLUMNS))
+        steps = _checked_columns(*(getattr(self, name) for name in COLUMNS + ACTION_COLUMNS))
+        columns = (*steps, *_checked_episodes(len(steps[2]), self.clusters, self.times))
         called = None if self.coordinates is None else Coordinates.of(self.coordinates, columns[0].shape[1])
         self._set(called, *(None if column is None else column.copy() for column in columns))
 
     def _set(self, coordinates: Coordinates | None, *columns: npt.NDArray[Any] | None) -> None:
         object.__setattr__(self, "coordinates", coordinates)
-        for name, array in zip_longest(COLUMNS + ACTION_COLUMNS, columns):
+        for name, array in zip_longest(ALL_COLUMNS, columns):
             object.__setattr__(self, name, None if array is None else readonly(array))
 
     @classmethod
@@ -107,13 +121,17 @@ class Trajectories:
         record._set(coordinates, *columns)
         return record
 
-    def _part(self, states: _Rows, steps: _Rows, lengths: Ints, terminated: Bools) -> Trajectories:
-        """A record of some rows of the states and of what there is for each transition."""
-        actions, propensities = (
-            None if column is None else column[steps] for column in (self.actions, self.propensities)
-        )
-        kept = (self.states[states], self.rewards[steps], lengths, terminated, actions, propensities)
-        return self._view(*kept, coordinates=self.coordinates)
+    def _part(
+        self, states: _Rows, steps: _Rows, lengths: Ints, terminated: Bools, episodes: _Rows
+    ) -> Trajectories:
+        """A record of some rows of the states, of what there is for each transition, and of some episodes."""
+        taken = (None if each is None else each[steps] for each in (self.actions, self.propensities))
+        kept = (self.states[states], self.rewards[steps], lengths, terminated, *taken)
+        return self._view(*kept, *self._of_episodes(episodes), coordinates=self.coordinates)
+
+    def _of_episodes(self, episodes: _Rows | Bools) -> list[npt.NDArray[Any] | None]:
+        """The columns of EPISODE_COLUMNS, for some episodes."""
+        return [None if each is None else each[episodes] for each in (self.clusters, self.times)]
 
     @classmethod
     @reading(ReaderOptions)
@@ -194,8 +212,12 @@ class Trajectories:
                     "read labels together"
                 )
             called = each if called is None else called
-        names = [name for name in COLUMNS + ACTION_COLUMNS if getattr(records[0], name) is not None]
-        joined = (np.concatenate([getattr(part, name) for part in records]) for name in names)
+        joined: list[npt.NDArray[Any] | None] = []
+        for name in ALL_COLUMNS:
+            arrays = [array for array in (getattr(part, name) for part in records) if array is not None]
+            if arrays and len(arrays) < len(records):
+                raise MismatchError(f"parts must agree on {name}, got some without; give them to all parts")
+            joined.append(np.concatenate(arrays) if arrays else None)
         return cls._view(*joined, coordinates=called)
 
     def __len__(self) -> int:
@@ -230,6 +252,7 @@ class Trajectories:
             _ranges(begin, lengths),
             lengths,
             self.terminated[chosen],
+            chosen,
         )
 
     def _shortened(self, lengths: Ints) -> Trajectories:
@@ -238,7 +261,31 @@ class Trajectories:
             return self
         left = np.flatnonzero(lengths)
         begin, some = self.offsets[left], lengths[left]
-        return self._part(_ranges(begin + left, some + 1), _ranges(begin, some), some, self.terminated[left])
+        steps = _ranges(begin + left, some + 1), _ranges(begin, some)
+        return self._part(*steps, some, self.terminated[left], left)
+
+    def with_clusters(self, clusters: npt.ArrayLike) -> Trajectories:
+        """The same episodes in clusters, which error bars then take for independent.
+
+        Parameters
+        ----------
+        clusters
+            (episodes,), the number of each episode's cluster, from 0.
+
+        Returns
+        -------
+        Trajectories
+            Sharing memory.
+
+        Examples
+        --------
+        >>> data = Trajectories([[0], [1]] * 3, [1.0] * 3, [1] * 3, [True] * 3)
+        >>> data.with_clusters([0, 0, 1])[1:].clusters.tolist()
+        [0, 1]
+        """
+        columns = [getattr(self, name) for name in ALL_COLUMNS]
+        columns[-2], _ = _checked_episodes(len(self), clusters, None)
+        return self._view(*columns, coordinates=self.coordinates)
 
     def with_time_limit(self, limit: TimeLimit = "end") -> Trajectories:
         """The episodes of the task that ends after ``limit`` steps, with the time left as part of the state.
@@ -285,6 +332,8 @@ class Trajectories:
             part.terminated | reached[lengths > 0],
             part.actions,
             part.propensities,
+            part.clusters,
+            part.times,
             coordinates=called,
         )
 
@@ -296,6 +345,7 @@ class Trajectories:
             slice(t0, t1),
             self.lengths[first:last],
             self.terminated[first:last],
+            slice(first, last),
         )
 
     @property
@@ -475,6 +525,18 @@ def _checked_columns(
                 "propensities must come with the actions that they belong to, got no actions; pass both"
             )
     return states, rewards, lengths, terminated, actions, propensities
+
+
+def _checked_episodes(episodes: int, clusters: Any, times: Any) -> tuple[Ints | None, Floats | None]:
+    """The columns of EPISODE_COLUMNS, of their types and shapes."""
+    if clusters is not None:
+        clusters = as_whole(clusters, "clusters", (episodes,))
+        if (clusters < 0).any():
+            raise InvalidInputError(
+                f"clusters must be numbers from 0, got {clusters.min()}; number them, as by "
+                "numpy.unique(names, return_inverse=True)[1]"
+            )
+    return clusters, None if times is None else as_floats(times, "times", (episodes,))
 
 
 def _as_lengths(value: object) -> Ints:

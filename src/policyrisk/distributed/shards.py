@@ -72,6 +72,11 @@ def shards(path: PathOrPaths, **options: Any) -> list[Shard]:
     ['0.parquet', '1.parquet']
     >>> folder.cleanup()
     """
+    if options.get("cluster") is not None:
+        raise InvalidInputError(
+            "cluster must be left out where several workers read the files, got a column; evaluate in one "
+            "process, or load the data and pass Trajectories with clusters"
+        )
     one = Path(path) if isinstance(path, str | os.PathLike) else None
     if str(path).startswith("minari:") or (one is not None and minari_folder(one) is not None):
         return [Shard(str(path), partial(read, str(path), **options))]

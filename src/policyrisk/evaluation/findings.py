@@ -52,6 +52,7 @@ from policyrisk.evaluation.advice import (
 )
 from policyrisk.evaluation.target_findings import NOT_TOLD, against_quantiles
 from policyrisk.risk import FEW_EPISODES
+from policyrisk.risk.draws import CLUSTERS_FEW
 from policyrisk.risk.mixture import MIXTURE
 from policyrisk.risk.summary import ROUNDING
 from policyrisk.selection.specification import REFUTED
@@ -149,6 +150,7 @@ class Trust:
         completed = evaluation.summary.completed
         if completed is not None and evaluation.target is None and not evaluation.survey.cut_off:
             few = completed.count < FEW_EPISODES or isinstance(_heavy_tails(evaluation), Advice)
+            few |= 0 < evaluation.clusters < CLUSTERS_FEW
             if not (few or against_quantiles(evaluation)):
                 return cls("good", f"no problems found over the starts; at other states {level}: {titles}")
         return cls(level, titles)
@@ -453,6 +455,22 @@ def _few_episodes(evaluation: Evaluation) -> Seen:
         f"estimate ({middle:.0f} in the middle, {behind.min():.0f} at the fewest); the average start has "
         f"{at_start:.0f}. Intervals are too narrow there: nominal 95% intervals of the variance have covered "
         "the truth in 91% of cases with 100 episodes, in 84% with 40 and in 78% with 15."
+    )
+
+
+@rule(
+    "data",
+    "Few clusters stand behind the intervals",
+    "Record more clusters (days, customers, training seeds): more episodes of these ones tell little more.",
+)
+def _few_clusters(evaluation: Evaluation) -> Seen:
+    clusters = evaluation.clusters
+    if not clusters:
+        return None
+    return "warning" if clusters < CLUSTERS_FEW else None, (
+        f"The {evaluation.survey.episodes:,} episodes come in {clusters} clusters, and only these are taken "
+        f"to be independent. Intervals are Student's with {clusters - 1} degrees of freedom, and with fewer "
+        f"than {CLUSTERS_FEW} clusters they rest on means of clusters being about normal."
     )
 
 

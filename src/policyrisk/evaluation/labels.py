@@ -28,7 +28,7 @@ from policyrisk._core.text import quoted
 from policyrisk.data import Stream, Trajectories, coordinates_of
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.spelling import Spelling
-from policyrisk.passes.episode_folds import FOLDS, fold_of_episodes
+from policyrisk.passes.episode_folds import FOLDS, folds_of
 from policyrisk.passes.survey import Survey
 
 FEWEST = 6  # values: a straight line through fewer is not much less than a table of them
@@ -64,7 +64,7 @@ def label_columns(
     states = np.asarray(data.states[data.visited_rows], dtype=np.float64)
     y = data.returns_to_go(discount)
     episode = np.repeat(np.arange(len(data)), data.lengths)
-    fold = fold_of_episodes(0, len(data), FOLDS, int(keys(seed)[0]))[episode]
+    fold = folds_of(data, FOLDS, int(keys(seed)[0]))[episode]
     smooth = _quadratics(states)
     gram = [(part := smooth[fold != k]).T @ part for k in range(FOLDS)]
     moments = [smooth[fold != k].T @ y[fold != k] for k in range(FOLDS)]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from policyrisk import distributed
-from policyrisk._core.arrays import Floats, is_frame
+from policyrisk._core.arrays import Floats, as_list, is_frame
 from policyrisk._core.frames import Coordinates
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import plural
@@ -76,10 +76,16 @@ class Log:
 def surveyed(request: EvaluationRequest) -> Log:
     """The data of a request after one pass over them; an error where they cannot be evaluated."""
     how: dict[str, Any] = {"actions": request.target is not None, "time_limit": request.time_limit}
-    data = opened(request.source, request.columns, **how)
+    reader = request.columns
+    if isinstance(request.cluster, str):
+        reader = {**reader, "cluster": request.cluster}
+    data = opened(request.source, reader, **how)
+    if request.cluster is not None and not isinstance(request.cluster, str):
+        data = in_clusters(data, request.cluster)
     shards = None
     if request.on_cluster:
-        shards = ShardReduce(shards_of(request.source, request.columns, **how), "stop")
+        whole = isinstance(data, Trajectories)
+        shards = ShardReduce(shards_of(data if whole else request.source, reader, **how), "stop")
     sampled = request.spelling is None or request.target is not None
     work = SurveyPass(request.seed, (EPISODES, TRANSITIONS) if sampled else None, request.discount)
     found = here(Watched("survey", data))(work) if shards is None else shards(work)
@@ -153,6 +159,25 @@ def opened(
             described(found), lambda: (Piece(batch, described(source)) for batch in batches(source))
         )
     return found.with_time_limit(time_limit)
+
+
+def in_clusters(data: Source, cluster: Any) -> Source:
+    """The episodes in the clusters that an array (episodes,) of any values names."""
+    given = np.asarray(as_list(cluster, "cluster", "a value for each episode"))
+    if given.dtype.kind == "O" and not any(each is None or each != each for each in given.flat):
+        given = given.astype(str)  # such as dates of pandas
+    if given.ndim != 1 or given.dtype.kind not in "iubUSMf" or (given != given).any():
+        raise InvalidInputError(
+            "cluster must be a column's name, or whole numbers, texts or dates of shape (episodes,), none "
+            f"missing, got {given.dtype} of shape {given.shape}; give one value for each episode"
+        )
+    numbers = np.unique(given, return_inverse=True)[1].reshape(-1)
+    if isinstance(data, Trajectories):
+        return data.with_clusters(numbers)
+    if not isinstance(data, Stream):
+        source = data
+        data = Stream(described(source), lambda: (Piece(each, described(source)) for each in batches(source)))
+    return data.with_clusters(numbers)
 
 
 def shards_of(

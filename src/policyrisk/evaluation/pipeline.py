@@ -61,6 +61,7 @@ def evaluate(
     names: Sequence[str] | None = None,
     labels: Sequence[str] = (),
     time_limit: TimeLimit | None = None,
+    cluster: Any = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
     on_cluster: bool = False,
@@ -114,6 +115,10 @@ def evaluate(
         Takes the limit at which episodes were cut off for their end: a number of steps, or "end" for the one
         that they have in common. The time left then is the state's last coordinate, ``time_left``
         (:meth:`policyrisk.Trajectories.with_time_limit`).
+    cluster
+        Which episodes share what happens to them, such as those of one day, customer or training seed: the
+        name of a column, or an array (episodes,). Clusters, and not episodes, are then taken to be
+        independent by every interval, fold and comparison.
     checkpoint, resume
         The file that holds the fit's sums so far, once it has taken some seconds; and whether to go on from
         there, to the same bits.

@@ -189,6 +189,12 @@ class Evaluation(Readable):
             found.append(f'<img alt="{of}" style="display:inline" src="data:image/png;base64,{image}">')
         return f"<div>{''.join(found)}</div>"
 
+    @property
+    def clusters(self) -> int:
+        """How many clusters the episodes come in; 0 where these are taken to be independent."""
+        bars = self.risk.error_bars
+        return 0 if bars is None else bars.clusters
+
     def _whose(self) -> str:
         """Whose return the answer is, in a few words."""
         episodes = plural(self.survey.episodes, "episode")

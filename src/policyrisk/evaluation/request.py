@@ -82,6 +82,9 @@ class EvaluationRequest:
     time_limit
         Treat the time limit as the end of an episode, and add the time left to the state: end, or the limit
         in steps.
+    cluster
+        Column of what episodes share, such as a day, a customer or a training seed: clusters, and not
+        episodes, are then taken to be independent.
     checkpoint
         The file that keeps the fit's sums while it runs.
     resume
@@ -115,6 +118,7 @@ class EvaluationRequest:
         default=(), metadata={"panel": COLUMNS, "option": "--label", "type": "list[str] | None"}
     )
     time_limit: TimeLimit | None = field(default=None, metadata=_OPTION)
+    cluster: Any = field(default=None, metadata={"panel": COLUMNS, "type": "str | None"})
     checkpoint: str | os.PathLike[str] | None = None
     resume: bool = field(default=False, metadata=_OPTION)
     on_cluster: bool = False
@@ -137,6 +141,8 @@ class EvaluationRequest:
     def settings(self) -> dict[str, Any]:
         """The request in plain values, for notes and checkpoints."""
         asked: dict[str, Any] = {} if self.time_limit is None else {"time_limit": self.time_limit}
+        if self.cluster is not None:
+            asked["cluster"] = self.cluster if isinstance(self.cluster, str) else "an array"
         if self.quantiles:
             asked |= {"quantiles": list(self.quantiles), "loss_below": self.loss_below}
         return {

@@ -71,7 +71,8 @@ def fit_distribution(
 def recorded_returns(survey: Survey, discount: float) -> RecordedReturns | None:
     """The recorded returns, all or the survey's uniform sample; None where one of all was cut off."""
     returns = survey.returns[0]
-    return None if survey.cut_off or returns.size < 2 else RecordedReturns(returns, discount)
+    known = not survey.cut_off and returns.size >= 2
+    return RecordedReturns(returns, discount, survey.clusters) if known else None
 
 
 def rows(told: Mapping[str, Any]) -> Iterator[tuple[str, Estimate]]:

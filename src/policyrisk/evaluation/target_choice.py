@@ -45,7 +45,7 @@ from policyrisk.data import Trajectories
 from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning
 from policyrisk.lstd import LSTDQ
 from policyrisk.lstd.critics import CriticValues
-from policyrisk.passes.episode_folds import FOLDS, each_fold, fold_of_episodes
+from policyrisk.passes.episode_folds import FOLDS, each_fold, folds_of
 from policyrisk.risk import RiskFunction
 from policyrisk.selection.stacking import brief
 
@@ -168,7 +168,7 @@ def score_for_target(
 ) -> TargetScores:
     """The candidates by the module's rule; ``labels`` are coordinates whose numbers are names."""
     key = int(keys(seed)[0])
-    fold_of = fold_of_episodes(0, len(data), FOLDS, key)
+    fold_of = folds_of(data, FOLDS, key)
     neighbours = alike(data, fold_of, labels)
     extent = float(data.rewards.min()), float(data.rewards.max())
     found = []
@@ -218,7 +218,7 @@ def _scored(
     most_steps: float,
 ) -> TargetCandidate:
     gamma = lstdq.discount
-    step_fold = np.repeat(fold_of_episodes(0, len(data), FOLDS, key), data.lengths)
+    step_fold = np.repeat(folds_of(data, FOLDS, key), data.lengths)
     held_out, starts = np.empty(data.transitions), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PolicyRiskWarning)

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Matrix
+from policyrisk._core.arrays import Floats, Ints, Matrix
 from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.records import Additive, record
 from policyrisk.data import Source, Trajectories, batches
@@ -42,6 +42,7 @@ from policyrisk.lstd.rows import Rows, SparseRows
 from policyrisk.lstd.steps import Coverage, Steps, View
 from policyrisk.lstd.trace_products import Product
 from policyrisk.risk import SampleReturns
+from policyrisk.risk.draws import clusters_of_both
 
 
 def accumulate(source: Source, view: View, device: Device = "cpu") -> MomentEquations:
@@ -64,7 +65,7 @@ def accumulate(source: Source, view: View, device: Device = "cpu") -> MomentEqua
     return Sums.of(*view.over(source), device).equations()
 
 
-@record
+@record(clusters="g: rising")
 @dataclass(frozen=True, eq=False)
 class FirstPass(Additive):
     """What the pass for the equations finds."""
@@ -74,23 +75,27 @@ class FirstPass(Additive):
     episodes: tuple[int, ...]  # of each part, in order
     coverage: Coverage  # of a target
     largest: float = 0.0  # reward or return, in size
-    _rules: ClassVar = {"largest": max}
+    clusters: Ints | None = None  # (G,): the numbers of the episodes' clusters, where they come in clusters
+    _rules: ClassVar = {"largest": max, "clusters": clusters_of_both}
 
     @classmethod
     def over(cls, view: View, device: Device, source: Source, part: int) -> FirstPass:
         """Of one part of the data."""
         returns, largest = SampleReturns.of([]), 0.0
+        clusters: Ints | None = None
 
         def observed() -> Iterator[Trajectories]:
-            nonlocal returns, largest
+            nonlocal returns, largest, clusters
             for batch in batches(source):
                 whole = batch.returns(view.discount)
                 returns += SampleReturns.of(whole[batch.terminated])
                 largest = max(largest, largest_of(batch, whole))
+                clusters = clusters_of_both(clusters, batch.clusters)
                 yield batch
 
         sums = Sums.of(*view.over(observed()), device)
-        return cls(sums.equations().without_maps(), returns, (sums.counts.episodes,), sums.coverage, largest)
+        facts = returns, (sums.counts.episodes,), sums.coverage, largest, clusters
+        return cls(sums.equations().without_maps(), *facts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,6 +48,7 @@ from policyrisk.lstd.answer import (
     check_fit,
     check_settings,
     check_sparse,
+    draws_of,
     second_right_hand_side,
     solve,
 )
@@ -218,8 +219,8 @@ class LSTDQ:
             return risk
         if equations.sparse and not table:
             return with_starts(risk, reduce)
-        draws: dict[str, Any] = {"replicates": bootstrap or (FEWEST_DRAWS if table else 0), "seed": seed}
-        draws |= {"episodes": sums.episodes, "at": risk.parts}  # what z is about
+        draws = draws_of(sums, bootstrap or (FEWEST_DRAWS if table else 0), seed)
+        draws |= {"at": risk.parts}  # what z is about
         view = self._view_of(maps)
         return with_error_bars(risk, reduce, view, equations, weights, face, cut=Trim(()), **draws)
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from policyrisk._core.arrays import (
     Floats,
+    Seed,
     as_count,
     as_dense,
     as_flag,
@@ -44,11 +45,13 @@ from policyrisk.errors import (
     SolverError,
 )
 from policyrisk.features import Features
+from policyrisk.lstd.accumulate import FirstPass
 from policyrisk.lstd.influences import Face
 from policyrisk.lstd.residuals import direct_right_hand_side
 from policyrisk.lstd.steps import View
 from policyrisk.passes.reduce import Reduce
 from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
+from policyrisk.risk.draws import DRAWS_OF_CLUSTERS
 from policyrisk.risk.support import Support, supports_of
 
 ConstraintSolver = Literal["active-set", "projection"]
@@ -90,6 +93,14 @@ def check_fit(reduce: Reduce, error_bars: bool, bootstrap: int) -> bool:
             f"bootstrap={bootstrap} draws need the error bars' pass, got error_bars=False; leave one out"
         )
     return error_bars
+
+
+def draws_of(first: FirstPass, bootstrap: int, seed: Seed) -> dict[str, Any]:
+    """How the weights are drawn, by what the first pass found: clusters take draws, asked for or not."""
+    clustered = 0 if first.clusters is None else first.clusters.size
+    if clustered and not bootstrap:
+        bootstrap, seed = DRAWS_OF_CLUSTERS, 0 if seed is None else seed
+    return {"episodes": first.episodes, "replicates": bootstrap, "seed": seed, "clustered": clustered}
 
 
 def check_sparse(settings: Settings, equations: MomentEquations, bootstrap: int, error_bars: bool) -> None:

@@ -332,6 +332,11 @@ def _check_data(lstdq: LSTDQ, data: Source, folds: int) -> float:
     count, centre = 0, 0.0
     for batch in batches(data):
         if len(batch):
+            if batch.clusters is not None:
+                raise InvalidInputError(
+                    "data must have no clusters for doubly_robust, got some, which its intervals do not "
+                    "know; use fit, or pass the data without them"
+                )
             _ratios(lstdq.policy, batch[:1])
             centre = centre if count else float(batch.returns(lstdq.discount).mean())
         count += len(batch)

@@ -33,6 +33,7 @@ from policyrisk.lstd.answer import (
     check_fit,
     check_settings,
     check_sparse,
+    draws_of,
     second_right_hand_side,
     solve,
 )
@@ -255,7 +256,7 @@ class LSTD:
             del first
             how: dict[str, Any] = {"error_bars": error_bars, "bootstrap": bootstrap, "seed": seed}
             return self.fit_by(reduce_in_units(reduce, unit), **how, device=device).times(unit)
-        returns, episodes = first.returns, first.episodes  # of all episodes, given up or not
+        returns, draws = first.returns, draws_of(first, bootstrap, seed)  # of all episodes, given up or not
         equations = first.equations.of_maps(*maps)
         check_sparse(self, equations, bootstrap, error_bars)
         cut, decays = self._cut(reduce, equations)
@@ -278,7 +279,6 @@ class LSTD:
             return risk
         if equations.sparse:
             return with_starts(risk, reduce)
-        draws: dict[str, Any] = {"episodes": episodes, "replicates": bootstrap, "seed": seed}
         return with_error_bars(risk, reduce, self.view, equations, weights, face, cut=cut, **draws)
 
     def _cut(self, reduce: Reduce, equations: MomentEquations) -> tuple[Trim, list[float]]:

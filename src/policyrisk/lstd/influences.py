@@ -19,7 +19,8 @@ or cease to be so is not in it: where one is barely active, such error bars are 
 
 The multiplier bootstrap draws ξ_kb of mean 0, variance 1 and third moment 1 (Mammen's two points) and moves
 the weights by Σ_k ξ_kb (ψ_k − ψ̄): the spread of any quantity over b is then its sampling distribution,
-skewness included.
+skewness included. Where episodes come in clusters, ξ is the cluster's, so that clusters are what is taken to
+be independent, and G/(G − 1) of their number stands for K/(K − 1).
 
 The pass for the error bars, at known weights, sums the residuals, and what the summary needs of the starts
 and of the completed returns (:mod:`policyrisk.risk.completed`): of all episodes, those included that gave up
@@ -49,6 +50,7 @@ from policyrisk.lstd.steps import View
 from policyrisk.passes.reduce import Reduce
 from policyrisk.risk import ErrorBars, RiskFunction
 from policyrisk.risk.completed import EPISODES, SIZE, TRANSITIONS, CompletedReturns, centre_shift
+from policyrisk.risk.draws import check_clusters
 from policyrisk.risk.start_sums import StartSums
 from policyrisk.risk.state_estimates import EstimatesAt
 
@@ -78,12 +80,16 @@ def with_error_bars(
     episodes: Sequence[int],
     replicates: int,
     seed: Seed,
+    clustered: int = 0,
     at: EstimatesAt | None = None,
 ) -> RiskFunction:
     """An estimate with its error bars, starts and completed returns, by one more pass.
 
-    ``episodes`` are all of each part; ``at`` as in :class:`policyrisk.lstd.residuals.ResidualPass`.
+    ``episodes`` are all of each part; they come in ``clustered`` clusters, or in none;
+    ``at`` as in :class:`policyrisk.lstd.residuals.ResidualPass`.
     """
+    if clustered:
+        check_clusters(clustered)
     weights = replace(weights, second=risk.w_second)
     reference = risk.returns.mean if risk.returns is not None and risk.returns.count else 0.0
     work = ResidualPass.of(
@@ -94,6 +100,7 @@ def with_error_bars(
         replicates=replicates,
         seed=seed,
         episodes=episodes,
+        clustered=clustered > 0,
         reference=reference,
         at=at,
     )
@@ -201,13 +208,16 @@ def sandwich(
     replicates = None
     if residuals.drawn_sum.size:
         drawn = residuals.drawn.T - np.outer(residuals.drawn_sum, mean_residual)
-        moved = [psi.T * np.sqrt(K / max(K - 1, 1)) for psi in _solve(solver, drawn, k_J)]
+        G = residuals.independent
+        moved = [psi.T * np.sqrt(G / max(G - 1, 1)) for psi in _solve(solver, drawn, k_J)]
         replicates = np.hstack(moved).astype(dtype)
     held = None
     if face is not None and len(face.H):
         held = sp.csr_array(np.hstack([face.G[:, kept[0]], -face.H[:, kept[1]]]))
+    clusters = 0 if residuals.clusters is None else residuals.independent
     mean, cross, second = blocks
-    return ErrorBars(*kept, mean, cross, second, replicates, held, None if replicates is None else key)
+    own = None if replicates is None else key
+    return ErrorBars(*kept, mean, cross, second, replicates, held, own, clusters)
 
 
 def with_weights(
@@ -236,7 +246,10 @@ def with_weights(
         shared[:, kept[0]] = psi_J.T / (K - 1)
         shared[:, len(equations.b) + kept[1]] = psi_M.T / (K - 1)
     if residuals.drawn_sum.size:
-        draws = L @ residuals.drawn_beside / np.sqrt(K * (K - 1))
+        G = residuals.independent
+        draws = L @ residuals.drawn_beside / K * np.sqrt(G / max(G - 1, 1))
+        if residuals.clusters is None:
+            draws = L @ residuals.drawn_beside / np.sqrt(K * (K - 1))
     return replace(completed, with_weights=shared, draws=draws)
 
 

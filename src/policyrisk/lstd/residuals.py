@@ -26,7 +26,8 @@ are, and their influences computed one by one. From as many on as there are weig
 s_k s_kᵀ, and to solve with that sum from both sides. The bootstrap needs Σ_k ξ_kb s_k and Σ_k ξ_kb besides;
 the multipliers ξ_k of episode k come from the seed and k alone, whoever draws them, k being its number in all
 the data: one that a fit has given up as a whole keeps its own, so that fits with other features have the same
-multipliers for the same episodes. How the weights vary with the completed returns takes Σ s_k z_kᵀ, z_k being
+multipliers for the same episodes. All episodes of a cluster have its multipliers, and the error bars are
+draws alone then. How the weights vary with the completed returns takes Σ s_k z_kᵀ, z_k being
 :mod:`policyrisk.risk.completed`'s about a fixed reference. Of a large table of states and actions the error
 bars are draws alone, and neither the residuals nor their squares are kept.
 """
@@ -50,7 +51,7 @@ from policyrisk.lstd import _row_kernels
 from policyrisk.lstd.steps import Errors, Steps, View
 from policyrisk.lstd.trace_products import Product
 from policyrisk.risk.completed import SIZE, episode_terms
-from policyrisk.risk.draws import multipliers
+from policyrisk.risk.draws import clusters_of_both, multipliers
 from policyrisk.risk.state_estimates import EstimatesAt
 
 
@@ -98,7 +99,16 @@ def _squares_of_both(one: Floats | None, other: Floats | None) -> Floats | None:
     return np.sum(squares, axis=0) if squares else None  # a copy in any case
 
 
-@record(sum="n", squares="n n", drawn="n B", drawn_sum="B", D="l_M l_J", beside="n 5", drawn_beside="5 B")
+@record(
+    sum="n",
+    squares="n n",
+    drawn="n B",
+    drawn_sum="B",
+    D="l_M l_J",
+    beside="n 5",
+    drawn_beside="5 B",
+    clusters="g: rising",
+)
 @dataclass(frozen=True, eq=False)
 class ResidualSums(Additive):
     """Sums over episodes' residuals; they add."""
@@ -112,10 +122,17 @@ class ResidualSums(Additive):
     D: Matrix | None  # (l_M, l_J): the direct variance's
     beside: Floats  # (n, 5): Σ s_k z_kᵀ
     drawn_beside: Floats  # (5, B): Σ_k ξ_kb z_k
+    clusters: Ints | None = None  # (G,): the numbers of the episodes' clusters, where they come in clusters
     _rules: ClassVar = {
         "squares": _squares_of_both,
         "D": lambda a, b: None if a is None or b is None else a + b,
+        "clusters": clusters_of_both,
     }
+
+    @property
+    def independent(self) -> int:
+        """How many independent clusters, or episodes, there are."""
+        return self.count if self.clusters is None else self.clusters.size
 
     @classmethod
     def empty(cls, n: int, B: int) -> ResidualSums:
@@ -147,6 +164,7 @@ class _Found(NamedTuple):
     residuals: Matrix  # (episodes, l_J + l_M)
     z: Floats  # (episodes, 5)
     slope: Product | None  # of the direct variance
+    clusters: Ints | None  # (episodes,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +181,7 @@ class ResidualPass:
     kept: tuple[Ints, Ints]  # the visited features of either map
     key: tuple[np.uint64, np.uint64]  # of the multipliers
     first: Sequence[int]  # the number of each part's first episode
-    draws_alone: bool  # whether the error bars are: of the systems of large tables
+    draws_alone: bool  # whether the error bars are: of the systems of large tables, and of clusters
     direct: bool = False
     variance_lam: float = 0.0  # κ
     replicates: int = 0  # B
@@ -172,7 +190,14 @@ class ResidualPass:
 
     @classmethod
     def of(
-        cls, view: View, weights: Weights, *, seed: Seed = None, episodes: Sequence[int] = (), **settings: Any
+        cls,
+        view: View,
+        weights: Weights,
+        *,
+        seed: Seed = None,
+        episodes: Sequence[int] = (),
+        clustered: bool = False,
+        **settings: Any,
     ) -> ResidualPass:
         """The pass at weights that were estimated; ``episodes`` are all of each part, to number them by."""
         return cls(
@@ -182,7 +207,7 @@ class ResidualPass:
             (weights.mean_system.kept, weights.second_system.kept),
             keys(seed),
             [0, *np.cumsum(episodes, dtype=np.int64).tolist()],
-            isinstance(weights.mean_system, TableSystem),
+            clustered or isinstance(weights.mean_system, TableSystem),
             **settings,
         )
 
@@ -193,9 +218,13 @@ class ResidualPass:
         sums, waiting = ResidualSums.empty(columns.size, self.replicates), 0
         view, batches = self.view.over(source)
         D = view.total(1, 0)
-        for residuals, z, slope in view.each_of(self._found, batches):
-            numbers = self.first[part] + episode_numbers(source, sums.count, len(z))
+        for residuals, z, slope, clusters in view.each_of(self._found, batches):
+            numbers = clusters
+            if numbers is None:
+                numbers = self.first[part] + episode_numbers(source, sums.count, len(z))
             sums = self._with(sums, _columns_of(residuals, columns, l_J + l_M), z, numbers)
+            if clusters is not None:
+                sums = replace(sums, clusters=clusters_of_both(sums.clusters, clusters))
             waiting += len(z)
             if waiting > columns.size and not self.draws_alone:
                 sums, waiting = sums.squared(), 0
@@ -235,8 +264,8 @@ class ResidualPass:
         z = self._terms(steps, errors, M, M_next) if at is None else self._start_terms(steps, at)
         if all(sp.issparse(part) for part in parts):
             both: Any = sp.hstack([sp.csr_array(part) for part in parts], format="csr")
-            return _Found(sp.csr_array(both), z, slope)
-        return _Found(np.hstack([as_dense(part) for part in parts]), z, slope)
+            return _Found(sp.csr_array(both), z, slope, steps.data.clusters)
+        return _Found(np.hstack([as_dense(part) for part in parts]), z, slope, steps.data.clusters)
 
     def _terms(self, steps: Steps, errors: Errors, M: Floats, M_next: Floats) -> Floats:
         """z (episodes, 5) about the reference, from the values at x_t and x_{t+1}."""

@@ -2,7 +2,8 @@
 
 Each block of ``folds`` consecutive episodes is spread over the folds by a random permutation, a hash of the
 key and the episodes' running numbers. The folds are then of equal size to within one episode, the same for a
-stream as for one record, and nothing needs to be remembered between passes.
+stream as for one record, and nothing needs to be remembered between passes. Where episodes come in clusters,
+clusters are spread in this way, each as a whole.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class FoldEpisodes:
     def __iter__(self) -> Iterator[Trajectories]:
         first = 0
         for batch in batches(self.source):
-            inside = fold_of_episodes(first, len(batch), self.folds, self.key) == self.fold
+            inside = folds_of(batch, self.folds, self.key, first) == self.fold
             first += len(batch)
             chosen = inside if self.held_out else ~inside
             if chosen.any():
@@ -48,6 +49,19 @@ def each_fold(source: Source, folds: int, key: int) -> Iterator[tuple[int, Sourc
     for fold in range(folds):
         outside, inside = (FoldEpisodes(source, key, folds, fold, held_out) for held_out in (False, True))
         yield fold, outside.collected(), inside
+
+
+def folds_of(data: Trajectories, folds: int, key: int, first: int = 0) -> Ints:
+    """The folds of some episodes (episodes,), the number of the first of which is ``first``.
+
+    >>> data = Trajectories([[0], [1]] * 4, [1.0] * 4, [1] * 4, [True] * 4, clusters=[0, 1, 0, 1])
+    >>> found = folds_of(data, folds=2, key=7)
+    >>> bool(found[0] == found[2] != found[1] == found[3])
+    True
+    """
+    if data.clusters is None:
+        return fold_of_episodes(first, len(data), folds, key)
+    return fold_of_episodes(0, int(data.clusters.max(initial=-1)) + 1, folds, key)[data.clusters]
 
 
 def fold_of_episodes(first: int, count: int, folds: int, key: int) -> Ints:

@@ -50,6 +50,7 @@ def _few(values: Floats) -> Values:
     whole="dim",
     values="*",
     returns="2 *",
+    order="2 *",
 )
 @dataclass(frozen=True, eq=False)
 class Survey:
@@ -77,6 +78,9 @@ class Survey:
     # (2, at most STARTS): the recorded returns of the episodes in ``starts``, discounted, and 1 where the
     # episode terminated, 0 where it was cut off. Empty in files of older versions.
     returns: Floats = field(default_factory=lambda: np.empty((2, 0)))
+    # (2, at most STARTS): the numbers of their clusters, and their times; nan where there are none. Empty in
+    # files of older versions.
+    order: Floats = field(default_factory=lambda: np.empty((2, 0)))
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -90,6 +94,17 @@ class Survey:
     def cut_off(self) -> int:
         """Episodes that did not terminate."""
         return self.episodes - self.terminated
+
+    @property
+    def clusters(self) -> Ints | None:
+        """The numbers of the clusters of the episodes in ``starts``, (s,); None where there are none."""
+        known = self.order.size and not np.isnan(self.order[0]).any()
+        return self.order[0].astype(np.int64) if known else None
+
+    @property
+    def times(self) -> Floats | None:
+        """When the episodes in ``starts`` took place, (s,); None where that is not known."""
+        return self.order[1] if self.order.size and not np.isnan(self.order[1]).any() else None
 
     @classmethod
     def of(cls, source: Source, seed: Seed = None, discount: float = 1.0) -> Survey:
@@ -222,7 +237,9 @@ class SurveySums(Additive):
         states = np.asarray(batch.states[batch.visited_rows], dtype=np.float64)
         starts = np.asarray(batch.starts(), dtype=np.float64)
         returns = batch.returns(discount)
-        outcomes = np.column_stack([returns, batch.terminated])
+        unknown = np.full(len(batch), np.nan)
+        own = [unknown if each is None else each for each in (batch.clusters, batch.times)]
+        outcomes = np.column_stack([returns, batch.terminated, *own])
         ends = np.asarray(batch.states[batch.final_rows[~batch.terminated]], dtype=np.float64)
         low, high = states.min(axis=0), states.max(axis=0)
         whole = (states == np.floor(states)).all(axis=0) & (ends == np.floor(ends)).all(axis=0)
@@ -257,9 +274,13 @@ class SurveySums(Additive):
         """The survey of all that was added."""
         if not self.episodes:
             raise InvalidInputError("data must hold at least one episode, got none; record some")
-        found = {each.name: getattr(self, each.name) for each in fields(Survey) if each.name != "returns"}
-        starts, returns = map(np.ascontiguousarray, (self.starts.rows[:, :-2], self.starts.rows[:, -2:].T))
-        return Survey(**{**found, "starts": starts, "visited": self.visited.rows, "returns": returns})
+        own = "returns", "order"
+        found = {each.name: getattr(self, each.name) for each in fields(Survey) if each.name not in own}
+        rows = self.starts.rows
+        parts = rows[:, :-4], rows[:, -4:-2].T, rows[:, -2:].T
+        names = "starts", "returns", "order"
+        sampled = {name: np.ascontiguousarray(part) for name, part in zip(names, parts, strict=True)}
+        return Survey(**{**found, **sampled, "visited": self.visited.rows})
 
     def sample(self) -> Trajectories:
         """The episodes that were kept, in their order."""

@@ -368,7 +368,7 @@ class LogPass:
         found: LogSums | None = None
         for batch in batches(source):
             first = 0 if found is None else found.episodes
-            group = groups_of(part, first, len(batch), GROUPS)
+            group = groups_of(part, first, batch, GROUPS)
             log = Logged.of(batch, partial(cells_of, self.features), self.target, group).merged()
             number, none = cells_of(self.features, batch.starts()), np.zeros(len(batch), dtype=np.int64)
             one = np.ones(len(batch))

@@ -95,7 +95,7 @@ class DistributionMixture(DistributionAtStates):
     grid: Grid  # of the returns
     residuals: Floats  # (u,): thresholds of U
     least_variance: float  # that σ is taken from
-    episodes: int  # of the sample that members were fitted to
+    episodes: int  # of the sample that members were fitted to; its clusters where they come in clusters
     discount: float
     unit: float
     coordinates: Coordinates | None = None
@@ -154,7 +154,8 @@ class DistributionMixture(DistributionAtStates):
         x = self._states(x)
         out = np.full((len(x), 2), np.nan)
         for some, at, grid, F, drawn in self._drawn(x):
-            out[some] = ends_of(grid, F, drawn, of, q, z / self.unit, level, at.episodes)
+            behind = self.risk.bars.behind(at.episodes)
+            out[some] = ends_of(grid, F, drawn, of, q, z / self.unit, level, behind)
         if of in ("quantile", "cvar"):
             behind = np.full(len(x), float(self.episodes))
             warn_of_few(behind, q if of == "cvar" else min(q, 1.0 - q), q)

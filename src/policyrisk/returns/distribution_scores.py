@@ -136,7 +136,7 @@ class ScoreTally:
 
     def add(self, steps: EpisodeSteps, scores: Floats) -> None:
         """The scores (n, 1 + levels + BINS) of some steps, nan where there are none."""
-        self.sums = [a + ClusterSums.of(b, steps.episode) for a, b in zip(self.sums, scores.T, strict=True)]
+        self.sums = [a + ClusterSums.of(b, steps.block) for a, b in zip(self.sums, scores.T, strict=True)]
         self.episodes, self.cut_off = self.episodes + steps.episodes, self.cut_off + steps.cut_off
         self.steps, self.unvisited = (
             self.steps + len(scores),

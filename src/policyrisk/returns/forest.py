@@ -338,9 +338,12 @@ class ReturnForest:
         bars = None
         if moved is not None:
             replicates = np.concatenate(moved).T.astype(np.float32) / self.trees
+            G = counts.clusters
+            if G:
+                replicates *= np.float32(np.sqrt(G / max(G - 1, 1)))
             kept = np.arange(maps[0].size), np.arange(maps[1].size)
             own = int(key[0]), int(key[1])
-            bars = ErrorBars(*kept, mean=None, cross=None, second=None, replicates=replicates, key=own)
+            bars = ErrorBars(*kept, None, None, None, replicates, key=own, clusters=G)
         return RiskFunction(
             features=maps[0],
             second_features=maps[1],

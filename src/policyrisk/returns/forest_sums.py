@@ -33,7 +33,7 @@ from policyrisk.features import Leaves
 from policyrisk.returns import _forest_kernels as _kernels
 from policyrisk.risk import RiskFunction, SampleReturns
 from policyrisk.risk.completion import EpisodeSteps
-from policyrisk.risk.draws import multipliers
+from policyrisk.risk.draws import clusters_of_both, multipliers
 from policyrisk.risk.start_sums import StartSums
 from policyrisk.risk.support import Support
 
@@ -113,7 +113,8 @@ class LeafSums(Additive):
             ones = np.column_stack([np.ones(part.transitions), y[at] - self.centre])
             ptr, idx, sums = _kernels.tally(part.offsets, active, apart[span], ones, leaves.size)
             residuals = sums[:, 1] - (values[idx] - self.centre) * sums[:, 0]
-            xi = multipliers(key, np.arange(first + span.start, first + span.stop), count)
+            numbers = np.arange(first + span.start, first + span.stop)
+            xi = multipliers(key, numbers if part.clusters is None else part.clusters, count)
             by_leaf: Any = sp.csr_array((residuals, idx, ptr), shape=(len(part), leaves.size)).T
             drawn += by_leaf @ xi
         return drawn
@@ -225,7 +226,7 @@ class OwnEnds:
         return e
 
 
-@record
+@record(numbers="g: rising")
 @dataclass(frozen=True, eq=False)
 class DataCounts(Additive):
     """What a pass counts; it adds."""
@@ -234,17 +235,26 @@ class DataCounts(Additive):
     terminated: int
     transitions: int
     returns: SampleReturns  # of the terminated episodes
+    numbers: Ints | None = None  # (G,): those of the episodes' clusters, where they come in clusters
+    _rules: ClassVar = {"numbers": clusters_of_both}
+
+    @property
+    def clusters(self) -> int:
+        """G, 0 where there are none."""
+        return 0 if self.numbers is None else self.numbers.size
 
     @classmethod
     def of(cls, source: Source, discount: float) -> DataCounts:
         """The counts of one part."""
         episodes, terminated, transitions, returns = 0, 0, 0, SampleReturns.of([])
+        numbers: Ints | None = None
         for batch in batches(source):
+            numbers = clusters_of_both(numbers, batch.clusters)
             episodes += len(batch)
             terminated += int(batch.terminated.sum())
             transitions += batch.transitions
             returns += SampleReturns.of(batch.returns(discount)[batch.terminated])
-        return cls((episodes,), terminated, transitions, returns)
+        return cls((episodes,), terminated, transitions, returns, numbers)
 
     @property
     def episodes(self) -> int:

@@ -191,7 +191,7 @@ class ThresholdSums(Additive):
         for data in all_pieces(source):
             rows = _rows(features, data.states[data.visited_rows])
             sparse = rows.sparse()
-            own = groups_of(part, episodes, len(data), groups)
+            own = groups_of(part, episodes, data, groups)
             number = np.repeat(np.arange(episodes, episodes + len(data)), data.lengths)
             group = np.repeat(own, data.lengths)
             B = data.returns_to_go(discount)
@@ -236,7 +236,7 @@ class Bootstrap:
         episodes = 0
         for data in all_pieces(source, max(_ROOM // self.weights[:, 0].size, 1)):
             some = np.arange(len(data)) if self.lam < 1.0 else np.flatnonzero(~data.terminated)
-            group = groups_of(part, episodes, len(data), self.groups)[some]
+            group = groups_of(part, episodes, data, self.groups)[some]
             episodes += len(data)
             if not some.size:
                 continue
@@ -284,14 +284,18 @@ def _gram(rows: Rows, group: Ints, groups: int) -> Matrix:
     return out
 
 
-def groups_of(part: int, first: int, count: int, groups: int) -> Ints:
-    """The groups of episodes first, …, first + count − 1 of a part, (count,): one after the other.
+def groups_of(part: int, first: int, data: Trajectories, groups: int) -> Ints:
+    """The groups of episodes first, first + 1, … of a part, (episodes,): one after the other, or by cluster.
 
     Parts begin apart, so that many small ones fill all groups.
 
-    >>> groups_of(0, 998, 4, 1000), groups_of(1, 0, 2, 1000)
+    >>> data = Trajectories([[0], [1]] * 4, [1.0] * 4, [1] * 4, [True] * 4)
+    >>> groups_of(0, 998, data, 1000), groups_of(1, 0, data[:2], 1000)
     (array([998, 999,   0,   1]), array([618, 619]))
     """
+    if data.clusters is not None:
+        return data.clusters % groups
+    count = len(data)
     return (int(groups * ((part * _GOLDEN) % 1.0)) + np.arange(first, first + count)) % groups
 
 

@@ -76,7 +76,7 @@ class JudgedStates:
             if part.model is not None:
                 factor, m_J, m_V = part.model
                 squared = factor * squared + by_J**2 * m_J + by_V**2 * m_V
-            dof = np.maximum(part.episodes - 1.0, 1.0)
+            dof = np.maximum(bars.behind(part.episodes) - 1.0, 1.0)
             found.append((value, np.sqrt(squared) * size, dof, D * size))
         return cls(*(np.concatenate(each) for each in zip(*found, strict=True)))
 

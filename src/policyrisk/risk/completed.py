@@ -24,6 +24,10 @@ The estimator's own average over the starts is judged beside it. All of this is 
 four at a time: Σ z ⊗ z ⊗ z ⊗ z holds the first four moments of anything that is linear in z. Another centre
 is a linear map of z, so that the sums add without a loss of digits.
 
+Where episodes come in clusters, their z are summed over each cluster g, Z_g, and the covariance of anything
+that is linear in z is Σ_g Z_g ⊗ Z_g G/(G − 1), G being their number, with t of G − 1 degrees of freedom at
+most.
+
 Where an episode was cut off in a state that the data say nothing about, there is no J̃(x_T). It is completed
 from the last of its states that the data do say something about, giving up the rewards after it, and counted
 in ``shortened``: leaving it out would select the episodes that end. One with no such state at all can only be
@@ -44,6 +48,7 @@ from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.records import record
 from policyrisk.data import Source, Trajectories, gathered
 from policyrisk.risk.error_bars import ErrorBars
+from policyrisk.risk.estimate import shape
 from policyrisk.risk.state_estimates import EstimatesAt, StateEstimates
 from policyrisk.risk.support import LOST_MOST
 
@@ -53,6 +58,7 @@ if TYPE_CHECKING:
 EPISODES, TRANSITIONS = 1 << 12, 1 << 16  # that are looked at together, where they come in small batches
 KEPT = 5_000  # completed returns, for tests by exchange: with more of them the delta method serves as well
 SIZE = 5  # of z
+FEWEST_SKEWED = 50  # clusters from which on they tell the skewness of what is made of them
 # The completed mean and variance, and the model's: what each is of z, but for the average taken off.
 _PARTS = np.eye(SIZE)[1:]
 
@@ -66,6 +72,8 @@ _PARTS = np.eye(SIZE)[1:]
     with_weights="5 l_J+l_M",
     draws="5 B",
     kept="pairs 2",
+    clusters="g: rising",
+    cluster_sums="g 5",
 )
 @dataclass(frozen=True, eq=False)
 class CompletedReturns:
@@ -86,6 +94,8 @@ class CompletedReturns:
     # (k, 2): g_k and c_k, rising in g, of KEPT episodes at most; None of more, or where they are not observed
     kept: Floats | None = None
     draws: Floats | None = None  # (5, B): Σ_k ξ_kb z_k / √(K (K − 1)), beside the replicates of the weights
+    clusters: Ints | None = None  # (g,): the numbers of the episodes' clusters, where they come in clusters
+    cluster_sums: Floats | None = None  # (g, 5): Σ z over each
 
     @classmethod
     def empty(cls, l_J: int, l_M: int) -> CompletedReturns:
@@ -120,21 +130,25 @@ class CompletedReturns:
         cut = np.flatnonzero(~data.terminated)
         ends = at(data.states[data.offsets[:-1][cut] + cut + last[cut]]) if cut.size else ()
         J, V = np.concatenate([(part.J, part.V) for part in at(data.starts())], axis=1)
-        found = none._of_ends(rewards, cut, np.float64(discount) ** last[cut], ends, J, V)
+        weight = np.float64(discount) ** last[cut]
+        found = none._of_ends(rewards, cut, weight, ends, J, V, data.clusters)
         shortened = int(np.count_nonzero(last[cut] < data.lengths[cut]))
         return replace(found, shortened=shortened, unknown=unknown)
 
     @classmethod
-    def of_starts(cls, starts: npt.NDArray[Any], at: EstimatesAt, l_J: int, l_M: int) -> CompletedReturns:
+    def of_starts(cls, data: Trajectories, at: EstimatesAt, l_J: int, l_M: int) -> CompletedReturns:
         """The sums of episodes that are estimated from their starts on: g = J̃(x_0) and c = Ṽ(x_0)."""
         none = total = cls.empty(l_J, l_M)
-        for part in at(starts):
+        first = 0
+        for part in at(data.starts()):
+            own = None if data.clusters is None else data.clusters[first : first + len(part.J)]
+            first += len(part.J)
             known = ~np.isnan(part.J)
             total += replace(none, unknown=int(np.count_nonzero(~known)))
             if known.any():
                 of = part if known.all() else part.some(known)
-                K = len(of.J)
-                total += none._of_ends(np.zeros(K), np.arange(K), np.ones(K), [of], of.J, of.V)
+                K, own = len(of.J), None if own is None else own[known]
+                total += none._of_ends(np.zeros(K), np.arange(K), np.ones(K), [of], of.J, of.V, own)
         return replace(total, kept=None)
 
     def _of_ends(
@@ -145,6 +159,7 @@ class CompletedReturns:
         ends: Iterable[StateEstimates],  # at their m ends
         J: Floats,  # (K,): J̃(x_0)
         V: Floats,  # (K,): Ṽ(x_0)
+        clusters: Ints | None,  # (K,)
     ) -> CompletedReturns:
         """The sums of K episodes in place of none."""
         g, c = rewards.copy(), np.zeros(len(rewards))
@@ -160,6 +175,9 @@ class CompletedReturns:
         visited = ~np.isnan(J)
         start_mean = float(J[visited].mean()) if visited.any() else 0.0
         z = episode_terms(g - mean, c, np.where(visited, J - start_mean, 0.0), np.where(visited, V, 0.0))
+        numbers, sums = None, None
+        if clusters is not None:
+            numbers, sums = cluster_sums_of(clusters, z)
         return replace(
             moved,
             count=len(g),
@@ -168,6 +186,8 @@ class CompletedReturns:
             start_mean=start_mean,
             powers=fourth_powers(z),
             kept=kept_returns(np.column_stack([g, c])),
+            clusters=numbers,
+            cluster_sums=sums,
             tail_spread=moved.tail_spread + (near - mean) * moved.tail,
         )
 
@@ -201,6 +221,13 @@ class CompletedReturns:
         share = other.count / K if K else 0.0
         m = self.mean + share * (other.mean - self.mean)
         start = self.start_mean + share * (other.start_mean - self.start_mean)
+        numbers, sums = None, None
+        parts = [
+            each for each in (self, other) if each.clusters is not None and each.cluster_sums is not None
+        ]
+        if parts:
+            both: Any = [(each.clusters, each._sums_about(m, start)) for each in parts]
+            numbers, sums = cluster_sums_of(*(np.concatenate(each) for each in zip(*both, strict=True)))
         return CompletedReturns(
             count=K,
             cut_off=self.cut_off + other.cut_off,
@@ -219,13 +246,25 @@ class CompletedReturns:
             kept=None
             if self.kept is None or other.kept is None
             else kept_returns(np.concatenate([self.kept, other.kept])),
+            clusters=numbers,
+            cluster_sums=sums,
         )
+
+    def _sums_about(self, mean: float, start_mean: float) -> Floats:
+        assert self.cluster_sums is not None
+        moved: Floats = self.cluster_sums @ centre_shift(self.mean - mean, self.start_mean - start_mean).T
+        return moved
 
     def _powers_about(self, mean: float, start_mean: float) -> Floats:
         L = centre_shift(self.mean - mean, self.start_mean - start_mean)
         both = np.kron(L, L)
         powers: Floats = both @ self.powers @ both.T
         return powers
+
+    @property
+    def independent(self) -> int:
+        """How many clusters there are; of independent episodes all of these."""
+        return self.count if self.clusters is None else self.clusters.size
 
     @property
     def usable(self) -> bool:
@@ -282,7 +321,12 @@ class CompletedReturns:
         B = self.influences[:n]
         own = B @ self.powers[:SIZE, :SIZE] @ B.T / (K * (K - 1))
         # That ḡ is estimated as well: all that there is where (g − m)² is always the same.
-        own[1, 1] += 2 * (self.powers[0, SIZE + 1] / K) ** 2 / (K * (K - 1))
+        of_mean = 2 * (self.powers[0, SIZE + 1] / K) ** 2 / (K * (K - 1))
+        if self.cluster_sums is not None:
+            G, moved_by = self.independent, self.cluster_sums @ B.T / K
+            own = moved_by.T @ moved_by * (G / max(G - 1, 1))
+            of_mean = 2 * own[0, 0] ** 2
+        own[1, 1] += of_mean
         if bars is None:
             unknown = 0 if self.cut_off else 2
             own[unknown:, :] = own[:, unknown:] = np.nan
@@ -315,6 +359,8 @@ class CompletedReturns:
         if not standard_error > 0:
             return 0.0, K - 1.0
         i = by @ self.influences[: len(by)]
+        if self.cluster_sums is not None:
+            return self._shape_by_clusters(self.cluster_sums @ i / K, standard_error)
         pair, first = np.kron(i, i), np.eye(SIZE)[0]
         second, third, fourth = (
             float(left @ self.powers @ pair) / K for left in (np.kron(first, first), np.kron(first, i), pair)
@@ -327,6 +373,26 @@ class CompletedReturns:
         spread = fourth - second**2
         dof = 2 * K**3 * error**4 / spread if spread > 0 else math.inf
         return skewness, min(max(dof, 1.0), K - 1.0)
+
+    def _shape_by_clusters(self, change: Floats, standard_error: float) -> tuple[float, float]:
+        """As :meth:`shape`, of what each cluster moves the estimate by, (g,)."""
+        G = self.independent
+        size = math.sqrt(float(change @ change))
+        error = np.full(1, max(standard_error, size))
+        skewness, dof = shape(change[None], error, np.full(1, float(G)), FEWEST_SKEWED)
+        return float(skewness[0]), float(dof[0]) if G >= FEWEST_SKEWED else G - 1.0
+
+
+def cluster_sums_of(clusters: Ints, z: Floats) -> tuple[Ints, Floats]:
+    """The clusters' numbers, rising, and the sums of rows z (n, 5) over each, (g, 5).
+
+    >>> cluster_sums_of(np.array([3, 1, 3]), np.ones((3, 5)))[1][:, 0]
+    array([1., 2.])
+    """
+    numbers, inverse = np.unique(clusters, return_inverse=True)
+    sums = np.zeros((numbers.size, z.shape[1]))
+    np.add.at(sums, inverse.reshape(-1), z)
+    return numbers, sums
 
 
 def kept_returns(returns: Floats) -> Floats | None:

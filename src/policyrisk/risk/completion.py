@@ -37,20 +37,26 @@ class EpisodeSteps:
     cuts: npt.NDArray[Any]  # (m, dim): x_T of the episodes that were cut off
     cut: Ints  # (n,): which of these the step's episode ends in, −1 where it terminated
     weight: Floats  # (n,): γⁿ, n steps before the cut; 0 where the episode terminated
+    block: Ints  # (n,): the number of the step's cluster, from 0; of its episode where there are none
 
     @classmethod
     def of(cls, data: Trajectories, discount: float) -> EpisodeSteps:
         """All steps of some episodes."""
         left = np.repeat(data.offsets[1:], data.lengths) - np.arange(data.transitions)
+        episode = np.repeat(np.arange(len(data)), data.lengths)
+        block = episode
+        if data.clusters is not None:
+            block = np.unique(data.clusters, return_inverse=True)[1].reshape(-1)[episode]
         cut = np.repeat(np.where(data.terminated, -1, np.cumsum(~data.terminated) - 1), data.lengths)
         return cls(
             states=data.states[data.visited_rows],
             rewards=data.returns_to_go(discount),
-            episode=np.repeat(np.arange(len(data)), data.lengths),
+            episode=episode,
             episodes=len(data),
             cuts=data.states[data.final_rows[~data.terminated]],
             cut=cut,
             weight=np.where(cut >= 0, discount ** left.astype(np.float64), 0.0),
+            block=block,
         )
 
     @property
@@ -73,7 +79,13 @@ class EpisodeSteps:
 
 
 def episode_steps(source: Source, discount: float) -> Iterator[EpisodeSteps]:
-    """The steps of a source's episodes, some episodes at a time."""
+    """The steps of a source's episodes, some episodes at a time; all at once where they come in clusters."""
+    clustered: list[Trajectories] = []
     for batch in batches(source):
+        if batch.clusters is not None:
+            clustered.append(batch)
+            continue
         for part in pieces(batch, _PIECE):
             yield EpisodeSteps.of(part, discount)
+    if clustered:
+        yield EpisodeSteps.of(Trajectories.concatenate(clustered), discount)

@@ -73,6 +73,7 @@ class ErrorBars:
     replicates: npt.NDArray[Any] | None = None  # (B, k_J + k_M)
     held: Any = None  # CSR (h, k_J + k_M): the gradients of variances that are held at 0
     key: tuple[int, int] | None = None  # of the replicates' multipliers: those of episode k are stream k
+    clusters: int = 0  # of episodes, which are what is independent; 0 where episodes are
 
     def __post_init__(self) -> None:
         k_J, k_M = len(self.mean_kept), len(self.second_kept)
@@ -163,8 +164,12 @@ class ErrorBars:
         moved: Floats = np.hstack([g_J[:, self.mean_kept], g_M[:, self.second_kept]]) @ self.replicates.T
         return moved
 
+    def behind(self, episodes: Floats) -> Floats:
+        """How many independent episodes, or clusters, stand behind each estimate with so many episodes."""
+        return np.minimum(episodes, self.clusters) if self.clusters else episodes
+
     def multipliers(self, episodes: npt.ArrayLike) -> Floats:
-        """ξ that the replicates were drawn with, of the episodes with these numbers (n,), (n, B)."""
+        """ξ that the replicates were drawn with, of the episodes or clusters with these numbers, (n, B)."""
         assert self.key is not None
         return multipliers(self.key, episodes, self.draws)
 

@@ -181,8 +181,9 @@ def mixed_bars(
             kept[which].append((each.mean_kept, each.second_kept)[which] + first)
             first += sizes[which][i]
     replicates = np.hstack([*moved[0], *moved[1]]).astype(np.float32)
-    key = drawn[of_mean[0]][0].key
-    return ErrorBars(np.concatenate(kept[0]), np.concatenate(kept[1]), None, None, None, replicates, key=key)
+    key, clusters = drawn[of_mean[0]][0].key, max(each.clusters for each, _ in drawn.values())
+    both = np.concatenate(kept[0]), np.concatenate(kept[1])
+    return ErrorBars(*both, None, None, None, replicates, key=key, clusters=clusters)
 
 
 def mixed_provenance(members: Sequence[Provenance]) -> Provenance:

@@ -610,7 +610,7 @@ class RiskFunction:
         data = in_units(data, self.unit)
         sizes = self.w_mean.size, self.w_second.size
         if isinstance(self.features, PolicyFeatures):
-            return CompletedReturns.of_starts(data.starts(), self.parts, *sizes)
+            return CompletedReturns.of_starts(data, self.parts, *sizes)
         return CompletedReturns.of(data, self.parts, self.provenance.discount, *sizes)
 
     def score(self, held_out: Source) -> Score:

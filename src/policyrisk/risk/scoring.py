@@ -142,7 +142,7 @@ class ScoreSums(Additive):
 
     @classmethod
     def of(cls, scores: StepScores, episode: Ints) -> ScoreSums:
-        """Sums over the steps of episodes numbered (n,) from 0."""
+        """Sums over the steps of episodes, or clusters of them, numbered (n,) from 0."""
         squared, calibration, dawid_sebastiani = (ClusterSums.of(values, episode) for values in scores[:3])
         counts = (int(np.count_nonzero(which)) for which in scores[3:])
         return cls(squared, calibration, dawid_sebastiani, np.unique(episode).size, episode.size, *counts)
@@ -247,7 +247,7 @@ def scores_of(steps: EpisodeSteps, J: Floats, V: Floats) -> ScoreSums:
     B, beyond = completed_returns(steps, J[n:], V[n:])
     known = ~(np.isnan(B) | np.isnan(beyond))
     B, beyond = np.where(known, B, 0.0), np.where(known, beyond, 0.0)
-    return ScoreSums.of(step_scores(np.where(known, J[:n], np.nan), V[:n], B, beyond), steps.episode)
+    return ScoreSums.of(step_scores(np.where(known, J[:n], np.nan), V[:n], B, beyond), steps.block)
 
 
 def score(risk: RiskFunction, held_out: Source) -> Score:

@@ -114,14 +114,14 @@ class StateEstimates:
             return self._bootstrap_interval(of, level, bars)
         if of == "std" and method == "full":
             return np.sqrt(self.interval("variance", level, method, bars))
-        error = self.standard_error(of, bars)
+        error, behind = self.standard_error(of, bars), bars.behind(self.episodes)
         if method == "student":
-            return student_interval(self.value(of), error, self.episodes, level)
+            return student_interval(self.value(of), error, behind, level)
         full = self._full_error(of, error)
         if of != "variance":
-            return student_interval(self.value(of), full, self.episodes, level)
+            return student_interval(self.value(of), full, behind, level)
         V = np.maximum(self.V, 0.0)
-        t = student_quantile(level, self.episodes)
+        t = student_quantile(level, behind)
         with np.errstate(divide="ignore", invalid="ignore"):  # 0 has no logarithm
             low = np.where(V > 0, V * np.exp(-t * full / V), V)
             high = np.where(t * full <= V, V * np.exp(np.minimum(t * full / V, 1.0)), np.e * t * full)

@@ -296,6 +296,11 @@ class PolicySummary(Moments, Readable):
                 f"completed by {self.estimator}'s estimate where they were cut off; the sample is of the "
                 "terminated ones alone"
             )
+        if completed.clusters is not None:
+            yield (
+                f"{plural(completed.clusters.size, 'cluster')} of episodes are taken to be independent, not "
+                f"the {plural(completed.count, 'episode')}"
+            )
         if completed.shortened:
             yield (
                 f"{plural(completed.shortened, 'episode')} cut off where the data say nothing: completed "
@@ -377,6 +382,8 @@ def summarise(
     if bars is not None and gradients is not None:
         covariance = bars.covariance(*gradients)
     episodes = sums.episodes / sums.weight if sums.weight > 0 else math.nan
+    if bars is not None and bars.clusters:
+        episodes = min(episodes, float(bars.clusters))
     moments = model = Moments.of(sums.moments, covariance, episodes, level, unit=risk.unit)
     joint, covered = None, _covered(sums)
     if completed is not None and completed.usable:

@@ -62,10 +62,11 @@ def _recorded(policy: Any) -> RecordedReturns | None:
     if risk is None or done is None or done.cut_off or done.unknown or done.count < 2:
         return None
     discount = risk.provenance.discount
-    if done.observed is not None:
+    clustered = done.clusters is not None  # the observed returns do not say which
+    if done.observed is not None and not clustered:
         return RecordedReturns(done.observed[:, 0] * risk.unit, discount)
     if hasattr(policy, "survey") and policy.target is None:  # a uniform sample
-        return RecordedReturns(policy.survey.returns[0], discount)
+        return RecordedReturns(policy.survey.returns[0], discount, policy.survey.clusters)
     return None
 
 

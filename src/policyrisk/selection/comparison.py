@@ -22,11 +22,17 @@ from policyrisk.returns.chain_tails import ChainStarts
 from policyrisk.returns.curves import Reading
 from policyrisk.returns.start_distribution import StartDistribution, StartMixture
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.completed import KEPT
+from policyrisk.risk.completed import KEPT, centre_shift
 from policyrisk.risk.estimate import Estimate, difference
 from policyrisk.risk.summary import Moments, PolicySummary
 from policyrisk.selection.comparable import check_coordinates, risks_of, tails_of, withdrawn
-from policyrisk.selection.permutation import Exchanges, exchanged_moments, exchanged_tails
+from policyrisk.selection.permutation import (
+    Clusters,
+    Exchanges,
+    exchanged_clusters,
+    exchanged_moments,
+    exchanged_tails,
+)
 
 _SMALLEST_P = 1e-9  # of a difference of quantiles: from there on it is 0
 _LIMITS = "intervals cover the estimators' limits, not the bias of their features"
@@ -304,10 +310,14 @@ def _significance(
         error = math.sqrt(float(np.square(apart / size).mean())) * size
         welch = Estimate.skewed(lead, error, 0.0, min(a.dof, b.dof), level)
     else:
-        samples = [_own_returns(each.summary) for each in (first, second)]
+        clusters = [_own_clusters(each.summary) for each in (first, second)]
+        exchanged = exchanged_moments if all(each is None for each in clusters) else exchanged_clusters
+        samples = clusters
+        if exchanged is exchanged_moments:
+            samples = [_own_returns(each.summary) for each in (first, second)]
         kept = [each for each in samples if each is not None]
         if len(kept) == 2 and hasattr(criterion, "slopes") and welch.standard_error > 0:
-            found = exchanged_moments(kept[0], kept[1], criterion, _exchange_generator(seed))
+            found = exchanged(kept[0], kept[1], criterion, _exchange_generator(seed))
             return _exchanged(first.name, second.name, welch, found, level)
     against = Estimate(-lead, welch.standard_error, dof=welch.dof)
     p_value = 1.0 if lead == 0.0 else 2.0 * against.probability_positive
@@ -335,6 +345,16 @@ def _own_returns(summary: PolicySummary) -> Floats | None:
     found = None if done is None or summary.covered is not None else done.observed
     unit = summary.unit
     return None if found is None else found * [unit, unit * unit]
+
+
+def _own_clusters(summary: PolicySummary) -> Floats | None:
+    """The sums over clusters (G, 3) of 1, g and g² + c of completed returns; None where there are none."""
+    done = summary.completed
+    if done is None or summary.covered is not None or done.cluster_sums is None:
+        return None
+    found = done.cluster_sums @ centre_shift(done.mean, 0.0).T
+    sums: Floats = found[:, :3] * [1.0, summary.unit, summary.unit**2]
+    return sums
 
 
 def _paired(first: PolicySummary, second: PolicySummary) -> bool:
@@ -404,7 +424,9 @@ def _tail_significance(
     sure = isinstance(criterion, CVaR) or max(known, default=0.0) < 1.0 - level
     few = all(each.starts <= KEPT for each in recorded)
     if len(recorded) == 2 and few and min(errors) > 0 and sure:
-        exchanges = exchanged_tails(recorded[0], recorded[1], criterion, level, _exchange_generator(seed))
+        one, other = recorded
+        blocks = Clusters.of(one.starts, one.clusters), Clusters.of(other.starts, other.clusters)
+        exchanges = exchanged_tails(one, other, criterion, level, _exchange_generator(seed), blocks)
         least = max(known) if isinstance(criterion, Quantile) else 0.0
         return _exchanged(first.name, second.name, found, exchanges, level, least)
     p_value = math.nan

@@ -28,7 +28,7 @@ from policyrisk._core.arrays import Bools, Floats, Ints, as_dense, is_sparse
 from policyrisk.data import Trajectories
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
-from policyrisk.passes.episode_folds import FOLDS, fold_of_episodes
+from policyrisk.passes.episode_folds import FOLDS, folds_of
 from policyrisk.returns.curves import Grid
 from policyrisk.returns.distribution_mixture import DistributionMember, DistributionMixture, read_at
 from policyrisk.returns.forest import ReturnForest, grown_trees
@@ -88,7 +88,7 @@ class Completed:
         for _ in range(_ROUNDS if steps.cut_off else 0):
             B = steps.completed(steps.rewards, stack.ends[0] + np.sqrt(np.maximum(stack.ends[1], 0.0)) * u)
             u = rng.choice((B - stack.mean) / sigma, steps.cut_off)
-        folds = fold_of_episodes(0, len(sample), FOLDS, key)[steps.episode]
+        folds = folds_of(sample, FOLDS, key)[steps.episode]
         return cls(steps, B, (B - stack.mean) / sigma, stack.mean, sigma, folds, least)
 
 
@@ -239,8 +239,9 @@ def stack_distribution(
     said = np.column_stack([each.said for each in held_out])
     shares = shares_of(said, y.astype(np.float64), weight, episode)
     pit = np.column_stack([each.at_return for each in held_out]) @ shares
-    groups = _group_count(len(sample), max(each.rows.phi.shape[1] for each in found) * theta.size)
-    group = data.steps.episode % groups
+    independent = int(data.steps.block.max()) + 1
+    groups = _group_count(independent, max(each.rows.phi.shape[1] for each in found) * theta.size)
+    group = data.steps.block % groups
     members = []
     for each, share, fit in zip(found, shares.tolist(), held_out, strict=True):
         if share:
@@ -254,7 +255,7 @@ def stack_distribution(
         grid=Grid(theta, steps),
         residuals=u,
         least_variance=data.least_variance,
-        episodes=len(sample),
+        episodes=independent,
         discount=discount,
         unit=unit,
     )

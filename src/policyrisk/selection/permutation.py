@@ -154,8 +154,29 @@ def exchanged_moments(
     both = np.concatenate([first, second])
     near, size = float(both[:, 0].mean()), magnitude(both[:, 0])
     g, c = (both[:, 0] - near) / size, both[:, 1] / size / size
-    # Of each cluster: episodes, Σ g, Σ g² + c, Σ c, and what sums of squares over clusters are made of.
-    n, G, Q, C = (np.bincount(codes, each) for each in (np.ones(g.size), g, g**2 + c, c))
+    sums: Any = (np.bincount(codes, each) for each in (np.ones(g.size), g, g**2 + c, c))
+    return _exchanged_sums(samples, tuple(sums), (near, size), criterion, rng)
+
+
+def exchanged_clusters(first: Floats, second: Floats, criterion: Any, rng: Any) -> Exchanges:
+    """As :func:`exchanged_moments` of whole clusters, by the sums of 1, g and g² + c over each, (G, 3)."""
+    samples = Clusters.of(len(first)), Clusters.of(len(second))
+    n, G, Q = np.concatenate([first, second]).T
+    near, size = float(G.sum() / n.sum()), magnitude(G / n)
+    G, Q = (G - near * n) / size, (Q - 2 * near * G + near**2 * n) / size / size
+    return _exchanged_sums(samples, (n, G, Q, np.zeros(n.size)), (near, size), criterion, rng)
+
+
+def _exchanged_sums(
+    samples: tuple[Clusters, Clusters],
+    sums: tuple[Floats, ...],
+    units: tuple[float, float],
+    criterion: Any,
+    rng: Any,
+) -> Exchanges:
+    """By what is summed over each cluster: episodes, Σ g, Σ g² + c and Σ c, about a number and in a unit."""
+    (n, G, Q, C), (near, size) = sums, units
+    # With what sums of squares over clusters are made of.
     columns = np.column_stack([n, G, Q, C, n * n, n * G, n * Q, G * G, G * Q, Q * Q])
     total = columns.sum(axis=0)
 

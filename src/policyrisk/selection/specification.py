@@ -257,11 +257,12 @@ def specification_test(
             f"a test with {plural(p, 'test feature')} needs at least {2 * p} bootstrap replicates, got {B}; "
             "fit with a larger bootstrap=, or pass fewer test features"
         )
-    U = (sums.drawn.T - np.outer(sums.drawn_sum, sums.sum / K)) * math.sqrt(K / max(K - 1, 1))
+    G = sums.independent
+    U = (sums.drawn.T - np.outer(sums.drawn_sum, sums.sum / K)) * math.sqrt(G / max(G - 1, 1))
     dw_J, dw_M = (each.astype(np.float64) for each in bars.weights_drawn)
     U += dw_J.T @ sums.G_J.T + dw_M.T @ sums.G_M.T
     blocks = [slice(i * p, (i + 1) * p) for i in range(SUMS)]
-    mean, variance = (_test(sums.sum[at], np.sqrt(sums.squares[at]), U[:, at], K) for at in blocks[:2])
+    mean, variance = (_test(sums.sum[at], np.sqrt(sums.squares[at]), U[:, at], G) for at in blocks[:2])
     share = sums.steps / source.transitions
     if not isinstance(chosen, Regions):
         return SpecificationTest(mean, variance, K, None, share, *(np.full(p, np.nan) for _ in range(5)))
@@ -310,7 +311,10 @@ def _replicated(risk: RiskFunction, data: Source, seed: Seed) -> ErrorBars:
 
 
 def _test(S: Floats, size: Floats, U: Floats, K: int) -> MomentTest:
-    """T² of sums S (p,) of K terms with root sums of squares ``size`` (p,), and of draws U (B, p)."""
+    """T² of sums S (p,) of K independent terms, with ``size`` (p,) in units of which they are taken.
+
+    ``U`` (B, p) are their draws.
+    """
     B = len(U)
     scale = np.where(size > 0, size, 1.0)
     covariance = U.T @ U / B / np.outer(scale, scale)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,6 +21,7 @@ from policyrisk._core.records import Additive
 from policyrisk.data import Source, Trajectories, batches, episode_numbers, pieces
 from policyrisk.errors import MismatchError
 from policyrisk.features.protocol import Features, matrix_of
+from policyrisk.risk.draws import clusters_of_both
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.state_estimates import EstimatesAt
 from policyrisk.selection.regions import Regions
@@ -42,6 +43,13 @@ class SpecificationSums(Additive):
     G_M: Floats  # (4p, k_M)
     steps: Floats  # (p,): Σ ψ
     variance: Floats  # (p,): Σ ψ Ṽ
+    clusters: Ints | None = None  # (G,): the numbers of the episodes' clusters, where they come in clusters
+    _rules: ClassVar = {"clusters": clusters_of_both}
+
+    @property
+    def independent(self) -> int:
+        """How many clusters, or episodes, there are."""
+        return self.episodes if self.clusters is None else self.clusters.size
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +68,8 @@ class SpecificationPass:
         B, k_J, k_M = self.bars.draws, self.bars.mean_kept.size, self.bars.second_kept.size
         q = SUMS * p
         shapes = (q,), (q,), (q, B), (B,), (q, k_J), (q, k_M), (p,), (p,)
-        sums = SpecificationSums(0, *map(np.zeros, shapes))
+        nothing: Any = map(np.zeros, shapes)
+        sums = SpecificationSums(0, *nothing)
         most = max(_CELLS // max(self.features, B), 1 << 12)
         for batch in batches(source):
             for piece in pieces(batch, most):
@@ -109,7 +118,7 @@ class SpecificationPass:
         W_M = [0 * W_J[0], step_M @ psi, 0 * W_J[0], whole_M @ psi]
         of_episode = sp.csr_array((one, (episode, np.arange(n))), shape=(K, n))
         s = np.hstack([as_dense((of_episode * x) @ psi) for x in values])
-        xi = bars.multipliers(numbers)
+        xi = bars.multipliers(numbers if data.clusters is None else data.clusters)
         return SpecificationSums(
             episodes=K,
             sum=s.sum(axis=0),
@@ -120,6 +129,7 @@ class SpecificationPass:
             G_M=_product(W_M, [part.phi_second[:, bars.second_kept] for part in parts]),
             steps=np.asarray(psi.sum(axis=0)).ravel(),
             variance=np.asarray(V[at] @ psi).ravel(),
+            clusters=clusters_of_both(None, data.clusters),
         )
 
     def _psi(self, data: Trajectories) -> Any:

@@ -51,7 +51,7 @@ from policyrisk._core.text import number, percent, pieces, plural, table
 from policyrisk.data import Trajectories
 from policyrisk.errors import ImproperPolicyError
 from policyrisk.lstd import LSTD
-from policyrisk.passes.episode_folds import FOLDS, fold_of_episodes
+from policyrisk.passes.episode_folds import FOLDS, folds_of
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.completion import EpisodeSteps
 from policyrisk.risk.mixture import Misfit
@@ -182,7 +182,7 @@ def stack(
     """
     discount = next(iter(candidates.values())).discount
     _check_proper(data, discount)
-    folds = fold_of_episodes(0, len(data), FOLDS, key)
+    folds = folds_of(data, FOLDS, key)
     steps = EpisodeSteps.of(data, discount)
     said, failed = out_of_fold(candidates, data, steps, folds)
     reference = reference_of(said, steps)
