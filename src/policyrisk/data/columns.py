@@ -180,6 +180,8 @@ class TableOptions(TypedDict, total=False):
     propensity: str | None
     codes: Mapping[str, Sequence[str]] | None
     missing: Missing
+    cluster: str | None
+    time: str | None
 
 
 class ReaderOptions(TableOptions, total=False):

@@ -42,7 +42,7 @@ JUDGED = 100_000  # transitions up to which the estimate is judged by one more l
 
 @hinting
 @reading(AnyReaderOptions)
-def evaluate(
+def evaluate(  # type: ignore[misc]  # cluster is a reader's too
     source: PathOrPaths | Source | Any,
     discount: float = 1.0,
     features: str = AUTO,
