@@ -30,7 +30,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import policyrisk as pr
-from policyrisk._core import records
+from policyrisk._core import keywords, records
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
 
 _HOME = str(Path(pr.__file__).parent)
@@ -100,7 +100,7 @@ def public(modules: tuple[str, ...]) -> dict[CodeType, tuple[str, Callable[..., 
             if not inspect.isclass(value) or issubclass(value, Exception | Warning):
                 continue
             if inspect.isfunction(value.__init__) and not getattr(value, "_is_protocol", False):
-                found.setdefault(value.__init__.__code__, (full, value))
+                found.setdefault(inspect.unwrap(value.__init__).__code__, (full, value))
             for method in dir(value):
                 kept = inspect.getattr_static(value, method)
                 code = getattr(inspect.unwrap(getattr(kept, "__func__", kept)), "__code__", None)
@@ -118,7 +118,12 @@ def noted(
     calls: dict[tuple[Any, ...], Call] = {}
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or frame.f_code not in codes or frame.f_back.f_code.co_filename not in files:
+        if event != "call" or frame.f_code not in codes:
+            return
+        caller = frame.f_back
+        while caller.f_code.co_filename == keywords.__file__:  # what only looks at the names of the arguments
+            caller = caller.f_back
+        if caller.f_code.co_filename not in files:
             return
         name, function = codes[frame.f_code]
         at = inspect.getargvalues(frame)
