@@ -46,7 +46,7 @@ def test_help_names_the_commands_and_loads_nothing_heavy():
     [
         (["evaluate", "missing.npz", "--out", "o"], 1, "missing.npz"),
         (["evaluate", "missing.npz", "--out", "o", "--lam", "x"], 2, "lam"),
-        (["evaluate", "missing.npz", "--out", "file/inside"], 1, "out must be a folder"),
+        (["evaluate", "file", "--out", "file/inside"], 1, "out must be a folder"),
         (["moon"], 2, "moon"),
     ],
 )
@@ -83,29 +83,29 @@ def test_every_command_has_json_and_random_ones_a_seed(capsys):
         assert ("--seed" in text) == is_random, command
 
 
-def test_a_warning_is_one_readable_line_and_the_same_one_is_said_once(capsys, monkeypatch):
+def test_a_warning_is_one_readable_line_and_the_same_one_is_said_once(tmp_path, capsys, monkeypatch):
     def warns(folder, **given):
         for _ in range(2):
             warnings.warn("the variance\nis negative", errors.NegativeVarianceWarning, stacklevel=1)
 
     monkeypatch.setattr("policyrisk.evaluation.Evaluation.load", warns)
-    assert cli.run(["compare", "a"]) == 1  # nothing was loaded
+    assert cli.run(["compare", str(tmp_path)]) == 1  # nothing was loaded
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "policyrisk: warning: the variance is negative"
     assert len(lines) == 2
 
 
-def test_an_unexpected_error_is_one_line_too(capsys, monkeypatch):
+def test_an_unexpected_error_is_one_line_too(tmp_path, capsys, monkeypatch):
     def breaks(folder, **given):
         raise ZeroDivisionError("division\nby zero")
 
     monkeypatch.setattr("policyrisk.evaluation.Evaluation.load", breaks)
-    assert cli.run(["compare", "a"]) == 1
+    assert cli.run(["compare", str(tmp_path)]) == 1
     assert (
         capsys.readouterr().err == "policyrisk: ZeroDivisionError: division by zero (--debug shows where)\n"
     )
     with pytest.raises(ZeroDivisionError):
-        cli.run(["compare", "a", "--debug"])
+        cli.run(["compare", str(tmp_path), "--debug"])
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")

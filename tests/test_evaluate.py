@@ -596,7 +596,8 @@ def test_rollout_evaluate_and_query_in_one_go(tmp_path, capsys, monkeypatch):
 
 
 def test_resume_is_refused_on_a_cluster(tmp_path, capsys):
-    assert run(["evaluate", "log.parquet", "--out", str(tmp_path / "out"), "--ray", "--resume"]) == 2
+    (log := tmp_path / "log.parquet").touch()
+    assert run(["evaluate", str(log), "--out", str(tmp_path / "out"), "--ray", "--resume"]) == 2
     assert "no checkpoint of a run on Ray" in " ".join(capsys.readouterr().err.replace("│", "").split())
 
 

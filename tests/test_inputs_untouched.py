@@ -298,11 +298,20 @@ def exact_equations(given: Given) -> Any:
     return found
 
 
-@use("Trajectories", "Trajectories.concatenate", "Trajectories.__getitem__")
+@use("gate")
+def gated(given: Given) -> Any:
+    new = np.arange(60.0) + 1.0
+    found = pr.gate(given.array(new), given.array(np.arange(60.0)), "mean", seed=0).whole.difference
+    return [found.value, found.low, found.high]
+
+
+@use("Trajectories", "Trajectories.concatenate", "Trajectories.__getitem__", "Trajectories.with_clusters")
 def records(given: Given) -> Any:
     record = data(given)
     both = pr.Trajectories.concatenate([record, record[given.array([3, 1], np.int64)], record[2:5]])
-    return [both.states, both.rewards, both.returns(0.9), both.starts(), record.returns_to_go()]
+    shared = record.with_clusters(given.array(np.arange(len(record)) // 2, np.int64))
+    arrays = [both.states, both.rewards, both.returns(0.9), both.starts(), record.returns_to_go()]
+    return [*arrays, shared.clusters]
 
 
 @use("Trajectories.from_frame", "Trajectories.with_time_limit", "readers.read_frame")
@@ -790,7 +799,9 @@ def reward_so_far(given: Given) -> Any:
     "SoftmaxPolicy.__call__",
     "SoftmaxPolicy.probabilities",
     "SoftmaxPolicy.log_gradient",
+    "SoftmaxPolicy.log_probability",
     "SoftmaxPolicy.with_parameters",
+    "GaussianPolicy.log_probability",
 )
 def softmax_policy(given: Given) -> Any:
     game = pr.domains.Portfolio()
@@ -804,7 +815,9 @@ def softmax_policy(given: Given) -> Any:
     drawn = pr.GaussianPolicy(phi, 1, given.array(np.ones((32, 1))), given.array([0.5]))
     moved = drawn.with_parameters(given.array(np.arange(33.0)))
     push = drawn.log_gradient(states, given.array([[0.0], [1.0]]), given.array([1.0, 2.0]))
-    found = [drawn(states), drawn.sample(states, seed=0), moved.weights, push]
+    chance = policy.log_probability(states, given.array([0, 1], np.int64))
+    density = drawn.log_probability(states, given.array([[0.0], [1.0]]))
+    found = [drawn(states), drawn.sample(states, seed=0), moved.weights, push, chance, density]
     return [policy(states), policy.probabilities(states), other.weights, score, better.policy.weights, *found]
 
 
@@ -832,6 +845,7 @@ def plotted(given: Given) -> Any:
 NOT_USED = {
     "MomentEquations.solve": "takes a number and what makes systems",
     "MomentEquations.mean_system": "takes a number and what makes systems",
+    "readers.Stream.with_clusters": "Trajectories.with_clusters of each of its parts",
     "readers.Stream.with_time_limit": "Trajectories.with_time_limit of each of its parts",
     "RiskFunction.load": "takes a path and a function",
     "Evaluation.load": "takes a path and a function",
@@ -842,9 +856,15 @@ NOT_USED = {
     "TorchFeatures.gpu_rows": "takes a GPU's arrays",
     "TorchFeatures": "needs PyTorch: test_network.py",
     "TorchFeatures.__call__": "needs PyTorch: test_network.py",
-    "SoftmaxPolicy.load": "takes a path and a function",
-    "control.GreedyPolicy.load": "takes a path and a function",
-    "GaussianPolicy.load": "takes a path and a function",
+    **{
+        f"{policy}.{name}": why
+        for policy in ("SoftmaxPolicy", "GaussianPolicy", "control.GreedyPolicy")
+        for name, why in {
+            "load": "takes a path and a function",
+            "load_with_world": "takes a path and a function",
+            "save": "takes a path and plain values",
+        }.items()
+    },
     "MomentEquations.of_maps": "takes maps",
     "FunctionFeatures.of_spec": "takes plain values",
     "features.FeatureMap.outside": "each map's own",

@@ -176,7 +176,7 @@ class Frame:
         (iter([]), {}, "re-iterable"),
         ([], {}, "at least one episode"),
         (None, {"state": ["x"]}, "state must be left out unless source is a path"),
-        (None, {"speling": 1}, "speling must be left out"),
+        (None, {"speling": 1}, "speling must be an option of evaluate"),
         (None, {"discount": 0}, "discount must be"),
         (None, {"lam": 1.5}, "lam must be"),
         (None, {"ridge": float("nan")}, "ridge must be"),
@@ -206,7 +206,7 @@ def test_bad_arguments_are_our_errors(source, arguments, message, tmp_path, monk
 
 
 def test_a_misspelled_option_of_the_reader_is_an_error(log):
-    with pytest.raises(InvalidInputError, match="stat must be an option of read_parquet"):
+    with pytest.raises(InvalidInputError, match=r"stat must be an option of evaluate, .* did you mean state"):
         pr.evaluate(log, features="tabular", stat=["place"])
 
 

@@ -92,15 +92,16 @@ def as_whole(value: object, name: str, shape: tuple[int | None, ...]) -> Ints:
 def as_actions(value: object, name: str, n: int, actions: int) -> Ints:
     """n actions from 0 to actions − 1, one per state."""
     chosen = as_array(value, name, f"{n} actions")
-    whole = chosen.dtype.kind in "iu" or not chosen.size
-    wrong = np.flatnonzero((chosen < 0) | (chosen >= actions))
-    if not whole or chosen.shape != (n,) or wrong.size:
-        got = f"{chosen.ravel()[wrong[0]]} at index {wrong[0]}" if wrong.size and whole else chosen.dtype
-        raise InvalidInputError(
-            f"{name} must be {n} actions in 0, …, {actions - 1}, got {got} of shape {chosen.shape}; "
-            "pass one action per state, as ints"
-        )
-    return chosen.astype(np.int64)
+    if chosen.dtype.kind not in "iu" and chosen.size:
+        rule, got = "be whole numbers", str(chosen.dtype)
+    elif chosen.shape != (n,):
+        rule, got = f"have shape ({n},)", str(chosen.shape)
+    else:
+        wrong = np.flatnonzero((chosen < 0) | (chosen >= actions))
+        if not wrong.size:
+            return chosen.astype(np.int64)
+        rule, got = f"be in 0, …, {actions - 1}", f"{chosen[wrong[0]]} at index {wrong[0]}"
+    raise InvalidInputError(f"{name} must {rule}, got {got}; pass one action per state, as ints")
 
 
 def as_distributions(value: object, name: str, shape: tuple[int | None, int | None]) -> Floats:

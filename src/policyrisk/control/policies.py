@@ -204,7 +204,8 @@ class GaussianPolicy(StoredPolicy):
 
     def log_probability(self, states: npt.ArrayLike, actions: Floats) -> Floats:
         """The log of the density at the actions (n, dim), up to a constant, of shape (n,)."""
-        z = (np.asarray(actions) - self(states)) / np.exp(self.log_std)
+        rows = as_states(states)
+        z = (as_floats(actions, "actions", (len(rows), self.dim)) - self(rows)) / np.exp(self.log_std)
         found: Floats = -(z**2 / 2 + self.log_std).sum(axis=1)
         return found
 

@@ -58,7 +58,8 @@ def read(
     time_limit
         The limit at which episodes were cut off, in steps, or "end" for the one that they have in common:
         it is taken for their end, and the time left joins the state (:meth:`Stream.with_time_limit`).
-    state, episode, reward, terminated, truncated, step, action, propensity, codes, missing, batch_rows
+    state, episode, reward, terminated, truncated, step, action, propensity, codes, missing
+    cluster, time, batch_rows
         As of :func:`policyrisk.read_parquet`, for tables.
     row_groups, project
         Of Parquet files alone, and of Minari's datasets. An option that the reader does not have is an error.
@@ -102,6 +103,7 @@ def read_frame(
     frame
         The data frame.
     state, batch_rows, episode, reward, terminated, truncated, step, action, propensity, codes, missing
+    cluster, time
         As of :func:`~policyrisk.data.parquet.read_parquet`, with its layout and checks.
 
     Returns

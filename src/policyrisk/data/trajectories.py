@@ -145,7 +145,8 @@ class Trajectories:
         ----------
         frame
             A pandas or Polars data frame, or an Arrow table.
-        state, episode, reward, terminated, truncated, step, action, propensity, codes, missing, batch_rows
+        state, episode, reward, terminated, truncated, step, action, propensity, codes, missing
+        cluster, time, batch_rows
             As of :func:`policyrisk.read_parquet`: the names of the frame's columns, and how they are read.
 
         Returns

@@ -127,7 +127,8 @@ def evaluate(  # type: ignore[misc]  # cluster is a reader's too
         since other workers take over what one has lost.
     say
         Called with the table that features were chosen from, before the fit.
-    state, episode, reward, terminated, truncated, step, action, propensity, codes, missing, batch_rows
+    state, episode, reward, terminated, truncated, step, action, propensity, codes, missing
+    time, batch_rows
         Of files and data frames: the names of their columns, and how they are read, as of
         :func:`policyrisk.read_parquet`.
     row_groups, project
