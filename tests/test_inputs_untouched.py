@@ -821,7 +821,13 @@ def softmax_policy(given: Given) -> Any:
     return [policy(states), policy.probabilities(states), other.weights, score, better.policy.weights, *found]
 
 
-@use("plotting.plot_check", "plotting.plot_line", "plotting.plot_map", "plotting.plot_mean_std")
+@use(
+    "plotting.plot_check",
+    "plotting.plot_line",
+    "plotting.plot_map",
+    "plotting.plot_mean_std",
+    "plotting.plot_returns",
+)
 def plotted(given: Given) -> Any:
     box = {"low": [0.0, 0.0], "high": [1.0, 1.0]}
     rng = np.random.default_rng(0)
@@ -837,6 +843,7 @@ def plotted(given: Given) -> Any:
         shape=(4, 4),
     )
     pr.plotting.plot_mean_std({"a": risk.summary(x)})
+    pr.plotting.plot_returns(given.array(np.arange(12.0)), given.array(np.arange(12.0)[::-1]))
     pr.plotting.plot_check(pr.specification_test(risk, record, seed=0))
     return line.lines[0].get_xdata()
 

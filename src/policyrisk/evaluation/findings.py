@@ -20,6 +20,7 @@ The data: too few, cut off, elsewhere, or decided by a few episodes:
     states outside the features' box          they are taken for the nearest state inside
     returns with heavy tails                  a few episodes decide the variance, and others would change it
     missing values, a time limit              what was done about them
+    neighbours alike, drift over the order    intervals take episodes for independent and alike
     no error bars, sampled starts
 
 Checks that were skipped are not reported as passed.
@@ -50,6 +51,7 @@ from policyrisk.evaluation.advice import (
     rule,
     severity_of,
 )
+from policyrisk.evaluation.order_findings import against_order
 from policyrisk.evaluation.target_findings import NOT_TOLD, against_quantiles
 from policyrisk.risk import FEW_EPISODES
 from policyrisk.risk.draws import CLUSTERS_FEW
@@ -124,7 +126,7 @@ class Trust:
     ``good`` without a warning, ``fair`` with one, ``poor`` with a serious finding, and ``none`` where the log
     cannot tell what another policy earns. Where no episode was cut off, the answer is the average of the
     recorded returns: findings about the estimate at states do not lower its level then, unless there are few
-    returns, or few episodes decide their variance or their quantiles.
+    returns, few episodes decide their variance or their quantiles, or the order of the episodes matters.
     """
 
     level: Literal["good", "fair", "poor", "none"]
@@ -151,7 +153,7 @@ class Trust:
         if completed is not None and evaluation.target is None and not evaluation.survey.cut_off:
             few = completed.count < FEW_EPISODES or isinstance(_heavy_tails(evaluation), Advice)
             few |= 0 < evaluation.clusters < CLUSTERS_FEW
-            if not (few or against_quantiles(evaluation)):
+            if not (few or against_order(evaluation) or against_quantiles(evaluation)):
                 return cls("good", f"no problems found over the starts; at other states {level}: {titles}")
         return cls(level, titles)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from policyrisk import distributed
-from policyrisk._core.arrays import Floats, as_list, is_frame
+from policyrisk._core.arrays import Floats, Ints, as_list, is_frame
 from policyrisk._core.frames import Coordinates
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import plural
@@ -42,6 +42,7 @@ from policyrisk.passes.survey import Survey, SurveyPass
 
 EPISODES = 2_000  # at most, of the sample that features are chosen on
 TRANSITIONS = 60_000
+BLOCKS = "blocks:"  # what a cluster of consecutive episodes is called, before their number
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +77,23 @@ class Log:
 def surveyed(request: EvaluationRequest) -> Log:
     """The data of a request after one pass over them; an error where they cannot be evaluated."""
     how: dict[str, Any] = {"actions": request.target is not None, "time_limit": request.time_limit}
-    reader = request.columns
-    if isinstance(request.cluster, str):
-        reader = {**reader, "cluster": request.cluster}
+    reader, cluster = request.columns, request.cluster
+    length = block_length(cluster)
+    if isinstance(cluster, str) and not length:
+        reader = {**reader, "cluster": cluster}
     data = opened(request.source, reader, **how)
-    if request.cluster is not None and not isinstance(request.cluster, str):
-        data = in_clusters(data, request.cluster)
+    if length:
+        cluster = blocks_of(data, length)
+    if cluster is not None and not isinstance(cluster, str):
+        data = in_clusters(data, cluster)
     shards = None
     if request.on_cluster:
         whole = isinstance(data, Trajectories)
+        if cluster is not None and not whole:
+            raise InvalidInputError(
+                "cluster must be left out where several workers read data other than Trajectories, got "
+                f"{type(request.source).__name__}; load the data, or evaluate in one process"
+            )
         shards = ShardReduce(shards_of(data if whole else request.source, reader, **how), "stop")
     sampled = request.spelling is None or request.target is not None
     work = SurveyPass(request.seed, (EPISODES, TRANSITIONS) if sampled else None, request.discount)
@@ -159,6 +168,30 @@ def opened(
             described(found), lambda: (Piece(batch, described(source)) for batch in batches(source))
         )
     return found.with_time_limit(time_limit)
+
+
+def block_length(cluster: object) -> int:
+    """m of ``blocks:m``, blocks of so many consecutive episodes; 0 of everything else.
+
+    >>> block_length("blocks:50"), block_length("day")
+    (50, 0)
+    """
+    if not isinstance(cluster, str) or not cluster.startswith(BLOCKS):
+        return 0
+    text = cluster.removeprefix(BLOCKS)
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidInputError(
+            f"cluster must have the number of episodes of a block behind {BLOCKS}, got {cluster!r}; pass for "
+            f"example {BLOCKS}50"
+        )
+    return int(text)
+
+
+def blocks_of(data: Source, length: int) -> Ints:
+    """The blocks of consecutive episodes, by their times where these are known, (episodes,)."""
+    parts = [np.full(len(each), np.nan) if each.times is None else each.times for each in batches(data)]
+    place = np.argsort(np.argsort(np.concatenate(parts), kind="stable"), kind="stable")
+    return place // length
 
 
 def in_clusters(data: Source, cluster: Any) -> Source:

@@ -117,8 +117,8 @@ def evaluate(  # type: ignore[misc]  # cluster is a reader's too
         (:meth:`policyrisk.Trajectories.with_time_limit`).
     cluster
         Which episodes share what happens to them, such as those of one day, customer or training seed: the
-        name of a column, or an array (episodes,). Clusters, and not episodes, are then taken to be
-        independent by every interval, fold and comparison.
+        name of a column, an array (episodes,), or "blocks:50" for blocks of 50 consecutive episodes.
+        Clusters, and not episodes, are then taken to be independent by every interval, fold and comparison.
     checkpoint, resume
         The file that holds the fit's sums so far, once it has taken some seconds; and whether to go on from
         there, to the same bits.

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ from policyrisk.errors import InvalidInputError, MismatchError, WithdrawnWarning
 from policyrisk.evaluation.advice import Advice
 from policyrisk.evaluation.findings import Trust, advise
 from policyrisk.evaluation.notes import Notes, without_intervals
+from policyrisk.evaluation.order import EpisodeOrder
 from policyrisk.features import Features, Tabular
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
 from policyrisk.passes.survey import Survey
@@ -173,16 +174,18 @@ class Evaluation(Readable):
         )
 
     def _pictures(self) -> str:
-        """Small maps of mean and std; none without Matplotlib, or where a target's function is not there."""
+        """Small maps of mean and std, and the returns over time; none without Matplotlib or a target."""
         if hindrance("matplotlib") or self.lacks_target:
             return ""
-        from policyrisk.plotting.evaluation_maps import draw_map
+        from policyrisk.plotting.evaluation_maps import draw_map, draw_order
 
         found = []
-        quantities: tuple[Literal["mean", "std"], ...] = ("mean", "std")
-        for of in quantities:
+        drawn = {"mean": draw_map(self, "mean"), "std": draw_map(self, "std")}
+        if self.order is not None:
+            drawn["returns"] = draw_order(self)
+        for of, axes in drawn.items():
             file = io.BytesIO()
-            figure = draw_map(self, of).get_figure(root=True)
+            figure = axes.get_figure(root=True)
             assert figure is not None
             figure.savefig(file, format="png", dpi=70)
             image = base64.b64encode(file.getvalue()).decode()
@@ -194,6 +197,11 @@ class Evaluation(Readable):
         """How many clusters the episodes come in; 0 where these are taken to be independent."""
         bars = self.risk.error_bars
         return 0 if bars is None else bars.clusters
+
+    @cached_property
+    def order(self) -> EpisodeOrder | None:
+        """The returns in the order of the episodes, with tests of it; None where they are not known."""
+        return EpisodeOrder.of(self)
 
     def _whose(self) -> str:
         """Whose return the answer is, in a few words."""

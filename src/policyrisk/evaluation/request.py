@@ -83,8 +83,8 @@ class EvaluationRequest:
         Treat the time limit as the end of an episode, and add the time left to the state: end, or the limit
         in steps.
     cluster
-        Column of what episodes share, such as a day, a customer or a training seed: clusters, and not
-        episodes, are then taken to be independent.
+        Column of what episodes share, such as a day, a customer or a training seed, or blocks:50 for blocks
+        of 50 consecutive episodes: clusters, and not episodes, are then taken to be independent.
     checkpoint
         The file that keeps the fit's sums while it runs.
     resume

@@ -25,6 +25,7 @@ from policyrisk.features.tables import VALUES
 
 STARTS = 10_000  # first states that are kept
 VISITED = 20_000  # visited states that are kept
+RUNS = 100  # at least, of neighbouring episodes in a sample of first states, so that their order can be seen
 FEWEST = 10  # episodes that a sample of them holds, whatever their length
 Values: TypeAlias = "Floats | None"  # a coordinate's distinct values in increasing order, None if too many
 
@@ -50,7 +51,8 @@ def _few(values: Floats) -> Values:
     whole="dim",
     values="*",
     returns="2 *",
-    order="2 *",
+    order="3 *",
+    ends="* *",
 )
 @dataclass(frozen=True, eq=False)
 class Survey:
@@ -78,9 +80,11 @@ class Survey:
     # (2, at most STARTS): the recorded returns of the episodes in ``starts``, discounted, and 1 where the
     # episode terminated, 0 where it was cut off. Empty in files of older versions.
     returns: Floats = field(default_factory=lambda: np.empty((2, 0)))
-    # (2, at most STARTS): the numbers of their clusters, and their times; nan where there are none. Empty in
-    # files of older versions.
-    order: Floats = field(default_factory=lambda: np.empty((2, 0)))
+    # (3, at most STARTS): the numbers of their clusters and their times, nan where there are none, and their
+    # steps. Empty in files of older versions.
+    order: Floats = field(default_factory=lambda: np.empty((3, 0)))
+    # (at most STARTS, dim): the states that they ended in; none where all terminated.
+    ends: Floats = field(default_factory=lambda: np.empty((0, 0)))
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -239,7 +243,11 @@ class SurveySums(Additive):
         returns = batch.returns(discount)
         unknown = np.full(len(batch), np.nan)
         own = [unknown if each is None else each for each in (batch.clusters, batch.times)]
-        outcomes = np.column_stack([returns, batch.terminated, *own])
+        last = np.asarray(batch.states[batch.final_rows], dtype=np.float64)
+        outcomes = np.column_stack([returns, batch.terminated, *own, batch.lengths, last])
+        # Runs of neighbours have nearly one key, as far as a batch holds them, and come at random in it.
+        run, keys = max(STARTS // RUNS, 1), rng.random(len(batch))
+        together = keys[np.arange(len(batch)) // run * run] + 1e-9 * keys
         ends = np.asarray(batch.states[batch.final_rows[~batch.terminated]], dtype=np.float64)
         low, high = states.min(axis=0), states.max(axis=0)
         whole = (states == np.floor(states)).all(axis=0) & (ends == np.floor(ends)).all(axis=0)
@@ -257,7 +265,7 @@ class SurveySums(Additive):
                 _few(_distinct(np.concatenate([states[:, d], ends[:, d]]))) if whole[d] else None
                 for d in range(batch.dim)
             ),
-            starts=SampledRows(STARTS, rng.random(len(batch)), np.column_stack([starts, outcomes])),
+            starts=SampledRows(STARTS, together, np.column_stack([starts, outcomes])),
             visited=SampledRows(VISITED, rng.random(len(states)), states),
         )
 
@@ -274,11 +282,12 @@ class SurveySums(Additive):
         """The survey of all that was added."""
         if not self.episodes:
             raise InvalidInputError("data must hold at least one episode, got none; record some")
-        own = "returns", "order"
-        found = {each.name: getattr(self, each.name) for each in fields(Survey) if each.name not in own}
-        rows = self.starts.rows
-        parts = rows[:, :-4], rows[:, -4:-2].T, rows[:, -2:].T
-        names = "starts", "returns", "order"
+        names = "starts", "returns", "order", "ends"
+        found = {each.name: getattr(self, each.name) for each in fields(Survey) if each.name not in names}
+        rows, dim = self.starts.rows, np.size(self.low)
+        starts, returns, order, ends = np.split(rows, [dim, dim + 2, dim + 5], axis=1)
+        ends = ends if self.terminated < self.episodes else ends[:0]
+        parts = starts, returns.T, order.T, ends
         sampled = {name: np.ascontiguousarray(part) for name, part in zip(names, parts, strict=True)}
         return Survey(**{**found, **sampled, "visited": self.visited.rows})
 

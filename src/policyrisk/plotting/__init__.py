@@ -4,7 +4,13 @@ Each function draws on the ``axes`` it is given, or on those of a new figure, an
 ``axes.figure.savefig("picture.png")`` writes the picture. Nothing touches pyplot or a display.
 """
 
-from policyrisk.plotting.policies import plot_frontier, plot_learning, plot_mean_std, plot_pit
+from policyrisk.plotting.policies import (
+    plot_frontier,
+    plot_learning,
+    plot_mean_std,
+    plot_pit,
+    plot_returns,
+)
 from policyrisk.plotting.states import plot_check, plot_fan, plot_line, plot_map
 
 __all__ = [
@@ -16,4 +22,5 @@ __all__ = [
     "plot_map",
     "plot_mean_std",
     "plot_pit",
+    "plot_returns",
 ]

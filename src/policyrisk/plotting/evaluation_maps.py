@@ -16,7 +16,7 @@ from policyrisk._core.text import percent
 from policyrisk.errors import PolicyRiskWarning
 from policyrisk.features import Tabular
 from policyrisk.features.spelling import data_box
-from policyrisk.plotting import plot_check, plot_line, plot_map
+from policyrisk.plotting import plot_check, plot_line, plot_map, plot_returns
 from policyrisk.plotting.axes import literal, new_axes
 from policyrisk.plotting.states import Shown
 
@@ -60,6 +60,20 @@ def draw_map(evaluation: Evaluation, of: Shown) -> Axes:
         warnings.simplefilter("ignore", PolicyRiskWarning)
         axes = _draw(evaluation, of, _mapped(evaluation))
     axes.set_title(literal(evaluation.name))
+    return axes
+
+
+def draw_order(evaluation: Evaluation) -> Axes:
+    """The returns in the order of the episodes, and where their mean changes, if it does."""
+    order = evaluation.order
+    assert order is not None
+    axes = plot_returns(order.returns, order.times)
+    if order.returns.size < evaluation.survey.episodes:
+        axes.set_xlabel(f"{axes.get_xlabel()} (a sample of {order.returns.size:,} episodes)")
+    if order.testable and order.mean.found:
+        at = order.mean.after if order.times is None else order.times[order.mean.after]
+        axes.axvline(at, color="tab:red", linewidth=1.2, linestyle=":", label="the mean changes")
+        axes.legend(fontsize="small", loc="best")
     return axes
 
 

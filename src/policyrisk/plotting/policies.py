@@ -1,4 +1,4 @@
-"""Policies as a whole: in the plane of mean and std, on a frontier, as they learn, on held-out episodes."""
+"""Policies as a whole: in the plane of mean and std, on a frontier, as they learn, over time, held out."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, check_kind, check_named
+from policyrisk._core.arrays import Floats, as_count, as_floats, check_kind, check_named
 from policyrisk._core.imports import check_installed
 from policyrisk._core.text import number, plural
 from policyrisk.criteria import Criterion
@@ -255,3 +256,58 @@ def _equals(axes: Axes, criterion: Any, policies: Mapping[str, tuple[PolicySumma
     handles.append(Line2D([], [], color="0.4", linestyle="--", linewidth=1.0, label=f"equal {equal}"))
     axes.set(xlim=(left, right), ylim=(below, above))
     axes.legend(handles=handles, frameon=False)
+
+
+def plot_returns(
+    returns: npt.ArrayLike,
+    times: npt.ArrayLike | None = None,
+    *,
+    window: int | None = None,
+    axes: Axes | None = None,
+) -> Axes:
+    """Returns in the order of the episodes, with their running mean: do they stay what they were?
+
+    The band is where 95% of running means lie if episodes are independent and alike.
+
+    Parameters
+    ----------
+    returns
+        (episodes,), in their order, as :meth:`policyrisk.Trajectories.returns` gives them.
+    times
+        (episodes,), when each took place: the order in which they are drawn. Their numbers where None.
+    window
+        How many episodes the running mean averages; a twentieth of them, at least 10, where None.
+    axes
+        Where to draw; new ones where None.
+
+    Returns
+    -------
+    Axes
+        Matplotlib's.
+
+    Examples
+    --------
+    >>> import policyrisk as pr
+    >>> log = pr.domains.walk(n=30, p=0.7).sample(0, episodes=400, seed=0)
+    >>> pr.plotting.plot_returns(log.returns()).get_legend_handles_labels()[1][-1]
+    'mean of 20 in a row'
+    """
+    g = as_floats(returns, "returns", (None,))
+    if not g.size:
+        raise InvalidInputError("returns must be those of one episode at least, got none; record some")
+    width = min(max(10, g.size // 20), g.size) if window is None else as_count(window, "window", 1, g.size)
+    at, what = np.arange(1.0, g.size + 1), "episode"
+    if times is not None:
+        at, what = as_floats(times, "times", (g.size,)), "time"
+        order = np.argsort(at, kind="stable")
+        at, g = at[order], g[order]
+    axes = axes_or_new(axes, 7, 3)
+    plane(axes, what, "return")
+    axes.plot(at, g, ".", color="0.6", markersize=3, alpha=0.6, rasterized=True)
+    mean, reach = float(g.mean()), 1.96 * float(g.std()) / width**0.5
+    axes.axhspan(mean - reach, mean + reach, color="tab:blue", alpha=0.12, linewidth=0)
+    axes.axhline(mean, color="tab:blue", linestyle="--", linewidth=1.0, label="mean of all")
+    running, centre = (np.convolve(each, np.full(width, 1.0 / width), "valid") for each in (g, at))
+    axes.plot(centre, running, color="tab:orange", linewidth=1.6, label=f"mean of {width} in a row")
+    axes.legend(fontsize="small", loc="best")
+    return axes

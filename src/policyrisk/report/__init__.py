@@ -18,7 +18,7 @@ from policyrisk._core.output import plain
 from policyrisk._core.progress import ProgressBar
 from policyrisk.errors import InvalidInputError, PolicyRiskWarning
 from policyrisk.report.grid import MapGrid
-from policyrisk.report.numbers import DIGITS, Maps, Sampled, histogram, line
+from policyrisk.report.numbers import DIGITS, Maps, Sampled, histogram, line, running
 from policyrisk.report.page import build
 from policyrisk.risk.summary import Moments
 
@@ -88,6 +88,7 @@ def _data(evaluation: Evaluation, grid: MapGrid, sampled: Sampled, bar: Progress
         "line": line(evaluation, grid) if len(grid.axes) == 1 else None,
         "cloud": sampled.to_dict(shown),
         "histogram": histogram(evaluation.survey),
+        "order": running(evaluation),
         "average": _ends(summary),
         "sample": None if summary.sample is None else _ends(summary.sample),
     }

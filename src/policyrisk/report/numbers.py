@@ -223,6 +223,27 @@ def histogram(survey: Survey) -> dict[str, Any] | None:
     return {"edges": plain(edges, DIGITS), "terminated": bins[0].tolist(), "cut_off": bins[1].tolist()}
 
 
+def running(evaluation: Evaluation) -> dict[str, Any] | None:
+    """The returns in the order of the episodes with their running mean, as in ``plotting.plot_returns``."""
+    order = evaluation.order
+    if order is None:
+        return None
+    g, at = order.returns, np.arange(1.0, order.returns.size + 1) if order.times is None else order.times
+    width = min(max(10, g.size // 20), g.size)
+    means, centre = (np.convolve(each, np.full(width, 1.0 / width), "valid") for each in (g, at))
+    reach = 1.96 * float(g.std()) / width**0.5
+    points, line = (np.arange(0, each.size, max(-(-each.size // CLOUD), 1)) for each in (g, means))
+    changed = order.testable and order.mean.found
+    drawn = {"at": at[points], "returns": g[points], "centre": centre[line], "running": means[line]}
+    return {
+        **{name: plain(values, DIGITS) for name, values in drawn.items()},
+        "band": plain([float(g.mean()) - reach, float(g.mean()) + reach], DIGITS),
+        "time": order.times is not None,
+        "changed": float(at[order.mean.after]) if changed else None,
+        "width": width,
+    }
+
+
 def _span(values: Floats) -> list[float]:
     finite = values[np.isfinite(values)]
     if not finite.size:

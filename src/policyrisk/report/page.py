@@ -86,6 +86,7 @@ def build(
         influence=_influence(evaluation),
         level=f"{100 * evaluation.level:g}%",
         mixture=MIXTURE,
+        ordered=data["order"],
         pictures=[(name, _picture(axes)) for name, axes in pictures.items()],
         riskiest=riskiest(evaluation, grid, sampled),
         **_regions(evaluation),

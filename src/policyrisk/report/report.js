@@ -346,6 +346,18 @@
     draw(byId("returns"), traces, form);
   };
 
+  // ---- the returns in the order of the episodes ----
+  const startOrder = () => {
+    const { at, returns, centre, running, band, time, changed } = data.order;
+    const form = layout(time ? "time" : "episode", "return", { hovermode: "closest", legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" } });
+    form.shapes = [{ type: "rect", x0: 0, x1: 1, xref: "paper", y0: band[0], y1: band[1], layer: "below", line: { width: 0 }, fillcolor: faded("accent", 0.14) }];
+    if (changed !== null) form.shapes.push({ type: "line", x0: changed, x1: changed, y0: 0, y1: 1, yref: "paper", line: { color: color("serious"), width: 2, dash: "dot" } });
+    draw(byId("order"), [
+      { type: "scatter", mode: "markers", name: "return", x: at, y: returns, marker: { size: 4, color: faded("cloud", 0.6) } },
+      { type: "scatter", mode: "lines", name: "running mean", x: centre, y: running, line: { color: color("warning"), width: 2 } },
+    ], form);
+  };
+
   // ---- the table ----
   const startTable = () => {
     const headings = [...document.querySelectorAll("#riskiest th")];
@@ -366,6 +378,7 @@
     plotly.textContent = await unzip(byId("plotly").textContent).text();
     document.head.append(plotly); // the page's policy knows it by its hash
     if (data.histogram) drawing(startReturns);
+    if (data.order) drawing(startOrder);
     if (data.maps) await startMaps();
     else if (data.line) startLines();
     drawing(startPlane);
