@@ -53,7 +53,7 @@ class Log:
     shards: ShardReduce | None  # of a cluster, whose workers read the data
     survey: Survey
     unit: float  # of the rewards, in which they are fitted
-    sample: Trajectories | None  # episodes that features are chosen on, in this unit
+    sample: Trajectories | None  # episodes that features are chosen on, and tails looked at, in this unit
     names: tuple[str, ...]  # of the coordinates
     columns: tuple[str, ...]  # as the data call them
     labels: Mapping[int, tuple[str, ...]]  # coordinates that are labels for certain, with the names of texts
@@ -95,7 +95,7 @@ def surveyed(request: EvaluationRequest) -> Log:
                 f"{type(request.source).__name__}; load the data, or evaluate in one process"
             )
         shards = ShardReduce(shards_of(data if whole else request.source, reader, **how), "stop")
-    sampled = request.spelling is None or request.target is not None
+    sampled = request.spelling is None or request.target is not None or bool(request.quantiles)
     work = SurveyPass(request.seed, (EPISODES, TRANSITIONS) if sampled else None, request.discount)
     found = here(Watched("survey", data))(work) if shards is None else shards(work)
     survey, unit = found.survey(), unit_of(found.largest)

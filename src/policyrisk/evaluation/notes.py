@@ -40,10 +40,19 @@ class NotedTailRegion(TypedDict):
     error: float
 
 
+class NotedWithoutModel(TypedDict):
+    """What cut-off episodes leave of quantiles and chances without a model."""
+
+    quantiles: dict[NumberText, SavedEstimate]
+    cvar: dict[NumberText, SavedEstimate]
+    below: dict[NumberText, SavedEstimate]
+
+
 class NotedTails(NotedQuantities):
     """The same with the features, and with the model's own numbers where those of the returns are shown."""
 
     features: str
+    without_model: NotRequired[dict[str, NotedWithoutModel]]
     regions: NotRequired[list[NotedTailRegion]]
     model: NotRequired[NotedQuantities]
 

@@ -30,7 +30,7 @@ from policyrisk._core import records
 from policyrisk._core.arrays import Bools, Floats, as_list, as_path, check_kind, check_shape
 from policyrisk._core.imports import hindrance
 from policyrisk._core.output import make_folder
-from policyrisk._core.text import Readable, TextTable, escape, number, percent, plural, printable
+from policyrisk._core.text import NONE, Readable, TextTable, escape, number, percent, plural, printable
 from policyrisk.data import Source, coordinates_of
 from policyrisk.errors import InvalidInputError, MismatchError, WithdrawnWarning
 from policyrisk.evaluation.advice import Advice
@@ -157,6 +157,13 @@ class Evaluation(Readable):
         yield TextTable(head, [[name, *estimate.cells] for name, estimate in rows.items()])
         if notes is not None and ("model" not in notes or notes["starts"] < self.survey.episodes):
             yield f"quantiles: {of}"
+        if apart := self.without_model():
+            columns = ["without the model", "weighted", "std error", head[-1], "possible"]
+            cells = [
+                [name, *(each.cells if each else [NONE] * 3), f"{ends.low:.5g} to {ends.high:.5g}"]
+                for name, (each, ends) in apart.items()
+            ]
+            yield TextTable(columns, cells)
         yield f"trust: {self.trust}"
 
     def _repr_html_(self) -> str:
@@ -495,6 +502,17 @@ class Evaluation(Readable):
             return "", {}, {}
         model = dict(tails.rows(notes["model"])) if "model" in notes else {}
         return tails.whose(notes, self.survey), dict(tails.rows(notes)), model
+
+    def without_model(self) -> dict[str, tuple[Estimate | None, Estimate]]:
+        """What cut-off episodes leave of quantiles and the like over the starts: weighted, and possible.
+
+        Weighted by the chance of being observed for long enough, where episodes were cut off at different
+        times; with the ends of what is possible whatever the cuts depend on
+        (:mod:`policyrisk.returns.cut_off`). Nothing where no episode was cut off.
+        """
+        from policyrisk.evaluation import tails
+
+        return tails.without_model(self.notes.get("distribution") or {})
 
     def tail_pictures(self) -> dict[str, Axes]:
         """The return's distribution over the starts and a map of the mean of its worst, by their names."""

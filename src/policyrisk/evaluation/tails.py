@@ -2,7 +2,9 @@
 
 At states they are :class:`policyrisk.ReturnDistribution`'s, by the features that were spelled, or those of a
 mixture (:mod:`policyrisk.selection.distribution_stack`): the *model*. Over the starts they are
-those of the recorded returns, with the model's beside them, unless episodes were cut off: the model's then.
+those of the recorded returns, with the model's beside them. Where episodes were cut off a mixture completes
+their returns, and what a sample of the episodes says without any model stands beside
+(:mod:`policyrisk.returns.cut_off`).
 
 Of a target no return was recorded. Its model is the log as a chain (:mod:`policyrisk.returns.chain_tails`),
 on the table or the tiling of its features; where these are no partition, on the one that held-out steps ask
@@ -25,9 +27,11 @@ from policyrisk.evaluation.request import EvaluationRequest
 from policyrisk.evaluation.target import TargetPlan
 from policyrisk.passes.reduce import Reduce
 from policyrisk.passes.survey import Survey
-from policyrisk.returns import RecordedReturns, ReturnDistribution
+from policyrisk.returns import DistributionMixture, RecordedReturns, ReturnDistribution
 from policyrisk.returns.chain_tails import ChainTails
+from policyrisk.returns.cut_off import CutOffReturns
 from policyrisk.returns.distribution_function import DistributionAtStates
+from policyrisk.returns.start_distribution import StartDistribution
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.estimate import Estimate
 from policyrisk.selection.distribution_stack import stack_distribution
@@ -62,7 +66,11 @@ def fit_distribution(
         dist = replace(fitted, coordinates=log.coordinates)
         notes = {"features": plan.spelling.text(log.names)}
     model = dist.summary(survey.starts, *asked, below=below).to_dict()
-    recorded = recorded_returns(survey, request.discount)
+    recorded: StartDistribution | None = recorded_returns(survey, request.discount)
+    if survey.cut_off and log.sample is not None and len(log.sample) > 1:
+        cut_off = CutOffReturns(log.sample, request.discount, log.unit)
+        notes["without_model"] = cut_off.summary(*asked, below=below)
+        recorded = dist.completing(log.sample) if isinstance(dist, DistributionMixture) else None
     if recorded is None:
         return dist, {**notes, **model}
     return dist, {**notes, **recorded.summary(*asked, below=below).to_dict(), "model": model}
@@ -86,6 +94,15 @@ def rows(told: Mapping[str, Any]) -> Iterator[tuple[str, Estimate]]:
         yield f"chance of a return below {line}", Estimate(*value.values())
 
 
+def without_model(told: Mapping[str, Any]) -> dict[str, tuple[Estimate | None, Estimate]]:
+    """What cut-off episodes leave without the model, name by name: weighted, if at all, and possible."""
+    answers = told.get("without_model")
+    if answers is None:
+        return {}
+    weighted = dict(rows(answers["weighted"])) if "weighted" in answers else {}
+    return {name: (weighted.get(name), possible) for name, possible in rows(answers["possible"])}
+
+
 def whose(told: Mapping[str, Any], survey: Survey) -> str:
     """What the quantiles over the starts are of, in a few words."""
     if told["features"].startswith(CHAIN):
@@ -94,4 +111,5 @@ def whose(told: Mapping[str, Any], survey: Survey) -> str:
         cut = f", as {percent(survey.cut_off / survey.episodes)} of the episodes were cut off"
         return f"by the model ({told['features']}){cut if survey.cut_off else ''}"
     some = "the" if told["starts"] == survey.episodes else f"a uniform sample of {told['starts']:,} of the"
-    return f"of {some} {survey.episodes:,} recorded returns"
+    cut = f", {percent(survey.cut_off / survey.episodes)} of them cut off and completed by the model"
+    return f"of {some} {survey.episodes:,} recorded returns{cut if survey.cut_off else ''}"

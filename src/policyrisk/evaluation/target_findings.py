@@ -15,6 +15,7 @@ The distribution of the return, where it was asked for:
     few episodes in the tail          the worst 5 % of 100 episodes are 5
     coarse thresholds                 the quantile lies between two that are further apart than its interval
     a quantile at the end of them     what lies beyond was never looked at
+    disagreement with cut-offs        episodes weighted by their chance of being observed say something else
     disagreement with the returns     the features of the distribution miss the mean or the std at the start
     a distribution made monotone      the features cannot express it
 """
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 NOT_TOLD = "The mean is none that such rewards sum up to", "The log does not settle what the target earns"
 _COARSE = 0.25  # of an interval's width, by which straight lines between thresholds may be off
 _HARMFUL = 2.0  # standard errors of the distribution's own: its intervals then miss as often as not
+_SURE = 3.0  # standard errors, of two numbers from the same episodes as if these were others
 _STATES = 500  # visited states that are looked at
 
 _REMEDY = (
@@ -256,6 +258,36 @@ def _distribution_disagrees(evaluation: Evaluation) -> Advice | None:
         f"({notes['features']}) are too coarse at the starts, and so its quantiles are off too.",
         "Use finer --features (features=), which the distribution then has as well"
         + ("; those over the starts are of the recorded returns." if "model" in notes else "."),
+    )
+
+
+@rule(
+    "tails",
+    "The model and the cut-off episodes disagree",
+    "If the times of cutting off do not depend on what would have come after, as where a log ends at one "
+    "date, believe the weighted figures (Evaluation.without_model). If they do, record what decides them, or "
+    "with a longer time limit; what is possible holds in any case.",
+)
+def _against_cut_off(evaluation: Evaluation) -> Seen:
+    """The tails over the starts against the episodes weighted, and against what is possible."""
+    answers, apart = evaluation.tails()[1], []
+    severity: Severity | None = None
+    for name, (weighted, possible) in evaluation.without_model().items():
+        given = answers[name]
+        if given.high < possible.low or given.low > possible.high:
+            severity = "serious"
+            said = f"it must be from {number(possible.low, 4)} to {number(possible.high, 4)}"
+        elif weighted is not None and _SURE * math.hypot(
+            np.nan_to_num(given.standard_error), weighted.standard_error
+        ) < abs(given.value - weighted.value):
+            severity = severity or "warning"
+            said = f"{number(weighted.value, 4)} ± {number(weighted.standard_error, 2)} weighted"
+        else:
+            continue
+        apart.append(f"{name}: {number(given.value, 4)}, and {said}")
+    return severity, (
+        f"Over the starts, {'; '.join(apart)}. Weighted are the episodes that tell, by the chance of being "
+        "observed for so long; the model completes the others from the state that they were cut off in."
     )
 
 

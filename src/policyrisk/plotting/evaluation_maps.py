@@ -154,13 +154,14 @@ def plot_start(evaluation: Evaluation) -> Axes:
     F = over.curve[0, : theta.size]
     axes = new_axes(6, 4)
     how: dict[str, Any] = {"color": "tab:blue"}
-    if "model" in notes:
+    recorded = "model" in notes and not evaluation.survey.cut_off
+    if recorded:
         returns = np.sort(evaluation.survey.returns[0])
         shares = np.arange(1, returns.size + 1) / returns.size
         axes.step(returns, shares, where="post", color="tab:blue", label="recorded returns")
         how = {"color": "0.5", "linewidth": 1.0, "linestyle": "--", "label": "model"}
     axes.plot(theta, F, drawstyle="steps-post" if over.grid.steps else "default", **how)
-    if "model" in notes:
+    if recorded:
         axes.legend(fontsize="small", loc="lower right")
     for q, value in notes["quantiles"].items():
         axes.plot([value["low"], value["high"]], [float(q)] * 2, color="tab:orange", linewidth=1.6)

@@ -31,6 +31,7 @@ from policyrisk._core.arrays import Bools, Floats, Ints, freeze
 from policyrisk._core.frames import Coordinates
 from policyrisk._core.records import record
 from policyrisk._core.text import percent, plural
+from policyrisk.data import Trajectories
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
@@ -38,12 +39,15 @@ from policyrisk.returns.curves import Grid, Reading
 from policyrisk.returns.distribution_function import DistributionAtStates, warn_of_few
 from policyrisk.returns.start_distribution import StartEstimate
 from policyrisk.risk import RiskFunction
+from policyrisk.risk.completion import EpisodeSteps
 from policyrisk.risk.estimate import Estimate, student_quantile
 from policyrisk.risk.state_estimates import TWICE, StateEstimates, member_picks
 
 _ROOM = 1 << 22  # numbers that are looked at together
 _STARTS, _DRAWN_STARTS = 2000, 100  # at most, that F over starts is averaged over, and its draws
-_START_THRESHOLDS = 150
+_START_THRESHOLDS, _COMPLETED_THRESHOLDS = 150, 300
+_PARTS = np.linspace(0.05, 0.95, 10)  # quantiles of what cut-off episodes may still earn, for thresholds
+_LEAST_WEIGHT = 1e-100  # of what a discount leaves after a cut
 _STEP = 4e-9  # of the range: how sharply F rises at a return that is a threshold
 _LINE = 1e-9
 
@@ -187,6 +191,45 @@ class DistributionMixture(DistributionAtStates):
                     total += read_at(each - base, theta, z, end=0.0)
             drawn = _monotone(F + total / len(few))
         return StartDraws(self, Grid(z, steps=False), F[None], drawn, len(x), left_out)
+
+    def completing(self, data: Trajectories) -> StartDraws:
+        """The distribution over the starts of some episodes, in units, by their own returns.
+
+        F is the average of 1{R ≤ z} over those that terminated and of F((z − R)/γⁿ | x_T) over those that
+        were cut off in x_T; of many of these some are drawn.
+        """
+        steps, first = EpisodeSteps.of(data, self.discount), data.offsets[:-1]
+        known = np.append(self.visited(steps.cuts), True)[steps.cut[first]]
+        kept = (steps.rewards, steps.cut, np.maximum(steps.weight, _LEAST_WEIGHT), steps.block)
+        R, cut, weight, block = (each[first][known] for each in kept)
+        ends = np.flatnonzero(cut >= 0)
+        x, R_cut, w = steps.cuts[cut[ends]], R[ends, None], weight[ends, None]
+        rest = np.concatenate(
+            [
+                np.column_stack([grid.read(curves, "quantile", p, 0.0) for p in _PARTS])
+                for _, grid, curves in self.readings(x)
+            ]
+        )
+        shown = np.concatenate([np.repeat(np.delete(R, ends), len(_PARTS)), (R_cut + w * rest).ravel()])
+        z = np.unique(np.quantile(shown, np.linspace(0.0, 1.0, _COMPLETED_THRESHOLDS)))
+        F, left = (R[:, None] <= z + _LINE * np.abs(z).max()).astype(np.float64), (z - R_cut) / w
+        for some, grid, curves in self.readings(x):
+            said = zip(grid.theta, curves[:, :-3], left[some], strict=True)
+            F[ends[some]] = [read_at(curve, theta, at) for theta, curve, at in said]
+        mean, drawn = F.mean(axis=0), None
+        if self.has_intervals:
+            few, groups = (
+                np.arange(0, ends.size, -(-ends.size // _DRAWN_STARTS)),
+                self.members[0].moves.shape[1],
+            )
+            sums = np.zeros((groups, z.size))
+            np.add.at(sums, block % groups, F - mean)
+            total = self.risk.bars.multipliers(np.arange(groups)).T @ sums
+            for some, _, grid, own, draws in self._drawn(x[few]):
+                for theta, base, each, at in zip(grid.theta, own, draws, left[few[some]], strict=True):
+                    total += read_at(each - base, theta, at, end=0.0) * (ends.size / few.size)
+            drawn = _monotone(mean + total / len(R))
+        return StartDraws(self, Grid(z, steps=False), mean[None], drawn, len(R), int(np.sum(~known)))
 
     def readings(self, x: npt.ArrayLike) -> Iterator[tuple[Ints, Grid, Floats]]:
         """As the base says."""

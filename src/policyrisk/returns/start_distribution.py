@@ -285,7 +285,7 @@ class RecordedReturns(StartDistribution):
         n = self.ordered.size
         if self.clusters is not None:
             worth = self._effective(np.arange(n) < self.rank(q), level)
-            low, high = _share_interval(q * worth, worth, level)
+            low, high = share_interval(q * worth, worth, level)
             return math.floor(low * n), math.floor(high * n) + 1
         low, high = np.searchsorted(bdtr(np.arange(n), n, q), [(1.0 - level) / 2, (1.0 + level) / 2])
         return int(low), int(high) + 1
@@ -310,7 +310,7 @@ class RecordedReturns(StartDistribution):
         share, worth = k / n, float(n)
         if self.clusters is not None:
             worth = self._effective(np.arange(n) < k, level)
-        low, high = _share_interval(share * worth, worth, level)
+        low, high = share_interval(share * worth, worth, level)
         error = math.sqrt(share * (1.0 - share) / max(worth - 1.0, 1.0))
         return Estimate(share, error, low, high, self.independent - 1.0)
 
@@ -336,7 +336,7 @@ class RecordedReturns(StartDistribution):
         return found.moved(unit, 0.0)
 
 
-def _share_interval(k: float, n: float, level: float) -> tuple[float, float]:
+def share_interval(k: float, n: float, level: float) -> tuple[float, float]:
     """Clopper and Pearson's interval of a share of which k of n were seen."""
     half = (1.0 - level) / 2
     low = float(betaincinv(k, n - k + 1, half)) if k > 0 else 0.0

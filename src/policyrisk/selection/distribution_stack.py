@@ -12,11 +12,16 @@ Their shares are those of :mod:`policyrisk.selection.stacking`, of the squared e
 the episode's fold, for 1{B_t ≤ z} at z = J + σu, u being the p-quantiles of U for some p. Their weights
 Δp/(p (1 − p)) make each p count alike: the plain CRPS hardly looks at the tails.
 
+What was completed is no observation: with a share c of the steps so (a step counts γⁿ), groups of episodes
+move the members by 1/√(1 − c) times as much. Where every step has the same chance of being the last, the
+information is then the number of episodes that ended.
+
 Where all returns are few different values there is no location and scale.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -242,12 +247,13 @@ def stack_distribution(
     independent = int(data.steps.block.max()) + 1
     groups = _group_count(independent, max(each.rows.phi.shape[1] for each in found) * theta.size)
     group = data.steps.block % groups
+    growth = 1.0 / math.sqrt(1.0 - float(data.steps.weight.mean()))
     members = []
     for each, share, fit in zip(found, shares.tolist(), held_out, strict=True):
         if share:
             own = targets[each.residual]
             W = each.rows.weights(fit.sums)
-            moves = each.rows.moves(own, fit.sums, W, group, groups).astype(np.float32)
+            moves = (growth * each.rows.moves(own, fit.sums, W, group, groups)).astype(np.float32)
             members.append(DistributionMember(each.name, share, each.features, W, moves, each.residual))
     mixture = DistributionMixture(
         evaluated=risk,
