@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
 
 from experiments.common import Bools, Floats, Ints
 from policyrisk._core.random import below, stream, uniform
-from policyrisk.features._radial_kernels import grid_counts, grid_fill
 from policyrisk.simulation.compiled import Words, read, step
 
 FAINT = 1e-3  # of the largest φ_i(x): traces below are dropped
@@ -51,6 +52,86 @@ class SarsaMemory(NamedTuple):
     u: Floats  # (1, d) room for a scaled state
     rows: Ints  # (2,) and for where its bases are stored
     words: Words  # (2,) the random stream
+
+
+@njit(cache=True, error_model="numpy")
+def _centre(j: int, count: int) -> float:
+    return 0.5 if count == 1 else j / (count - 1)
+
+
+@njit(cache=True, error_model="numpy")
+def _near(u: float, count: int, reach: float) -> tuple[int, int]:
+    """The first near centre of a grid's coordinate and the one after the last."""
+    # An estimate rounded outwards, then the rule itself, so that rounding does not decide.
+    end = float(count - 1)
+    first = math.floor(min(max((u - reach) * end, 0.0), end))
+    last = math.ceil(min(max((u + reach) * end, 0.0), end))
+    while first <= last and not abs(u - _centre(first, count)) <= reach:
+        first += 1
+    while last >= first and not abs(u - _centre(last, count)) <= reach:
+        last -= 1
+    return first, last + 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def grid_counts(u: Floats, shape: Ints, reach: Floats, out: Ints) -> None:
+    """How many centres of the grid are near, into out (n,)."""
+    for row in range(len(u)):
+        out[row] = 1
+        for i in range(len(shape)):
+            first, stop = _near(u[row, i], shape[i], reach[i])
+            out[row] *= stop - first
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def grid_fill(
+    u: Floats,
+    shape: Ints,
+    width: Floats,
+    reach: Floats,
+    normalised: bool,
+    starts: Ints,
+    indices: npt.NDArray[Any],
+    values: Floats,
+) -> None:
+    """The near centres' numbers and values, from starts[row] to starts[row + 1] of the two arrays."""
+    g = np.empty(shape.max())
+    for row in range(len(u)):
+        start = starts[row]
+        if start == starts[row + 1]:
+            continue
+        indices[start], values[start] = 0, 1.0
+        made, stride = 1, 1
+        for i in range(len(shape) - 1, -1, -1):  # in place from the last to the first, as in products
+            first, stop = _near(u[row, i], shape[i], reach[i])
+            _one_dimensional(u[row, i], shape[i], width[i], first, stop, normalised, g)
+            for j in range(stop - first - 1, -1, -1):
+                factor, step, to = g[j], (first + j) * stride, start + j * made
+                for a in range(made):
+                    indices[to + a] = indices[start + a] + step
+                    values[to + a] = values[start + a] * factor
+            made *= stop - first
+            stride *= shape[i]
+
+
+@njit(cache=True, error_model="numpy")
+def _one_dimensional(
+    u: float, count: int, width: float, first: int, stop: int, normalised: bool, out: Floats
+) -> None:
+    """exp(−½ ((u − c) / width)²) for the centres first to stop − 1, perhaps divided by their sum."""
+    nearest = np.inf  # the smallest ½z²: taken out before the sum, so that it cannot be 0
+    for j in range(first, stop):
+        z = (u - _centre(j, count)) / width
+        out[j - first] = 0.5 * z * z
+        nearest = min(nearest, out[j - first])
+    shift = nearest if normalised else 0.0
+    total = 0.0
+    for b in range(stop - first):
+        out[b] = math.exp(shift - out[b])
+        total += out[b]
+    if normalised:
+        for b in range(stop - first):
+            out[b] /= total
 
 
 @njit(cache=True, error_model="numpy")

@@ -16,7 +16,7 @@ the centres that are near are looked at when they are truncated.
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +25,6 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import (
     Floats,
-    Ints,
     Matrix,
     as_array,
     as_flag,
@@ -218,8 +217,11 @@ class RadialBasis(OnBox):
         return phi
 
     def _sparse(self, u: Floats) -> sp.csr_array[Any, tuple[int, int]]:
-        parts = [sp.csr_array(self._dense(u[i : i + _ROWS])) for i in range(0, max(len(u), 1), _ROWS)]
+        parts = [self._sparse_rows(u[i : i + _ROWS]) for i in range(0, max(len(u), 1), _ROWS)]
         return sp.csr_array(sp.vstack(parts, format="csr"))
+
+    def _sparse_rows(self, u: Floats) -> Any:
+        return sp.csr_array(self._dense(u))
 
 
 class RadialGrid(RadialBasis):
@@ -290,41 +292,42 @@ class RadialGrid(RadialBasis):
         """The centres along each coordinate, in the units of u."""
         return [np.full(1, 0.5) if s == 1 else np.arange(s) / (s - 1) for s in self.shape]
 
-    @cached_property
-    def _axes(self) -> Floats:
-        return readonly(np.concatenate(self._along))
-
-    @cached_property
-    def _shape(self) -> Ints:
-        return readonly(np.array(self.shape, dtype=np.int64))
+    def _factors(self, u: Floats) -> list[Floats]:
+        """Along each coordinate the factors (n, s_i) of u (n, d); where normalised, each sums to 1."""
+        factors = []
+        for i, centres in enumerate(self._along):
+            far = u[:, i : i + 1] - centres
+            g = -0.5 * (far / self.width[i]) ** 2
+            if self.truncate is not None:
+                g[np.abs(far) > self.reach[i]] = -np.inf
+            if self.normalised:
+                g -= g.max(axis=1, keepdims=True)  # the nearest centre's g is then 1: the sum cannot vanish
+            np.exp(g, out=g)
+            factors.append(g / g.sum(axis=1, keepdims=True) if self.normalised else g)
+        return factors
 
     def _dense(self, u: Floats) -> Floats:
         phi = np.empty((len(u), self.size))
-        g = np.empty((min(len(u), _ROWS), len(self._axes)))
         for start in range(0, len(u), _ROWS):
-            rows = u[start : start + _ROWS]
-            part = g[: len(rows)]
-            kernels.axis_exponents(rows, self._axes, self._shape, self.width, self.normalised, part)
-            np.exp(part, out=part)
-            kernels.products(part, self._shape, self.normalised, phi[start : start + _ROWS])
+            some = slice(start, start + _ROWS)
+            kernels.products(np.hstack(self._factors(u[some])), np.array(self.shape), phi[some])
         return phi
 
-    def _sparse(self, u: Floats) -> sp.csr_array[Any, tuple[int, int]]:
-        counts = np.empty(len(u), dtype=np.int64)
-        kernels.grid_counts(u, self._shape, self.reach, counts)
-        starts, indices, values = _row_storage(counts, self.size)
-        kernels.grid_fill(u, self._shape, self.width, self.reach, self.normalised, starts, indices, values)
-        return sp.csr_array((values, indices, starts), shape=(len(u), self.size))
+    def _sparse_rows(self, u: Floats) -> Any:
+        return reduce(_row_products, map(sp.csr_array, self._factors(u)))
 
 
-def _row_storage(counts: Ints, size: int) -> tuple[Ints, npt.NDArray[Any], Floats]:
-    """CSR's row starts from the rows' counts, and room for its columns and values."""
-    starts = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=starts[1:])
-    entries = int(starts[-1])
-    # SciPy's own choice, which spares it a conversion.
-    small = max(entries, size) <= np.iinfo(np.int32).max
-    return starts, np.empty(entries, dtype=np.int32 if small else np.int64), np.empty(entries)
+def _row_products(one: Any, other: Any) -> Any:
+    """Each entry of a row of one matrix times each of the other's row: of (n, a) and (n, b), CSR (n, a·b)."""
+    entries = np.diff(other.indptr)
+    repeats = np.repeat(entries, np.diff(one.indptr))  # how often each entry of one is taken
+    left = np.repeat(np.arange(one.nnz), repeats)
+    first = np.repeat(other.indptr[:-1], np.diff(one.indptr))  # where the other's row begins
+    right = np.arange(left.size) + np.repeat(first - np.cumsum(repeats) + repeats, repeats)
+    columns = one.indices[left] * np.int64(other.shape[1]) + other.indices[right]
+    starts = np.append(0, np.cumsum(entries * np.diff(one.indptr)))
+    shape = one.shape[0], one.shape[1] * other.shape[1]
+    return sp.csr_array((one.data[left] * other.data[right], columns, starts), shape=shape)
 
 
 RadialBasis.grid = RadialGrid
