@@ -22,7 +22,7 @@ from scipy import stats
 
 from policyrisk.domains.pinball import MAZES, Maze, Pinball, UniformPolicy
 from policyrisk.domains.pinball.maze import inside_any, near_lists, nearest_distance
-from policyrisk.errors import InvalidInputError, MismatchError, PolicyRiskWarning
+from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.simulation import compiled as _compiled
 
 DATA = Path(__file__).parent / "data"
@@ -458,9 +458,6 @@ def test_shipped_mazes_have_the_known_figures() -> None:
         "box": (5, 20),
         "empty": (4, 16),
     }
-    assert {name: Maze.named(name).duplicates for name in MAZES if Maze.named(name).duplicates} == {
-        "medium": ((5, 8),)
-    }
 
 
 def test_a_maze_of_ones_own(tmp_path: Path) -> None:
@@ -472,14 +469,6 @@ def test_a_maze_of_ones_own(tmp_path: Path) -> None:
         assert not pinball.maze.free([[0.39, 0.5]])[0]
     with pytest.raises(ValueError, match="read-only"):
         pinball.maze.obstacles[0][0, 0] = 1.0
-
-
-def test_duplicates_are_reported_whatever_their_order(tmp_path: Path) -> None:
-    file = tmp_path / "twice.json"
-    file.write_text(json.dumps(figures(obstacles=[*WALLS, BOX, [*BOX[1:], BOX[0]], BOX[::-1]])))
-    with pytest.warns(PolicyRiskWarning, match="obstacles 4 and 5, 4 and 6, 5 and 6 are the same polygon"):
-        maze = Maze.load(file)
-    assert maze.duplicates == ((4, 5), (4, 6), (5, 6))
 
 
 @pytest.mark.parametrize(

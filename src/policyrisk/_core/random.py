@@ -31,7 +31,7 @@ from policyrisk._core.arrays import Floats, Ints, Seed, shown
 from policyrisk.errors import InvalidInputError
 
 # Numba turns a uint64 that meets a signed integer into a float, so every constant is a uint64.
-_G = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_B = np.uint64(0x94D049BB133111EB)
 _U0, _U1 = np.uint64(0), np.uint64(1)
@@ -91,23 +91,26 @@ def _rotl(x: np.uint64, k: np.uint64) -> np.uint64:
 
 
 def mix(x: Any) -> Any:
-    """The finaliser of splitmix64 of a uint64, or of each one of an array."""
+    """The finaliser of splitmix64 of a uint64, or of each one of an array.
+
+    Hashed tiles are saved by it (:mod:`policyrisk.features.tilecoding`): it must stay as it is.
+    """
     x = (x ^ (x >> _U30)) * _MIX_A
     x = (x ^ (x >> _U27)) * _MIX_B
     return x ^ (x >> _U31)
 
 
-_mix = njit(cache=True)(mix)
+mix_compiled = njit(cache=True)(mix)
 
 
 @njit(cache=True)
 def stream(key0: np.uint64, key1: np.uint64, index: int) -> tuple[np.uint64, np.uint64]:
     """The start state (s0, s1) of stream number ``index`` of a key."""
-    t = _mix(key0 + _G * (np.uint64(index) + _U1))
-    s1 = _mix(key1 + t)
-    s0 = t ^ _mix(s1 + _G)
+    t = mix_compiled(key0 + GOLDEN * (np.uint64(index) + _U1))
+    s1 = mix_compiled(key1 + t)
+    s0 = t ^ mix_compiled(s1 + GOLDEN)
     if s0 == _U0 and s1 == _U0:  # the one state that xoroshiro cannot leave
-        s0 = _G
+        s0 = GOLDEN
     return s0, s1
 
 

@@ -77,19 +77,13 @@ def rollout(
     Example: policyrisk rollout CartPole-v1 --policy random --episodes 1000 --seed 0 --out random.parquet
     """
     _check_place(out)
-    arguments = env_arguments(env_args)
-    acting = _policy(policy, stochastic, seed, env, arguments)
-    world: Any = env
-    if isinstance(acting, PolicyFile):
-        world = acting.world(env, arguments)
-        arguments = arguments if world is env else {}
-    projection = None if project is None else imported(project, "--project")
+    world, acting, arguments = _staged(policy, stochastic, seed, env, env_arguments(env_args))
     options: dict[str, Any] = {
         "episodes": episodes,
         "seed": seed,
         "num_envs": num_envs,
         "max_steps": max_steps,
-        "project": projection,
+        "project": None if project is None else imported(project, "--project"),
         "env_kwargs": arguments,
         "deterministic": not (stochastic and hasattr(acting, "predict")),
     }
@@ -226,7 +220,7 @@ class RandomActions:
 class PolicyFile:
     """The policy in the file that ``policyrisk improve`` wrote."""
 
-    def __init__(self, path: str, seed: int | None, number: int | None = None) -> None:
+    def __init__(self, path: str, seed: int | None) -> None:
         import numpy as np
 
         from policyrisk.control.policies import stored_policy
@@ -264,6 +258,15 @@ def _count(observations: Any) -> int:
     while isinstance(observations, dict | tuple):
         observations = next(iter(observations.values() if isinstance(observations, dict) else observations))
     return len(observations)
+
+
+def _staged(
+    text: str, stochastic: bool, seed: int | None, env: str, arguments: dict[str, Any]
+) -> tuple[Any, Any, dict[str, Any]]:
+    """The environment, the policy, and the arguments that are left to give to the environment."""
+    acting = _policy(text, stochastic, seed, env, arguments)
+    world = acting.world(env, arguments) if isinstance(acting, PolicyFile) else env
+    return world, acting, arguments if world is env else {}
 
 
 def _policy(text: str, stochastic: bool, seed: int | None, env: str, arguments: dict[str, Any]) -> Any:

@@ -68,6 +68,7 @@ from policyrisk.errors import DeviceError, GivenUpWarning, InvalidInputError, Mi
 from policyrisk.features import TileCoding
 from policyrisk.lstd import LSTD
 from policyrisk.passes.checkpoint import Checkpoint, as_resume
+from policyrisk.risk.completed import cut_back
 from policyrisk.risk.support import LOST_MOST
 from policyrisk.simulation.rollouts import rollout
 
@@ -377,16 +378,12 @@ def completed_returns(data: Trajectories, J: Floats, discount: float) -> Floats:
     One that was cut off in x_T is completed with γ^T J̃(x_T); where that is nan from the last state before
     that has a J̃, without the rewards that came after. It is nan where there is no such state.
     """
-    first = data.offsets[:-1] + np.arange(len(data))  # the row of each x_0
-    t = np.arange(len(data.states)) - np.repeat(first, data.lengths + 1)
-    last = np.where(data.terminated, data.lengths, np.maximum.reduceat(np.where(np.isnan(J), -1, t), first))
-    step = t[data.visited_rows]
-    kept = step < np.repeat(last, data.lengths)
-    episode = np.repeat(np.arange(len(data)), data.lengths)
-    discounted = np.where(kept, data.rewards * np.float64(discount) ** step, 0.0)
-    returns = np.bincount(episode, weights=discounted, minlength=len(data)).astype(np.float64, copy=False)
-    cut = ~data.terminated
-    returns[cut] += np.float64(discount) ** last[cut] * J[first[cut] + np.maximum(last[cut], 0)]
+    cut, returns = np.flatnonzero(~data.terminated), data.returns(discount)
+    if cut.size:
+        some, J_cut = data[cut], J[np.repeat(~data.terminated, data.lengths + 1)]
+        last, returns[cut] = cut_back(some, ~np.isnan(J_cut), discount)
+        rows = some.offsets[:-1] + np.arange(len(some)) + np.maximum(last, 0)
+        returns[cut] += np.float64(discount) ** last * J_cut[rows]
     return returns
 
 

@@ -47,25 +47,9 @@ OnError = Literal["stop", "skip"]
 
 
 @overload
-def fit(
-    estimator: LSTD | LSTDQ,
-    shards: Any,
-    *,
-    on_error: OnError = "stop",
-    error_bars: bool = True,
-    bootstrap: int = 0,
-    seed: Seed = None,
-) -> RiskFunction: ...
-
-
+def fit(estimator: LSTD | LSTDQ, shards: Any, **how: Any) -> RiskFunction: ...
 @overload
-def fit(
-    estimator: ReturnDistribution,
-    shards: Any,
-    *,
-    on_error: OnError = "stop",
-    error_bars: bool = True,
-) -> DistributionFunction: ...
+def fit(estimator: ReturnDistribution, shards: Any, **how: Any) -> DistributionFunction: ...
 
 
 def fit(

@@ -41,25 +41,18 @@ def lattice(dim: int, largest: int, total: int) -> Ints:
     return readonly(np.ascontiguousarray(k[order]))
 
 
-def lattice_size(dim: int, largest: int, total: int, most: int) -> int:
-    """How many vectors k there are, counted without making them; ``most`` + 1 where there are more than that.
+def lattice_size(dim: int, largest: int, total: int) -> int:
+    """How many vectors k there are, counted without making them, by inclusion and exclusion.
 
-    >>> [lattice_size(dim, largest=20, total=20, most=1000) for dim in (1, 2, 12)]
-    [21, 231, 1001]
+    Of the C(s + dim, dim) vectors with Σ_i k_i ≤ s those with some k_i > largest are taken off.
+
+    >>> [lattice_size(dim, largest=20, total=20) for dim in (1, 2, 12)], lattice_size(2, largest=1, total=1)
+    ([21, 231, 225792840], 3)
     """
-    if total >= largest * dim:  # (1 + largest)^dim, which may have more digits than fit anywhere
-        return most + 1 if dim * math.log(1 + largest) > math.log(most + 2) else (1 + largest) ** dim
-    if total >= most:  # there is one at least for every sum
-        return most + 1
-    sums = np.zeros(total + 1)  # how many vectors have each sum
-    sums[0] = 1.0
-    for _ in range(dim):
-        below = np.cumsum(sums)
-        sums = below.copy()
-        sums[largest + 1 :] -= below[: max(total - largest, 0)]
-        if sums.sum() > most:
-            return most + 1
-    return int(sums.sum())
+    if total >= largest * dim:
+        return (1 + largest) ** dim
+    left = ((j, total - j * (largest + 1)) for j in range(min(dim, total // (largest + 1)) + 1))
+    return sum((-1) ** j * math.comb(dim, j) * math.comb(s + dim, dim) for j, s in left)
 
 
 def parents(k: Ints) -> tuple[Ints, Ints]:
@@ -113,7 +106,7 @@ class OnLattice(OnBox):
     def __init__(self, box: Box, largest: int, total: int) -> None:
         self.box = box
         self._bounds = largest, total
-        self.size = lattice_size(box.dim, largest, total, MOST)
+        self.size = lattice_size(box.dim, largest, total)
         if self.size > MOST:
             raise InvalidInputError(
                 f"{self._largest} must give at most {MOST} features, got {self._largest}={largest} of "

@@ -38,19 +38,14 @@ import scipy.sparse as sp
 from numba import njit
 
 from policyrisk._core.arrays import Floats, Ints, as_count, readonly
+from policyrisk._core.random import GOLDEN, mix_compiled
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.box import Box, OnBox, as_counts, kernel_states
 from policyrisk.features.registry import register
 from policyrisk.features.tables import ones_at
 
 _LARGEST = 2**62  # indices must fit in 64 bits
-# The hash belongs to what is saved, so it has its own copy of splitmix64's finaliser and constants:
-# a change of the random streams must not move anybody's tiles. All are uint64, since Numba turns a
-# uint64 that meets a signed integer into a float.
-_G = np.uint64(0x9E3779B97F4A7C15)
-_MIX_A = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_B = np.uint64(0x94D049BB133111EB)
-_U1, _U27, _U30, _U31 = np.uint64(1), np.uint64(27), np.uint64(30), np.uint64(31)
+_U1 = np.uint64(1)  # Numba turns a uint64 that meets a signed integer into a float
 
 
 @njit(cache=True, error_model="numpy")
@@ -65,13 +60,6 @@ def tile(place: float, offset: float, bins: int) -> int:
     """The tile along a coordinate, from 0 to bins − 1."""
     # int() rounds towards 0, which is where what the offset takes below 0 belongs: in the first tile.
     return min(int(place + offset), bins - 1)
-
-
-@njit(cache=True, error_model="numpy")
-def _mix(x: np.uint64) -> np.uint64:
-    x = (x ^ (x >> _U30)) * _MIX_A
-    x = (x ^ (x >> _U27)) * _MIX_B
-    return x ^ (x >> _U31)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -104,7 +92,7 @@ def tile_indices(
             else:
                 h = np.uint64(k)
                 for i in range(len(columns)):
-                    h = _mix(h + _G * (np.uint64(tile(places[i], offsets[k, i], bins[i])) + _U1))
+                    h = mix_compiled(h + GOLDEN * (np.uint64(tile(places[i], offsets[k, i], bins[i])) + _U1))
                 out[row, k] = k * block + np.int64(h % np.uint64(block))
 
 

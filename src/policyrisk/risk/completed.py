@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Ints
+from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.records import record
 from policyrisk.data import Source, Trajectories, gathered
 from policyrisk.risk.error_bars import ErrorBars
@@ -431,14 +431,19 @@ def known_ends(data: Trajectories, at: EstimatesAt, discount: float) -> tuple[In
     cut = cut[~_known(data.states[data.final_rows[cut]], at)]
     if cut.size:
         some = data[cut]
-        first = some.offsets[:-1] + np.arange(len(some))
-        step = np.arange(len(some.states)) - np.repeat(first, some.lengths + 1)
-        step[~_known(some.states, at)] = -1
-        last[cut] = np.maximum.reduceat(step, first)
-        # What was earned from there on is taken off again.
-        found = np.flatnonzero(last[cut] >= 0)
-        to_go = some.returns_to_go(discount)[some.offsets[:-1][found] + last[cut][found]]
-        returns[cut[found]] -= discount ** last[cut][found].astype(np.float64) * to_go
+        last[cut], returns[cut] = cut_back(some, _known(some.states, at), discount)
+    return last, returns
+
+
+def cut_back(data: Trajectories, known: Bools, discount: float) -> tuple[Ints, Floats]:
+    """As :func:`known_ends` of cut-off episodes, by whether each row of their states is known, (rows,)."""
+    first, returns = data.offsets[:-1] + np.arange(len(data)), data.returns(discount)
+    step = np.arange(len(data.states)) - np.repeat(first, data.lengths + 1)
+    last = np.maximum.reduceat(np.where(known, step, -1), first)
+    # What was earned from there on is taken off again; at the end that is nothing.
+    found = np.flatnonzero((last >= 0) & (last < data.lengths))
+    to_go = data.returns_to_go(discount)[data.offsets[:-1][found] + last[found]]
+    returns[found] -= discount ** last[found].astype(np.float64) * to_go
     return last, returns
 
 

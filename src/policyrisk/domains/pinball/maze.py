@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import resources
 from os import PathLike
@@ -33,7 +32,7 @@ from scipy import ndimage
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, as_list, as_number, as_path, readonly
 from policyrisk._core.files import from_json
-from policyrisk.errors import InvalidInputError, PolicyRiskWarning
+from policyrisk.errors import InvalidInputError
 
 MAZES = ("simple", "medium", "hard", "box", "empty")
 
@@ -46,8 +45,8 @@ class Maze:
     """A checked maze. Build one with :meth:`named`, :meth:`load` or :meth:`from_dict`.
 
     >>> maze = Maze.named("medium")
-    >>> len(maze.obstacles), maze.ball_radius, maze.duplicates
-    (10, 0.02, ((5, 8),))
+    >>> len(maze.obstacles), maze.ball_radius
+    (10, 0.02)
     >>> maze.free([[0.2, 0.9], [0.5, 0.2]])
     array([ True, False])
     """
@@ -58,7 +57,6 @@ class Maze:
     target_radius: float
     starts: Floats  # (k, 2)
     obstacles: tuple[Floats, ...]  # each (vertices, 2)
-    duplicates: tuple[tuple[int, int], ...] = field(init=False)  # pairs of equal obstacles
 
     def __post_init__(self) -> None:
         obstacles = as_list(self.obstacles, "obstacles", "a list of polygons")
@@ -76,13 +74,6 @@ class Maze:
             object.__setattr__(self, name, value)
         for obstacle, vertices in enumerate(self.obstacles):
             _check_polygon(vertices, f"obstacles[{obstacle}]")
-        pairs = [
-            (i, j)
-            for j, later in enumerate(self.obstacles)
-            for i, earlier in enumerate(self.obstacles[:j])
-            if _same_polygon(earlier, later)
-        ]
-        object.__setattr__(self, "duplicates", tuple(pairs))
         self._check_places()
 
     @classmethod
@@ -97,7 +88,7 @@ class Maze:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Maze:
-        """A maze from a JSON file; duplicated obstacles are reported by a warning."""
+        """A maze from a JSON file."""
         file = as_path(path, "maze")
         try:
             figures = from_json(file.read_text(encoding="utf-8"))
@@ -110,16 +101,7 @@ class Maze:
             raise InvalidInputError(
                 f"maze must be a JSON file, got {str(path)!r} ({error}); correct the file there"
             ) from error
-        maze = cls.from_dict(figures, name=file.stem)
-        if maze.duplicates:
-            listed = ", ".join(f"{i} and {j}" for i, j in maze.duplicates)
-            warnings.warn(
-                f"maze {maze.name!r}: obstacles {listed} are the same polygon; a ball that hits it hits "
-                "two polygons and is sent straight back. Remove one unless this is meant.",
-                PolicyRiskWarning,
-                stacklevel=2,
-            )
-        return maze
+        return cls.from_dict(figures, name=file.stem)
 
     @classmethod
     def from_dict(cls, figures: Mapping[str, Any], name: str = "custom") -> Maze:
@@ -245,14 +227,6 @@ def _check_polygon(vertices: Floats, name: str) -> None:
             f"{name} must enclose an area, got {area:.1e} from {vertices.tolist()}; "
             "give its vertices in order around it"
         )
-
-
-def _same_polygon(a: Floats, b: Floats) -> bool:
-    """Whether two polygons have the same vertices around, from any vertex and in either direction."""
-    if len(a) != len(b):
-        return False
-    turns = [np.roll(way, k, axis=0) for way in (b, b[::-1]) for k in range(len(b))]
-    return any(np.array_equal(a, turned) for turned in turns)
 
 
 def edge_rows(polygons: Sequence[Floats]) -> tuple[Floats, Ints]:
