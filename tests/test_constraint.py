@@ -579,27 +579,6 @@ def test_bounds_solver_that_does_not_get_there_says_so():
         active_set.solve_bounds(scaled, tol=1e-300)
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"C": np.eye(3)}, r"C must have shape \(2, 2\), got \(3, 3\)"),
-        ({"C": [[1.0, np.nan], [0.0, 1.0]]}, "C must be finite"),
-        ({"d": [[1.0, 2.0]]}, "d must have shape"),
-        ({"H": np.zeros((2, 2))}, r"H must have shape \(1, 2\)"),
-        ({"H": sp.csr_array(np.zeros((1, 3)))}, r"H must have shape \(1, 2\), got \(1, 3\)"),
-        ({"H": sp.csr_array([[np.inf, 1.0]])}, "H's entries must be finite"),
-        ({"g": [np.nan]}, "g must be finite"),
-        ({"gram": [[1.0, 0.0], [0.0, 0.0]]}, "gram must be positive definite, got 0 at index 1"),
-        ({"solver": "simplex"}, "solver must be .* got 'simplex'"),
-        ({"tol": 0.0}, "tol must be in"),
-    ],
-)
-def test_bad_arguments_are_named(change, text):
-    arguments = {"C": np.eye(2), "d": [1.0, 2.0], "H": [[-1.0, -1.0]], "g": [-9.0], "gram": np.eye(2)}
-    with pytest.raises(InvalidInputError, match=text):
-        solve_constrained(**(arguments | change))
-
-
 @pytest.mark.parametrize("last", [1.0, 1.0 + 1e-16])
 def test_singular_equations_are_named(last):
     with pytest.raises(SingularSystemError, match="Assumption 3"):

@@ -50,6 +50,7 @@ def test_leaves_are_those_of_a_walk():
     np.testing.assert_array_equal(phi.active(x), np.add(expected, [0, 3, 4]))
     assert phi.size == 7
     assert isinstance(phi, BinaryFeatures)
+    assert phi.tree_of.tolist() == [0, 0, 0, 1, 2, 2, 2]
     dense = phi(x).toarray()
     np.testing.assert_array_equal(dense.sum(axis=1), 3)
     np.testing.assert_array_equal(np.flatnonzero(dense[1]), phi.active(x)[1])

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 
-from policyrisk.errors import InvalidInputError, SolverError
+from policyrisk.errors import SolverError
 from policyrisk.markov import _linear_kernels as kernels
 from policyrisk.markov import linear, multigrid
 from policyrisk.markov.linear import Resolvent
@@ -383,15 +383,6 @@ def test_singular_is_a_named_error(method: str, monkeypatch: pytest.MonkeyPatch)
     for P in (ring, sp.eye_array(n, format="csr")):
         with pytest.raises(SolverError, match="singular"):
             Resolvent(P, 1.0).solve(np.ones(n))
-
-
-def test_bad_arguments() -> None:
-    with pytest.raises(InvalidInputError, match=r"P must be square.*\(2, 3\)"):
-        Resolvent(sp.csr_array((2, 3)), 1.0)
-    with pytest.raises(InvalidInputError, match=r"factor must be in \[0, 1\], got 1.5"):
-        Resolvent(sp.csr_array((2, 2)), 1.5)
-    with pytest.raises(InvalidInputError, match=r"b must have shape"):
-        Resolvent(sp.csr_array((2, 2)), 1.0).solve(np.ones(3))
 
 
 def test_duplicate_entries_are_summed_in_a_copy() -> None:

@@ -206,9 +206,7 @@ def seen() -> MonteCarlo:
 @pytest.mark.parametrize("many", [False, True], ids=["one ball", "many"])
 def test_gymnasium_and_the_domain_agree(many: bool, seen: MonteCarlo) -> None:
     env: Any = (
-        gym.make_vec(ID, 30, vectorization_mode="vector_entry_point", maze="empty", noise=0.1)
-        if many
-        else gym.make(ID, maze="empty", noise=0.1)
+        gym.make_vec(ID, 30, maze="empty", noise=0.1) if many else gym.make(ID, maze="empty", noise=0.1)
     )
     result = monte_carlo(env, seek, SEEK_STATES, episodes=100, seed=9)
     for name in ("mean", "variance", "std"):
@@ -223,9 +221,7 @@ def test_gymnasium_and_the_domain_agree(many: bool, seen: MonteCarlo) -> None:
 @pytest.mark.parametrize("many", [False, True], ids=["one ball", "many"])
 def test_gymnasium_limits_and_discounts(many: bool) -> None:
     env: Any = (
-        gym.make_vec(
-            ID, 4, vectorization_mode="vector_entry_point", maze="empty", noise=0.0, max_episode_steps=5
-        )
+        gym.make_vec(ID, 4, maze="empty", noise=0.0, max_episode_steps=5)
         if many
         else gym.make(ID, maze="empty", noise=0.0, max_episode_steps=5)
     )

@@ -11,9 +11,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AutoresetMode
 
-from policyrisk.domains.env import DomainEnv, DomainVectorEnv
+from policyrisk.domains.env import DomainEnv
 from policyrisk.domains.pinball import MAZES, Pinball
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.registration import register
@@ -93,13 +92,12 @@ def test_what_comes_out_is_the_callers() -> None:
 
 
 def test_many_balls_move_as_in_the_domain() -> None:
-    env = gym.make_vec(ID, num_envs=6, maze="medium", noise=0.0)
-    assert isinstance(env, DomainVectorEnv)
+    env = gym.make_vec(ID, num_envs=3, maze="medium", noise=0.0, max_episode_steps=20)
     pinball = Pinball("medium", noise=0.0)
-    starts = pinball.sample_starts(6, seed=0, velocity=0.5)
-    states, _ = env.reset(seed=1, options={"state": starts})
-    np.testing.assert_array_equal(states, starts)
-    for actions in np.random.default_rng(0).integers(0, 4, (50, 6)):
+    start = pinball.sample_starts(1, seed=0, velocity=0.5)
+    states, _ = env.reset(seed=1, options={"state": start[0]})
+    np.testing.assert_array_equal(states, np.repeat(start, 3, axis=0))
+    for actions in np.random.default_rng(0).integers(0, 4, (19, 3)):
         expected = pinball.step(states, actions)
         states, rewards, terminated, truncated, _ = env.step(actions)
         if terminated.any():
@@ -109,38 +107,6 @@ def test_many_balls_move_as_in_the_domain() -> None:
         assert not truncated.any()
     assert env.observation_space.contains(states)
     assert env.action_space.contains(env.action_space.sample())
-
-
-def test_ended_episodes_are_reset_by_the_next_step() -> None:
-    env = gym.make_vec(ID, num_envs=3, maze="empty", noise=0.0, max_episode_steps=4)
-    assert env.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
-    env.reset(seed=0, options={"state": [[0.9, 0.245, 0.0, -0.9], [0.5, 0.5, 0.0, 0.0], [0.4, 0.5, 0, 0]]})
-    down = np.full(3, 3)
-    log = [env.step(down) for _ in range(6)]
-    ended = np.array([step[2] for step in log])
-    cut = np.array([step[3] for step in log])
-    rewards = np.array([step[1] for step in log])
-    assert ended[:, 0].tolist() == [True, False, False, False, False, False]
-    assert cut[:, 0].tolist() == [False, False, False, False, False, True]  # 4 steps after its reset
-    assert cut[:, 1].tolist() == [False, False, False, True, False, False]
-    assert rewards[:, 0].tolist() == [-1, 0, -1, -1, -1, -1]
-    assert rewards[:, 1].tolist() == [-1, -1, -1, -1, 0, -1]
-    assert log[1][0][0].tolist() == [0.2, 0.9, 0.0, 0.0]
-    assert log[4][0][1].tolist() == [0.2, 0.9, 0.0, 0.0]
-    assert log[2][0][0, 1] < 0.9  # and moves on from there
-
-
-def test_many_balls_repeat_with_a_seed_and_differ_from_each_other() -> None:
-    env = DomainVectorEnv("Pinball", 4, maze="empty", noise=0.03)
-
-    def walk(seed: int) -> np.ndarray:
-        env.reset(seed=seed, options={"state": [0.5, 0.5]})
-        return np.array([env.step(np.zeros(4, int))[0] for _ in range(5)])
-
-    first = walk(0)
-    np.testing.assert_array_equal(first, walk(0))
-    assert (first != walk(1)).any()
-    assert len(np.unique(first[-1, :, 0])) == 4
 
 
 # --- pictures --------------------------------------------------------------------------------------
@@ -168,11 +134,6 @@ def test_the_picture_shows_obstacles_ball_and_target() -> None:
     assert colour_at(image, 0.8, 0.3) == floor  # not mirrored
     env.reset(options={"state": [0.6, 0.3]})
     assert colour_at(env.render(), 0.3, 0.8) == floor
-    many = DomainVectorEnv("Pinball", 2, maze="box", render_mode="rgb_array")
-    many.reset(options={"state": [[0.3, 0.8], [0.6, 0.3]]})
-    first, second = many.render()
-    np.testing.assert_array_equal(first, image)
-    assert colour_at(second, 0.6, 0.3) == ball
 
 
 # --- errors and imports ----------------------------------------------------------------------------
@@ -188,16 +149,9 @@ def test_the_picture_shows_obstacles_ball_and_target() -> None:
         ),
         (lambda: DomainEnv("Pinball", maze="empty").reset(options={"state": [0.5]}), "must have shape"),
         (lambda: DomainEnv("Pinball", maze="empty").reset(options={"state": [0.5, 1.5]}), "positions in"),
-        (lambda: DomainVectorEnv("Pinball", 0), "num_envs must be a whole number"),
         (
-            lambda: DomainVectorEnv("Pinball", 2, maze="empty").reset(seed=[1, 2]),
-            "seed must be one int for all",
-        ),
-        (
-            lambda: DomainVectorEnv("Pinball", 2, maze="empty").reset(
-                options={"state": np.full((3, 4), 0.5)}
-            ),
-            "1 or num_envs=2",
+            lambda: DomainEnv("Pinball", maze="empty").reset(options={"state": np.full((3, 4), 0.5)}),
+            "must be one state, got 3",
         ),
     ],
 )
@@ -213,16 +167,10 @@ def test_a_bad_action_is_named() -> None:
         env.step(4)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: DomainEnv("Pinball", maze="empty", render_mode="rgb_array"),
-        lambda: DomainVectorEnv("Pinball", 2),
-    ],
-)
-def test_reset_comes_first(make: Any) -> None:
+def test_reset_comes_first() -> None:
+    env = DomainEnv("Pinball", maze="empty", render_mode="rgb_array")
     with pytest.raises(gym.error.ResetNeeded, match="step was called before reset"):
-        make().step(0)
+        env.step(0)
 
 
 def run_python(code: str) -> str:

@@ -24,7 +24,8 @@ from policyrisk._core.files import write_atomically
 from policyrisk._core.output import plain
 from policyrisk._core.random import keys
 from policyrisk._core.text import Readable, TextTable, number
-from policyrisk.control.actor_critic import COLUMNS, ActorCritic, ActorCriticResult, Starts, player
+from policyrisk.control.actor_critic import COLUMNS, ActorCritic, ActorCriticResult
+from policyrisk.control.player import Starts, player
 from policyrisk.control.start_groups import GroupedReturns
 from policyrisk.data import Trajectories
 from policyrisk.features import TileCoding

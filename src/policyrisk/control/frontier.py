@@ -15,7 +15,8 @@ from policyrisk._core.devices import Device
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import Readable, TextTable, number
-from policyrisk.control.actor_critic import ActorCritic, Starts, player
+from policyrisk.control.actor_critic import ActorCritic
+from policyrisk.control.player import Starts, player
 from policyrisk.control.start_groups import GroupedReturns
 from policyrisk.criteria import MeanMinusStd
 from policyrisk.errors import InvalidInputError

@@ -15,8 +15,9 @@ import numpy as np
 
 from policyrisk._core.arrays import Floats, as_count, as_number
 from policyrisk._core.imports import check_installed
-from policyrisk.control.actor_critic import Actor, player
+from policyrisk.control.actor_critic import Actor
 from policyrisk.control.greedy import pinball_policy
+from policyrisk.control.player import player
 from policyrisk.control.policies import GaussianPolicy, SoftmaxPolicy
 from policyrisk.data import Trajectories
 from policyrisk.data.spaces import coordinate_names

@@ -52,7 +52,7 @@ def fit(estimator: LSTD | LSTDQ, shards: Any, **how: Any) -> RiskFunction: ...
 def fit(estimator: ReturnDistribution, shards: Any, **how: Any) -> DistributionFunction: ...
 
 
-def fit(
+def fit(  # type: ignore[misc]
     estimator: LSTD | LSTDQ | ReturnDistribution,
     shards: Any,
     *,

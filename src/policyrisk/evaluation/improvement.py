@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from policyrisk.control.actor_critic import ActorCritic, player
+from policyrisk.control.actor_critic import ActorCritic
 from policyrisk.control.before_after import BeforeAfter, improve
 from policyrisk.control.imitation import agreement, imitated, on_rows
+from policyrisk.control.player import player
 from policyrisk.control.tasks import Task, TimedEnvironment, task
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation.arguments import naming_arguments

@@ -50,9 +50,9 @@ def lattice_size(dim: int, largest: int, total: int) -> int:
     ([21, 231, 225792840], 3)
     """
     if total >= largest * dim:
-        return (1 + largest) ** dim
+        return int((1 + largest) ** dim)
     left = ((j, total - j * (largest + 1)) for j in range(min(dim, total // (largest + 1)) + 1))
-    return sum((-1) ** j * math.comb(dim, j) * math.comb(s + dim, dim) for j, s in left)
+    return int(sum((-1) ** j * math.comb(dim, j) * math.comb(s + dim, dim) for j, s in left))
 
 
 def parents(k: Ints) -> tuple[Ints, Ints]:

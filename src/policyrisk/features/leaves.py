@@ -144,6 +144,12 @@ class Leaves(FeatureMap):
         """The number of leaves."""
         return int(np.count_nonzero(self.feature < 0))
 
+    @cached_property
+    def tree_of(self) -> Ints:
+        """The tree that each leaf belongs to, of shape (size,)."""
+        tree = np.repeat(np.arange(self.trees), np.diff(self.roots))
+        return readonly(tree[self.feature < 0])
+
     def active(self, states: npt.ArrayLike) -> Ints:
         """The leaf that holds each state in each tree, increasing, of shape (n, trees)."""
         array = kernel_states(states)

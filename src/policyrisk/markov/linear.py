@@ -41,8 +41,8 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
-from policyrisk._core.arrays import Floats, Ints, as_csr, as_floats, as_number
-from policyrisk.errors import InvalidInputError, SolverError
+from policyrisk._core.arrays import Floats, Ints, as_csr
+from policyrisk.errors import SolverError
 from policyrisk.markov._linear_kernels import resolvent_residual
 from policyrisk.markov.branches import Sparse
 from policyrisk.markov.multigrid import SINGULAR, Correction, build, gcr, row_scaled, visit_weights
@@ -112,13 +112,8 @@ class Resolvent:
     """
 
     def __init__(self, P: Sparse, factor: float) -> None:
-        if P.ndim != 2 or P.shape[0] != P.shape[1] or P.shape[0] == 0:
-            raise InvalidInputError(
-                f"P must be square with at least one state, got shape {P.shape}; "
-                "pass one row and one column per state"
-            )
         self._P = P if P.has_canonical_format else as_csr(P, "P")
-        self._c = as_number(factor, "factor", 0.0, 1.0)
+        self._c = factor
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_P": self._P, "_c": self._c}  # factors cannot be pickled; they can be made again
@@ -134,7 +129,6 @@ class Resolvent:
     def solve(self, b: Floats, *, transpose: bool = False) -> tuple[Floats, SolveReport]:
         """x of b's shape, (n,) or (n, k), and the report."""
         n = self._P.shape[0]
-        b = as_floats(b, "b", (n,) if np.ndim(b) == 1 else (n, None))
         columns = b.reshape(n, -1)
         corrector = self._corrector
         # A power of two, so that nothing is rounded and the size of b does not matter.

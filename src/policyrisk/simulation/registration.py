@@ -30,7 +30,6 @@ def register() -> None:
             registration.register(
                 id=name,
                 entry_point=f"{_MODULE}:DomainEnv",
-                vector_entry_point=f"{_MODULE}:DomainVectorEnv",
                 max_episode_steps=limit,
                 kwargs={"domain": domain},
             )

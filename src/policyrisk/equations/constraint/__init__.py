@@ -24,7 +24,7 @@ import warnings
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, as_number, check_choice
+from policyrisk._core.arrays import Floats, is_sparse
 from policyrisk.equations.constraint import active_set, projection
 from policyrisk.equations.constraint.problem import ConstrainedSolution, equilibrate
 from policyrisk.errors import NotUniqueWarning
@@ -59,9 +59,8 @@ def solve_constrained(
     >>> result.w.round(6), result.multipliers.round(6), result.active
     (array([0.5, 0. ]), array([2.5]), array([0]))
     """
-    check_choice(solver, "solver", ("active-set", "projection"))
-    tol = as_number(tol, "tol", 0.0, 1.0, open_low=True)
-    problem = equilibrate(C, d, H, g, gram)
+    C, d, g, gram = (np.asarray(each, dtype=np.float64) for each in (C, d, g, gram))
+    problem = equilibrate(C, d, H if is_sparse(H) else np.asarray(H, dtype=np.float64), g, gram)
     idle = np.zeros_like(problem.g)
     if problem.residual(problem.unconstrained, idle) <= tol:
         return problem.solution(problem.unconstrained, idle, 0, solver)

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, Ints, as_csr, as_floats, check_shape, is_sparse, name_some
-from policyrisk.errors import InfeasibleConstraintError, InvalidInputError, SingularSystemError
+from policyrisk._core.arrays import Floats, Ints, is_sparse, name_some
+from policyrisk.errors import InfeasibleConstraintError, SingularSystemError
 
 
 @dataclass(frozen=True)
@@ -75,41 +75,27 @@ class Problem:
         )
 
 
-def equilibrate(C: object, d: object, H: object, g: object, gram: object) -> Problem:
-    """Check the arguments and bring them to coordinates of order one."""
-    d_given = as_floats(d, "d", (None,))
-    features = d_given.size
-    C_given = as_floats(C, "C", (features, features))
-    g_given = as_floats(g, "g", (None,))
-    H_given: Any = as_csr(H, "H") if is_sparse(H) else as_floats(H, "H", (None, None))
-    check_shape(H_given, "H", (g_given.size, features))
-    gram_given = as_floats(gram, "gram", (features, features))
-    diagonal = np.diag(gram_given)
-    if not (diagonal > 0).all():
-        raise InvalidInputError(
-            f"gram must be positive definite, got {diagonal.min():g} at index "
-            f"{int(diagonal.argmin())} of its diagonal; leave out features that are zero at every "
-            "visited state"
-        )
-    D = 1.0 / np.sqrt(diagonal)
+def equilibrate(C: Floats, d: Floats, H: Any, g: Floats, gram: Floats) -> Problem:
+    """The problem in coordinates of order one."""
+    D = 1.0 / np.sqrt(np.diag(gram))
 
-    rows = _tightest_of_repeated(H_given, g_given)
-    H_kept = H_given if rows.size == g_given.size else H_given[rows]
+    rows = _tightest_of_repeated(H, g)
+    H_kept = H if rows.size == g.size else H[rows]
     H_dense = H_kept.toarray() if is_sparse(H_kept) else H_kept
     H_scaled = np.multiply(H_dense, D, order="C")
     norms = np.sqrt(np.einsum("ij,ij->i", H_scaled, H_scaled))
     if not norms.all():
-        impossible = rows[(norms == 0) & (g_given[rows] < 0)]
+        impossible = rows[(norms == 0) & (g[rows] < 0)]
         if impossible.size:  # a row of zeros asks 0 ≤ g
             raise infeasible(impossible, "all features are zero there")
         rows, H_scaled, norms = rows[norms > 0], H_scaled[norms > 0], norms[norms > 0]
     H_scaled /= norms[:, None]
-    g_scaled = g_given[rows] / norms
+    g_scaled = g[rows] / norms
 
-    C_scaled = D[:, None] * C_given * D
-    d_scaled = D * d_given
+    C_scaled = D[:, None] * C * D
+    d_scaled = D * d
     try:
-        both = np.linalg.solve(C_scaled, np.stack([d_scaled, np.ones(features)], axis=1))
+        both = np.linalg.solve(C_scaled, np.stack([d_scaled, np.ones(d.size)], axis=1))
         if not np.isfinite(both).all():
             raise np.linalg.LinAlgError("a solution beyond float64")
     except np.linalg.LinAlgError as error:
@@ -124,13 +110,13 @@ def equilibrate(C: object, d: object, H: object, g: object, gram: object) -> Pro
         d=d_scaled / unit,
         H=H_scaled,
         g=g_scaled / unit,
-        gram=gram_given,
+        gram=gram,
         unconstrained=unconstrained / unit,
         potential=potential,
         feature_scale=unit * D,
         row_scale=norms / unit,
         rows=rows,
-        given_rows=g_given.size,
+        given_rows=g.size,
     )
 
 
