@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import add
@@ -118,6 +118,16 @@ class Additive:
 def add_each(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
     """The sums of two tuples' items: a rule of :class:`Additive`."""
     return tuple(a + b for a, b in zip(one, other, strict=True))
+
+
+def joined(parts: Sequence[T]) -> T:
+    """Arrays (n, …), or dataclasses of arrays alone, one below another."""
+    first: Any = parts[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)  # type: ignore[arg-type, return-value]
+    columns = ([getattr(part, field.name) for part in parts] for field in fields(first))
+    made: T = type(first)(*map(joined, columns))
+    return made
 
 
 def makes_features(function: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:

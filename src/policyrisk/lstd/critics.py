@@ -101,11 +101,6 @@ class EpisodeTerms:
         _sum_episodes(data.rewards, ratios, data.offsets, last, *arrays, discount, centre, out)
         return cls(*out)
 
-    @classmethod
-    def joined(cls, parts: list[EpisodeTerms]) -> EpisodeTerms:
-        """Those of all the parts."""
-        return cls(*np.concatenate([np.stack([*vars(part).values()]) for part in parts], axis=1))
-
 
 @njit(cache=True)
 def _sum_episodes(

@@ -43,6 +43,7 @@ import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, as_count
 from policyrisk._core.random import keys
+from policyrisk._core.records import joined
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk._core.units import unit_of
 from policyrisk.data import Source, Trajectories, batches, check_reiterable, pieces
@@ -232,19 +233,7 @@ class FoldTerms:
                 for each in (values, values.only_at(rows))
             )
             found.append(cls(last, data.lengths, terms, bare, ~some.terminated, some.states[rows]))
-        return cls.joined(found)
-
-    @classmethod
-    def joined(cls, parts: list[FoldTerms]) -> FoldTerms:
-        """Those of all the parts."""
-        return cls(
-            np.concatenate([part.last for part in parts]),
-            np.concatenate([part.lengths for part in parts]),
-            EpisodeTerms.joined([part.terms for part in parts]),
-            EpisodeTerms.joined([part.bare for part in parts]),
-            np.concatenate([part.cut for part in parts]),
-            np.concatenate([part.ends for part in parts]),
-        )
+        return joined(found)
 
 
 def doubly_robust(lstdq: LSTDQ, data: Source, folds: int, level: float, seed: Seed) -> DoublyRobust:
@@ -264,7 +253,7 @@ def doubly_robust(lstdq: LSTDQ, data: Source, folds: int, level: float, seed: Se
             warnings.simplefilter("ignore", UncoveredWarning)
             critic = lstdq.fit(others, error_bars=False)
         parts.append(FoldTerms.over(held_out, critic, lstdq.policy, centre))
-    found = FoldTerms.joined(parts)
+    found = joined(parts)
     terms, w, kept = found.terms, found.terms.weight, found.last >= 0
     count, K = kept.size, w.size
     if count - K > LOST_MOST * count:
