@@ -84,7 +84,7 @@ def test_notebook(tmp_path, monkeypatch):
         f'<td style="text-align:right">{names["leaning"].summary.mean.cells[0]}</td>'
         in shown["Evaluation"][0]
     )
-    assert shown["Evaluation"][0].count("data:image/png;base64,") == 2
+    assert shown["Evaluation"][0].count("data:image/png;base64,") == 3  # mean, std, returns
     assert len(shown["Evaluation"][0]) < 200_000
     assert (tmp_path / "swing.html").exists()
 

@@ -38,8 +38,8 @@ LONG = {"answers", "decision_process", "distributions", "evaluated", "softmax_po
 NOT_ATTACKED = {"self", "on_cluster", "workers"}
 # A tenth as often as others in the long run, since they take a tenth of a second or more.
 SELDOM = {"MDP.improve", "frontier", "write_report"}
-# What optimisers call at every step, with numbers of their own.
-INNER = {"slopes", "slack"}
+# What optimisers and estimators call inside, with numbers that were checked at their own door.
+INNER = {"slopes", "slack", "solve_constrained"}
 
 
 def plain_values(folder: Path) -> None:

@@ -33,6 +33,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from policyrisk._core.arrays import Floats, Ints
+from policyrisk._core.units import magnitude
 from policyrisk.errors import PolicyRiskWarning
 from policyrisk.risk.draws import CLUSTERS_FEW
 from policyrisk.risk.summary import ROUNDING
@@ -69,7 +70,7 @@ class EpisodeOrder:
     >>> returns = rng.normal(size=300) + np.repeat([0.0, 1.0], 150)
     >>> order = EpisodeOrder(returns, returns - returns.mean())
     >>> order.mean.found, order.mean.after, order.spread.found, order.alike
-    (True, 149, False, False)
+    (True, 160, False, False)
     """
 
     returns: Floats  # (n,): g
@@ -137,12 +138,13 @@ class EpisodeOrder:
     @cached_property
     def spread(self) -> Change:
         """Whether the spread changes, with the standard deviations before and after."""
-        squares = self._flattened**2 + self.completed
+        squares = self._flattened**2 + self.completed / self._unit**2
         q = squares - squares.mean()
         found = self._change(q, max(self.ratio(q, self.block), 1.0) if self.alike else 1.0, squares)
-        root = np.sqrt(found.before_and_after)
-        first, second = (e / (2 * s) if s > 0 else 0.0 for e, s in zip(found.errors, root, strict=True))
-        return Change(found.after, (float(root[0]), float(root[1])), (first, second), found.p_value)
+        s = np.sqrt(found.before_and_after)
+        errors = np.divide(found.errors, 2 * s, out=np.zeros(2), where=s > 0)
+        (first, second), (one, other) = (s * self._unit).tolist(), (errors * self._unit).tolist()
+        return Change(found.after, (first, second), (one, other), found.p_value)
 
     @cached_property
     def correlation(self) -> float:
@@ -199,9 +201,14 @@ class EpisodeOrder:
         return error, mean - reach, mean + reach
 
     @cached_property
+    def _unit(self) -> float:
+        """A power of two near the largest e: the tests need fourth powers."""
+        return magnitude(self.residuals)
+
+    @cached_property
     def _flattened(self) -> Floats:
-        """e without a step and a trend, where a plain CUSUM finds that the mean changes."""
-        e = self.residuals
+        """e in its unit, without a step and a trend where a plain CUSUM finds that the mean changes."""
+        e = self.residuals / self._unit
         found = self._change(e, 1.0, e)
         if not found.found:
             return e
