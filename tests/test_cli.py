@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -258,6 +259,23 @@ def test_a_name_that_is_empty_or_too_long_is_refused(command, here, capsys):
         assert said.startswith("policyrisk: --out must be a ")
         assert said.endswith("File name too long; choose another --out")
     assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 240, "nowhere/" + "x" * 300, "/dev/full"])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["watch", "walk.npz", "--low", "-999", "--high", "0", "--monitor"], 1),
+        (["gate", "walk.npz", "walk.npz", "--markdown"], 2),  # whose 1 is a verdict
+    ],
+)
+def test_files_beside_the_answer_are_refused_by_name(command, code, name, here, capsys):
+    assert cli.run([*command, name]) == code
+    said = one_line(capsys)
+    assert "a device" in said or re.search(
+        rf"{command[-1][2:]} must be a (file|folder) that can be written", said
+    )
+    assert not (here / "nowhere").exists()
 
 
 def test_a_file_that_is_there_is_replaced(here):

@@ -89,12 +89,24 @@ def ask_evaluation(path: Path) -> None:
     folder = path.parent
     found = Evaluation.load(folder)
     print(found, found.advice, found.summary, found.to_dict(), found.outside(AT), found.unvisited_share)
+    if found.distribution is not None:
+        tails = found.distribution
+        print(tails.quantile(AT, 0.2), tails.interval(AT, of="cvar", q=0.1))
+        print(tails.probability(AT, below=-9.0))
+    print(pr.gate(found, found, "mean", 1.0), found.risk.interval(AT))
     assert run(["query", str(folder), "--at", "3", "--quiet"]) in (0, 1)
 
 
 def ask_policy(cls: Any, path: Path) -> None:
     policy = cls.load(path)
     print(policy, policy(AT))
+
+
+def ask_monitor(path: Path) -> None:
+    monitor = pr.ReturnMonitor.load(path)
+    print(monitor, monitor.quantile(0.1), monitor.cvar(0.1), monitor.probability(below=-9.0))
+    monitor.update([-3.0])
+    print(monitor.to_dict())
 
 
 def ask_monte_carlo(path: Path) -> None:
@@ -145,7 +157,14 @@ def targeted(path: Path) -> None:
     policy = np.full((N, 2), 0.5)
     actions = np.random.default_rng(0).integers(2, size=DATA.transitions)
     data = pr.Trajectories(DATA.states, DATA.rewards, DATA.lengths, DATA.terminated, actions)
-    pr.evaluate(data, target=policy, features="tabular", seed=0).save(path.parent)
+    pr.evaluate(data, target=policy, features="tabular", seed=0, quantiles=[0.1]).save(path.parent)
+
+
+def clustered(path: Path) -> None:
+    data = pr.Trajectories(
+        DATA.states, DATA.rewards, DATA.lengths, DATA.terminated, clusters=np.arange(len(DATA)) // 3
+    )
+    pr.evaluate(data, features="tabular", seed=0, quantiles=[0.1]).save(path.parent)
 
 
 def of_actions(policy: Any) -> Callable[[Path], None]:
@@ -195,19 +214,23 @@ KINDS: dict[str, Kind] = {
     ),
     "monitor": Kind(
         lambda path: pr.ReturnMonitor(-50, 0, returns=DATA.returns()).save(path),
-        lambda path: print(pr.ReturnMonitor.load(path)),
+        ask_monitor,
     ),
-    "equations": Kind(lambda path: None, lambda path: None),
     "checkpoint": Kind(stop_halfway, go_on),
     "evaluation/risk.npz": Kind(evaluated, ask_evaluation),
     "evaluation/survey.npz": Kind(evaluated, ask_evaluation),
     "evaluation/distribution.npz": Kind(evaluated, ask_evaluation),
     "choice/survey.npz": Kind(chosen, ask_evaluation),
     "choice/distribution.npz": Kind(chosen, ask_evaluation),
+    "choice/risk.npz": Kind(chosen, ask_evaluation),
     "target/survey.npz": Kind(targeted, ask_evaluation),
+    "target/risk.npz": Kind(targeted, ask_evaluation),
+    "target/distribution.npz": Kind(targeted, ask_evaluation),
+    "clusters/survey.npz": Kind(clustered, ask_evaluation),
+    "clusters/risk.npz": Kind(clustered, ask_evaluation),
+    "clusters/distribution.npz": Kind(clustered, ask_evaluation),
     "log": Kind(log, ask_log),
 }
-del KINDS["equations"]
 
 
 # --- whatever a file says ---------------------------------------------------------------------------
@@ -222,7 +245,8 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         for name, kind in KINDS.items():
             path = folder / (name if "/" in name else f"{name}.npz")
             path.parent.mkdir(exist_ok=True)
-            kind.write(path)
+            if not path.exists():  # a folder is written as a whole
+                kind.write(path)
             found[name] = path
     return found
 
@@ -450,12 +474,16 @@ HERE = "raise SystemExit('the file in the current folder was run')\n"
 def test_modules_beside_the_data_do_not_run(features: str, as_installed: bool, tmp_path: Path) -> None:
     """Only the one that is named does; ``python -m`` itself has what it needs first from the folder."""
     names = ["plotly", "pyarrow", "pandas", "matplotlib", "torch", "gymnasium"]
-    for name in names + ["rich", "typer", "csv", "numba", "scipy"] * as_installed:
+    probed = ["pytz", "bottleneck", "msvcrt", "winreg"]  # by those, and not there
+    for name in names + [*probed, "rich", "typer", "csv", "numba", "scipy"] * as_installed:
         (tmp_path / f"{name}.py").write_text(HERE)
     (tmp_path / "my_features.py").write_text(
         "import gymnasium, matplotlib, numpy as np, pandas, plotly, pyarrow\n"
-        "def line(x):\n    return np.hstack([np.ones_like(x), x])\n"
+        "from my_helpers import ones\n"
+        "def line(x):\n    import my_late\n    return np.hstack([ones(x), x])\n"
     )
+    (tmp_path / "my_helpers.py").write_text("from numpy import ones_like as ones\n")
+    (tmp_path / "my_late.py").write_text("")
     write_npz(DATA, tmp_path / "data.npz")
     python = [sys.executable, "-P"] if as_installed else [sys.executable]
     command = [
@@ -577,6 +605,26 @@ def test_a_small_model_of_gigabytes_is_refused_before_it_is_read(part: str, tmp_
         archive.writestr("policy.pth", inner.getvalue())
     with pytest.raises(InvalidInputError, match=r"would unpack to 805,306,3\d\d, more than 100 times"):
         _members(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("zeros.npz", pr.ReturnMonitor.load),
+        ("zeros.npz", pr.RiskFunction.load),
+        ("zeros.csv", partial(pr.read, state="x")),
+        ("zeros.parquet", partial(pr.read, state="x")),
+        ("zeros.json", lambda path: pr.gate(path, path, "mean")),
+        ("zeros.zip", _members),
+    ],
+)
+def test_a_device_is_no_file(name: str, read: Any, tmp_path: Path) -> None:
+    """A link to one in an archive that somebody sent: it may have no end."""
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises((InvalidInputError, OSError), match=r"no file|which is neither"):
+        read(tmp_path / name)
+    with pytest.raises(InvalidInputError, match="got the device"):
+        pr.SoftmaxPolicy(TILES, 2).save(tmp_path / name)
 
 
 def test_data_that_compress_well_are_read(tmp_path: Path) -> None:

@@ -51,13 +51,20 @@ def check_expansion(path: Path, unpacked: int) -> None:
         )
 
 
+def opened_zip(path: Path) -> zipfile.ZipFile:
+    """A zip file to read from; an OSError where the name is that of a device, which may have no end."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is no file, but a folder or a device")
+    return zipfile.ZipFile(path)
+
+
 def read_arrays(path: Path, names: Iterable[str] | None = None) -> Arrays:
     """The arrays of an npz file, or those of these names that it has; whatever is wrong is one of DAMAGE.
 
     NumPy's own reader is not used: it also accepts a plain array or a pickle, takes the last of two members
     with one name, and reserves whatever memory a header asks for.
     """
-    with zipfile.ZipFile(path) as archive:
+    with opened_zip(path) as archive:
         there = [name.removesuffix(".npy") for name in archive.namelist()]
         wanted = sorted(set(there)) if names is None else [name for name in names if name in there]
         twice = [name for name in wanted if there.count(name) > 1]
@@ -69,13 +76,13 @@ def read_arrays(path: Path, names: Iterable[str] | None = None) -> Arrays:
 
 def array_names(path: Path) -> list[str]:
     """The names of an npz file's arrays."""
-    with zipfile.ZipFile(path) as archive:
+    with opened_zip(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
 def array_type(path: Path, name: str) -> np.dtype[Any]:
     """The type of an npz file's array, by its header."""
-    with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+    with opened_zip(path) as archive, archive.open(f"{name}.npy") as member:
         return _header(member)[1]
 
 
@@ -149,8 +156,9 @@ def remove_remains(target: Path) -> None:
 def write_atomically(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
     """Call ``write`` on a temporary file beside ``path`` and rename it to ``path`` once it is complete."""
     target = as_path(path)
-    if target.is_dir():
-        raise InvalidInputError(f"path must be a file, got the folder {target}; name a file in it")
+    if target.exists() and not target.is_file():
+        kind = "folder" if target.is_dir() else "device"
+        raise InvalidInputError(f"path must be a file, got the {kind} {target}; name a file in a folder")
     part = target.parent / f".{target.name}.{part_ending()}"
     try:
         file = part.open("xb")

@@ -91,15 +91,34 @@ def check_installed(package: str, what: str) -> None:
 
 
 class _Folder(MetaPathFinder):
-    """Finds the modules of a folder, but for packages that are used where they are installed."""
+    """Finds the modules of a folder that the user named, and what these import from it.
+
+    What packages look for, a file of that name beside the data is not taken for: pandas tries pytz, for one.
+    """
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        self.own = {"gymnasium.envs.registration"}  # may import: it does what an environment's module says
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """That of a module of the folder itself; what is inside of a package Python finds by its path."""
-        own = path is None and fullname not in _PROBED
-        return PathFinder.find_spec(fullname, [self.folder]) if own else None
+        importer = _importer()
+        if path is not None or fullname in _PROBED or not {fullname, importer, _top(importer)} & self.own:
+            return None
+        self.own.add(fullname)
+        return PathFinder.find_spec(fullname, [self.folder])
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _importer() -> str:
+    """The name of the module whose code imports another."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and _top(frame.f_globals.get("__name__", "")) == "importlib":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
 
 
 @contextmanager
@@ -116,11 +135,14 @@ def naming_modules() -> Iterator[None]:
         ]
 
 
-def look_here() -> None:
-    """Find modules in the current folder from now on, after all others: none takes the place of a package."""
+def look_here(module: str) -> None:
+    """Find a module in the current folder from now on, after those that are installed."""
     here = str(Path.cwd())
-    if not any(isinstance(each, _Folder) and each.folder == here for each in sys.meta_path):
-        sys.meta_path.append(_Folder(here))
+    known = [each for each in sys.meta_path if isinstance(each, _Folder) and each.folder == here]
+    if not known:
+        known = [_Folder(here)]
+        sys.meta_path += known
+    known[0].own.add(_top(module))
 
 
 def is_name(text: object) -> bool:
@@ -139,9 +161,9 @@ def named_object(text: str) -> Any:
     """
     if not is_name(text):
         raise InvalidInputError(f"{text!r} must be module:name, as in my_policies:careful")
-    if _in_a_command:
-        look_here()
     module, _, name = text.partition(":")
+    if _in_a_command:
+        look_here(module)
     try:
         found = importlib.import_module(module)
         for part in name.split("."):

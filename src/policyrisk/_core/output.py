@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_REMEDY = "choose another --out"
-
 
 def make_folder(folder: Path, name: str = "out") -> None:
     """Make the folder that results go to, and its parents; ``name`` is the argument's."""
@@ -92,39 +90,45 @@ def plain(value: Any, digits: int = 17) -> Any:
 
 
 @contextmanager
-def _written_to(place: Path, kind: str = "folder") -> Iterator[None]:
-    """What the system says against writing to ``out``, in our words."""
+def written_to(place: Path, kind: str = "folder", name: str = "out") -> Iterator[None]:
+    """What the system says against writing to a place, in our words; ``name`` is the argument's."""
     try:
         yield
     except OSError as error:
         raise InvalidInputError(
-            f"out must be a {kind} that can be written, got {place}: {error.strerror or error}; {_REMEDY}"
+            f"{name} must be a {kind} that can be written, got {place}: {error.strerror or error}; "
+            f"choose another --{name}"
         ) from error
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, name: str = "out") -> None:
     """Raise early where the folder could not be written later."""
-    with _written_to(folder):
+    with written_to(folder, name=name):
         if folder.exists() and not folder.is_dir():
-            raise InvalidInputError(f"out must be a folder, got {folder}, which is a file; {_REMEDY}")
+            raise InvalidInputError(
+                f"{name} must be a folder, got {folder}, which is a file; choose another --{name}"
+            )
         parent = _nearest(folder)
         if not parent.is_dir():
             raise InvalidInputError(
-                f"out must be a folder, got {folder} inside of {parent}, a file; {_REMEDY}"
+                f"{name} must be a folder, got {folder} inside of {parent}, a file; choose another --{name}"
             )
         if not os.access(parent, os.W_OK | os.X_OK):
             raise InvalidInputError(
-                f"out must be a folder that can be written, got {folder}: {parent} cannot be; {_REMEDY}"
+                f"{name} must be a folder that can be written, got {folder}: {parent} cannot be; "
+                f"choose another --{name}"
             )
         _check_names(folder, parent)
 
 
-def check_file(file: Path) -> None:
+def check_file(file: Path, name: str = "out") -> None:
     """Raise early where the file could not be written later."""
-    check_folder(file.parent)
-    with _written_to(file, "file"):
+    check_folder(file.parent, name)
+    with written_to(file, "file", name):
         if file.is_dir():
-            raise InvalidInputError(f"out must be a file, got {file}, which is a folder; name a file in it")
+            raise InvalidInputError(
+                f"{name} must be a file, got {file}, which is a folder; name a file in it"
+            )
         _check_names(file, _nearest(file.parent))
 
 
@@ -165,7 +169,7 @@ def complete_folder(folder: Path, last: str, partly: Sequence[str] = ()) -> Iter
     part = part_of(folder)
     remove_remains(target)
     try:
-        with _written_to(folder):
+        with written_to(folder):
             part.mkdir(parents=True)
             yield part
             if target.exists():
@@ -173,7 +177,7 @@ def complete_folder(folder: Path, last: str, partly: Sequence[str] = ()) -> Iter
                 for file in files:  # before the first of them is moved
                     if (target / file.name).is_dir():
                         raise InvalidInputError(
-                            f"out must have no folder named {file.name}, got {target}; {_REMEDY}"
+                            f"out must have no folder named {file.name}, got {target}; choose another --out"
                         )
                 old = (
                     [each for name in partly for each in target.glob(name)]

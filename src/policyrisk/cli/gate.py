@@ -9,7 +9,7 @@ import typer
 
 from policyrisk.cli.evaluate import columns_of
 from policyrisk.cli.screen import screen
-from policyrisk.cli.shared import LevelOption, criterion_of, place_option
+from policyrisk.cli.shared import LevelOption, criterion_of, naming, place_option
 
 _SOURCE = "a log (Parquet, a folder of it, CSV, npz, minari:ID), a folder of evaluate, or its summary.json."
 
@@ -52,15 +52,16 @@ def gate(
 
     Example: policyrisk gate new.parquet old.parquet --criterion cvar:0.05 --margin 2 --markdown gate.md
     """
-    from policyrisk._core.output import check_file
+    from policyrisk._core.output import check_file, written_to
     from policyrisk.errors import PolicyRiskError
 
     criterion = criterion_of(by)
+    with naming("--markdown"):
+        if markdown is not None:
+            check_file(markdown, "markdown")
     try:
         from policyrisk.evaluation.gate import gate as decide
 
-        if markdown is not None:
-            check_file(markdown)
         columns = {k: v for each in (new, baseline) for k, v in columns_of(each, chosen).items()}
         found = decide(
             new,
@@ -73,12 +74,13 @@ def gate(
             discount=discount,
             **columns,
         )
-        if markdown is not None:
-            markdown.write_text(found.markdown(), encoding="utf-8")
     except Exception as error:  # exit code 1 is a verdict
         if screen.debug:
             screen.traceback()
         text = str(error) if isinstance(error, PolicyRiskError) else f"{type(error).__name__}: {error}"
         raise typer.BadParameter(text, param_hint="NEW BASELINE") from error
+    if markdown is not None:
+        with naming("--markdown"), written_to(markdown, "file", "markdown"):
+            markdown.write_text(found.markdown(), encoding="utf-8")
     screen.answer(found.to_dict(), str(found))
     raise typer.Exit(found.exit_code)

@@ -57,7 +57,7 @@ def improve(
         env, goal, arguments, **values_of(ImprovementRequest, chosen, {"policy": _beginning})
     )
     if ":" in env:  # module:id
-        look_here()
+        look_here(env.partition(":")[0])
     check_folder(out)
     drawn, reported = can_make("pictures are"), can_make("the report is")
     checkpoint = out / _CHECKPOINT

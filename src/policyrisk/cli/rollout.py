@@ -274,7 +274,7 @@ def _policy(text: str, stochastic: bool, seed: int | None, env: str, arguments: 
     from policyrisk._core.imports import look_here
 
     if ":" in env:  # module:id
-        look_here()
+        look_here(env.partition(":")[0])
     if text == "random":
         return RandomActions.of(env, arguments, seed)
     if text.endswith(".npz"):

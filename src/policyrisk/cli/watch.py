@@ -33,11 +33,14 @@ def watch(
 
     Example, each night: policyrisk watch today.parquet --low -200 --high 0 --monitor robot.npz
     """
+    from policyrisk._core.output import check_file
     from policyrisk.data import batches, read
     from policyrisk.errors import InvalidInputError, MismatchError
     from policyrisk.returns import ReturnMonitor
 
     kept = ReturnMonitor(low, high, level)
+    if monitor is not None:
+        check_file(monitor, "monitor")
     if monitor is not None and monitor.exists():
         kept = ReturnMonitor.load(monitor)
         if (kept.low, kept.high, kept.level) != (low, high, level):

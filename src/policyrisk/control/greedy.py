@@ -35,6 +35,8 @@ class StoredPolicy:
         ``world`` is how the environment that it acts in was changed: what
         :class:`policyrisk.control.tasks.TimedEnvironment` takes.
         """
+        if world is not None:
+            check_kind(world, "world", Mapping, "pass the changes by their names")
         values = {name: getattr(self, name) for name in self._columns}
         records.save(path, type(self).__name__, values | ({} if world is None else {"world": dict(world)}))
 

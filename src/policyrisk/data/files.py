@@ -52,8 +52,9 @@ def find_files(path: PathOrPaths, suffix: str) -> list[Path]:
                 f"path must be a folder with {suffix} files in it, got {place}, which has none; check it"
             )
         return _without_links(found, place)
-    if not place.exists():
-        raise InvalidInputError(f"path must name a file or a folder, got {place}, which does not exist")
+    if not place.is_file():
+        which = "is neither" if place.exists() else "does not exist"
+        raise InvalidInputError(f"path must name a file or a folder, got {place}, which {which}")
     return [place]
 
 

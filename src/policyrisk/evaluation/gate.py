@@ -7,7 +7,6 @@ and a summary are judged by their intervals.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from policyrisk._core.arrays import Floats, Seed, as_array, as_floats, as_number, is_frame
+from policyrisk._core.files import from_json
 from policyrisk._core.text import Readable, TextTable, number, percent, printable
 from policyrisk.criteria import Criterion, CVaR, MeanMinusStd, Quantile, Sharpe, as_criterion
 from policyrisk.data import batches, coordinates_of
@@ -258,7 +258,8 @@ def _source(given: Any) -> Any:
         if place.suffix.lower() == ".json":
             return _json(place)
         return Evaluation.load(place) if (place / SURVEY).is_file() else given
-    if isinstance(given, list | tuple | np.ndarray) and not any(isinstance(e, str | Path) for e in given):
+    listed = isinstance(given, list | tuple) and not any(isinstance(e, str | Path) for e in given)
+    if listed or isinstance(given, np.ndarray):
         array = as_array(given, "returns", "numbers of shape (n,)")
         return as_floats(array, "returns", (None,))
     return given
@@ -266,8 +267,10 @@ def _source(given: Any) -> Any:
 
 def _json(place: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        if not place.is_file():
+            raise OSError("no file of that name")
+        found = from_json(place.read_bytes())
+    except (OSError, ValueError) as error:
         raise InvalidInputError(f"{place} must be a JSON file, got {error}; pass a summary.json") from error
     if not isinstance(found, dict):
         raise InvalidInputError(f"{place} must hold the summary of an evaluation, got another JSON value")

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from policyrisk._core.devices import Device
-from policyrisk._core.files import DAMAGE, check_expansion, from_json
+from policyrisk._core.files import DAMAGE, check_expansion, from_json, opened_zip
 from policyrisk._core.imports import check_installed
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.network import TorchFeatures
@@ -235,7 +235,7 @@ def _parts(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _members(path: Path) -> tuple[bytes, bytes]:
     """The settings, in JSON, and the weights, a zip file in the zip file, once their sizes are known."""
-    with zipfile.ZipFile(path) as archive:
+    with opened_zip(path) as archive:
         check_expansion(path, sum(archive.getinfo(name).file_size for name in _MEMBERS))
         data, numbers = (archive.read(name) for name in _MEMBERS)
     with zipfile.ZipFile(io.BytesIO(numbers)) as inner:
