@@ -25,7 +25,7 @@ from policyrisk.features import Fourier, Polynomial, RadialBasis, Tabular, TileC
 from policyrisk.lstd import _sweep_kernels
 from policyrisk.lstd.definition import Definition, rows
 from policyrisk.lstd.rows import DenseRows, SparseRows
-from policyrisk.lstd.trace_products import Total, TraceProduct
+from policyrisk.lstd.trace_products import FOREVER, Total, TraceProduct, joined
 
 SUMS = ("A", "b", "C", "D", "e", "gram", "mean_gram")
 COUNTS = ("visits", "second_visits", "feature_episodes", "second_feature_episodes")
@@ -399,7 +399,7 @@ def test_a_visit_reaches_as_far_as_it_adds_anything(decay: float) -> None:
     ahead[[n - 1, 2 * n - 1]] = _sweep_kernels.END
     step[n - 1, 1:3] = 0.0  # a true end, and then one that was cut off
     step[2 * n - 1, 1:3] = 1.0
-    _sweep_kernels.reach(2 * n, step, ahead, True, np.zeros(1, np.int64), np.zeros(0))
+    _sweep_kernels.reach(2 * n, step, ahead, True, joined([]), FOREVER)
     for i in range(2 * n - 1):
         if i == n - 1:
             continue

@@ -15,20 +15,19 @@ a trace z has become d_s z, plus u_s times the feature's value there. What a pos
 
 with g and h 0 for a channel that is not there. A visit at s adds something to the positions up to
 s + ahead[s]. ``column`` and ``ahead`` are the whole numbers in step[:, 3] and visit[:, 3], in views as int64
-of the same memory. Sparse features come as ``ptr``, ``idx``, ``val``: row
-i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1].
+of the same memory.
 
 Where P has to stay sparse, positions are rows, and traces last K steps,
 
     z_s = Σ_{k<K} κ^k ρ_{s−k} = κ z_{s−1} + n_s,        n_s = ρ_s − κ^K ρ_{s−K} in the place of ρ_s,
 
-so that the row of a feature has entries only in columns that are met within K steps after it. ``stop`` is
-then the first position beyond those of an episode that count, and END where a position ends an episode.
+so that the row of a feature has entries only in columns that are met within K steps after it: a visit of ρ is
+followed, K steps later, by one of −κ^K ρ.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +41,44 @@ NEGLIGIBLE = 1e-25
 END = -1  # ``ahead`` of a position that ends an episode, and is not visited
 GROUP = 8  # neighbouring columns of a row's buffer that are looked through together
 WORD = 64  # columns behind one word of flags: GROUP of them for each of its bytes
+
+
+class Entries(NamedTuple):
+    """Sparse rows: row i holds val[p] in column idx[p] for ptr[i] ≤ p < ptr[i + 1]."""
+
+    ptr: Ints  # (rows + 1,)
+    idx: Ints
+    val: Floats
+
+
+class Visits(NamedTuple):
+    """What enters the traces and leaves them, feature by feature: of feature a from begin[a] to end[a]."""
+
+    begin: Ints  # (l + 1,)
+    end: Ints  # (l,)
+    where: Ints  # positions, rising
+    until: Ints  # the last position that the trace then adds something to
+    value: Floats  # ρ there, or −κ^K ρ of what leaves; 1 of runs, where ρ is in u and h
+
+
+class Notes(NamedTuple):
+    """What rows of P are summed from."""
+
+    visits: Visits
+    step: Floats
+    visit: Floats
+    column: Ints
+    runs: bool
+    sigma: Entries  # of positions that are no runs
+
+
+class Block(NamedTuple):
+    """Some rows of a sparse P: their columns, increasing, and both channels' values."""
+
+    ptr: Ints  # (rows + 1,)
+    idx: npt.NDArray[np.int32]
+    first: Floats
+    second: Floats  # empty where there is one channel
 
 
 @njit(cache=True, nogil=True)
@@ -115,7 +152,7 @@ def _reach(size: Floats, d: Floats, ahead: Ints) -> None:
 
 
 @njit(cache=True, nogil=True)
-def reach(n: int, step: Floats, ahead: Ints, runs: bool, col_ptr: Ints, col_val: Floats) -> None:
+def reach(n: int, step: Floats, ahead: Ints, runs: bool, sigma: Entries, steps: int) -> None:
     """Find ``ahead`` of n positions: how far on the last one is that a visit there adds anything to."""
     begin = 0
     for end in range(n):
@@ -125,9 +162,9 @@ def reach(n: int, step: Floats, ahead: Ints, runs: bool, col_ptr: Ints, col_val:
         left = 1.0
         for s in range(begin, end):
             left *= step[s, 0]
-        if left >= NEGLIGIBLE:
+        if left >= NEGLIGIBLE or steps < end - begin:
             for s in range(begin, end):
-                ahead[s] = stop - 1 - s
+                ahead[s] = min(stop - 1 - s, steps)
         else:
             size = np.zeros(stop - begin)
             for c in range(2):
@@ -135,57 +172,92 @@ def reach(n: int, step: Floats, ahead: Ints, runs: bool, col_ptr: Ints, col_val:
                     top = 1.0
                     if not runs:
                         top = 0.0
-                        for q in range(col_ptr[s], col_ptr[s + 1]):
-                            top = max(top, abs(col_val[q]))
+                        for q in range(sigma.ptr[s], sigma.ptr[s + 1]):
+                            top = max(top, abs(sigma.val[q]))
                     size[s - begin] = abs(step[s, 1 + c]) * top
                 _reach(size, step[begin:stop, 0], ahead[begin:stop])
         begin = end + 1
 
 
 @njit(cache=True, nogil=True)
-def index_visits(
-    n: int, runs: bool, ptr: Ints, idx: Ints, val: Floats, ahead: Ints, size: int
-) -> tuple[Ints, Ints, Floats]:
-    """Where each feature's visits begin (size + 1,), and their positions and values, feature by feature.
-
-    Runs have one feature each, idx, and no values.
-    """
+def index_visits(n: int, rho: Entries, ahead: Ints, size: int, steps: int, leave: float) -> Visits:
+    """The visits of n positions with the rows ρ, in traces of ``size`` features that last K = ``steps``."""
     begin = np.zeros(size + 1, np.int64)
     for s in range(n):
         if ahead[s] != END:
-            for p in range(s if runs else ptr[s], s + 1 if runs else ptr[s + 1]):
-                begin[idx[p] + 1] += 1
+            for p in range(rho.ptr[s], rho.ptr[s + 1]):
+                begin[rho.idx[p] + 1] += 2 if ahead[s] == steps else 1
     begin = np.cumsum(begin)
-    put, where = begin.copy(), np.empty(begin[-1], np.int64)
-    value = np.empty(0 if runs else begin[-1])
+    end = begin[:-1].copy()
+    where, until = np.empty(begin[-1], np.int64), np.empty(begin[-1], np.int64)
+    value = np.empty(begin[-1])
     for s in range(n):
-        if ahead[s] != END:
-            for p in range(s if runs else ptr[s], s + 1 if runs else ptr[s + 1]):
-                at = put[idx[p]]
-                where[at] = s
-                if not runs:
-                    value[at] = val[p]
-                put[idx[p]] += 1
-    return begin, where, value
+        if ahead[s] == END:
+            continue
+        left = s - steps
+        if left >= 0 and ahead[left] == steps:
+            for p in range(rho.ptr[left], rho.ptr[left + 1]):
+                j = rho.idx[p]
+                at = end[j]
+                if where[at - 1] == s:
+                    value[at - 1] -= leave * rho.val[p]
+                else:
+                    where[at], until[at], value[at] = s, until[at - 1], -leave * rho.val[p]
+                    end[j] = at + 1
+        for p in range(rho.ptr[s], rho.ptr[s + 1]):
+            j = rho.idx[p]
+            at = end[j]
+            if at > begin[j] and where[at - 1] == s:
+                until[at - 1] = s + ahead[s]
+                value[at - 1] += rho.val[p]
+            else:
+                where[at], until[at], value[at] = s, s + ahead[s], rho.val[p]
+                end[j] = at + 1
+    return Visits(begin, end, where, until, value)
+
+
+@njit(cache=True)
+def _add_row(a: int, notes: Notes, buffer: Floats, touched: npt.NDArray[np.uint8]) -> int:
+    """Add row a of P to a buffer (columns or more, 2); returns how many positions that took."""
+    visits, step, visit, column, runs, sigma = notes
+    one, group = np.uint64(1), np.uint64(GROUP)  # unsigned, since no one asks of those whether they are < 0
+    z, reached, additions, end = 0.0, -1, 0, visits.end[a]
+    for p in range(visits.begin[a], end):
+        i, rho = visits.where[p], visits.value[p]
+        if i > reached:
+            z = 0.0
+        x, y = z * step[i, 1] + rho * visit[i, 1], z * step[i, 2] + rho * visit[i, 2]
+        z = step[i, 0] * z + rho * visit[i, 0]
+        reached = visits.until[p]
+        stop = reached + 1
+        if p + 1 < end:
+            stop = min(stop, visits.where[p + 1])
+        additions += stop - i
+        if runs:
+            buffer[a, 0] += x
+            buffer[a, 1] += y
+            touched[a // GROUP] = 1
+            for s in range(np.uint64(i + 1), np.uint64(stop)):
+                j = np.uint64(column[s])
+                buffer[j, 0] += z * step[s, 1]
+                buffer[j, 1] += z * step[s, 2]
+                touched[j // group] = 1
+                z *= step[s, 0]
+            continue
+        for s in range(np.uint64(i), np.uint64(stop)):
+            if s > np.uint64(i):
+                x, y = z * step[s, 1], z * step[s, 2]
+                z *= step[s, 0]
+            for q in range(np.uint64(sigma.ptr[s]), np.uint64(sigma.ptr[s + one])):
+                j = np.uint64(sigma.idx[q])
+                buffer[j, 0] += x * sigma.val[q]
+                buffer[j, 1] += y * sigma.val[q]
+                touched[j // group] = 1
+    return additions
 
 
 @njit(cache=True, nogil=True)
-def sweep(
-    low: int,
-    high: int,
-    begin: Ints,  # (rows of P + 1,)
-    where: Ints,  # positions of the visits, feature by feature
-    value: Floats,  # ρ there; empty for runs, where it is in u and h
-    step: Floats,
-    visit: Floats,
-    column: Ints,
-    ahead: Ints,
-    runs: bool,
-    col_ptr: Ints,
-    col_idx: Ints,
-    col_val: Floats,
-    out: Floats,
-) -> tuple[int, int]:
+def sweep(low: int, high: int, notes: Notes, out: Floats) -> tuple[int, int]:
     """Add rows low, …, high − 1 of P to out (channels, rows, columns).
 
     Returns how many additions to buffers that took, and how many entries of a channel were touched in out.
@@ -193,42 +265,9 @@ def sweep(
     columns = out.shape[2]
     buffer = np.zeros((columns, 2))
     touched = np.zeros(columns // GROUP + 1, np.uint8)
-    one, group = np.uint64(1), np.uint64(GROUP)  # unsigned, since no one asks of those whether they are < 0
     additions, entries = 0, 0
     for a in range(low, high):
-        z, reached = 0.0, -1
-        for p in range(begin[a], begin[a + 1]):
-            i = where[p]
-            rho = 1.0 if runs else value[p]
-            if i > reached:
-                z = 0.0
-            x, y = z * step[i, 1] + rho * visit[i, 1], z * step[i, 2] + rho * visit[i, 2]
-            z = step[i, 0] * z + rho * visit[i, 0]
-            reached = i + ahead[i]
-            stop = reached + 1
-            if p + 1 < begin[a + 1]:
-                stop = min(stop, where[p + 1])
-            additions += stop - i
-            if runs:
-                buffer[a, 0] += x
-                buffer[a, 1] += y
-                touched[a // GROUP] = 1
-                for s in range(np.uint64(i + 1), np.uint64(stop)):
-                    j = np.uint64(column[s])
-                    buffer[j, 0] += z * step[s, 1]
-                    buffer[j, 1] += z * step[s, 2]
-                    touched[j // group] = 1
-                    z *= step[s, 0]
-                continue
-            for s in range(np.uint64(i), np.uint64(stop)):
-                if s > np.uint64(i):
-                    x, y = z * step[s, 1], z * step[s, 2]
-                    z *= step[s, 0]
-                for q in range(np.uint64(col_ptr[s]), np.uint64(col_ptr[s + one])):
-                    j = np.uint64(col_idx[q])
-                    buffer[j, 0] += x * col_val[q]
-                    buffer[j, 1] += y * col_val[q]
-                    touched[j // group] = 1
+        additions += _add_row(a, notes, buffer, touched)
         for k in range(touched.size):
             if touched[k]:
                 touched[k] = 0
@@ -240,23 +279,6 @@ def sweep(
     return additions, entries
 
 
-# --- the product, where it stays sparse -------------------------------------------------------------
-
-
-@njit(cache=True, nogil=True)
-def stops(ends: Bools, g: Floats) -> Ints:
-    """``stop`` of every position; an end that nothing is bootstrapped from does not count."""
-    stop = np.empty(ends.size, np.int64)
-    begin = 0
-    for end in range(ends.size):
-        if ends[end]:
-            after = end + 1 if (g[end] != 0.0).any() else end
-            stop[begin:end] = after
-            stop[end] = END
-            begin = end + 1
-    return stop
-
-
 @njit(cache=True)
 def _longer(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     longer = np.empty(size, array.dtype)
@@ -265,66 +287,24 @@ def _longer(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
 
 
 @njit(cache=True, nogil=True)
-def sweep_sparse(
-    low: int,
-    high: int,
-    begin: Ints,  # (rows of P + 1,)
-    where: Ints,  # positions of the visits, feature by feature
-    value: Floats,  # ρ there
-    stop: Ints,
-    g: Floats,  # (positions, channels)
-    h: Floats,
-    decay: float,
-    steps: int,  # K
-    col_ptr: Ints,
-    col_idx: Ints,
-    col_val: Floats,
-    columns: int,
-    old_ptr: Ints,  # (high − low + 1,): rows low, …, high − 1 so far
-    old_idx: npt.NDArray[np.int32],
-    old_first: Floats,  # values of the first channel
-    old_second: Floats,  # of the second, empty where there is none
-) -> tuple[Ints, npt.NDArray[np.int32], Floats, Floats]:
-    """Rows low, …, high − 1 of P added to what they were: ptr, idx (increasing) and both channels' values."""
-    two = g.shape[1] == 2
-    leave = decay**steps
+def sweep_sparse(low: int, high: int, notes: Notes, columns: int, two: bool, old: Block) -> Block:
+    """Rows low, …, high − 1 of P added to what they were, of ``two`` channels or of one."""
     buffer = np.zeros((columns + WORD, 2))
     touched = np.zeros(columns // WORD * 8 + 8, np.uint8)
     words = touched.view(np.uint64)
-    group = np.uint64(GROUP)  # unsigned: an index then needs no test for being negative
+    group = np.uint64(GROUP)
     ptr = np.zeros(high - low + 1, np.int64)
-    room = old_idx.size + columns + WORD
+    room = old.idx.size + columns + WORD
     idx, first, second = np.empty(room, np.int32), np.empty(room), np.empty(room if two else 0)
     n = 0
     for a in range(low, high):
-        for old in range(old_ptr[a - low], old_ptr[a - low + 1]):
-            i = np.uint64(old_idx[old])
-            buffer[i, 0] = old_first[old]
+        for k in range(old.ptr[a - low], old.ptr[a - low + 1]):
+            i = np.uint64(old.idx[k])
+            buffer[i, 0] = old.first[k]
             if two:
-                buffer[i, 1] = old_second[old]
+                buffer[i, 1] = old.second[k]
             touched[i // group] = 1
-        p, after = begin[a], begin[a + 1]
-        while p < after:
-            s, oldest, z = where[p], p, 0.0
-            end, lasting = stop[s], s + steps
-            while s < end and s <= lasting:
-                entered = 0.0
-                while p < after and where[p] == s:
-                    entered += value[p]
-                    lasting = s + steps
-                    p += 1
-                while oldest < p and where[oldest] + steps == s:
-                    entered -= leave * value[oldest]
-                    oldest += 1
-                x = g[s, 0] * z + h[s, 0] * entered
-                y = g[s, 1] * z + h[s, 1] * entered if two else 0.0
-                z = decay * z + entered
-                for q in range(np.uint64(col_ptr[s]), np.uint64(col_ptr[s + 1])):
-                    j = np.uint64(col_idx[q])
-                    buffer[j, 0] += x * col_val[q]
-                    buffer[j, 1] += y * col_val[q]
-                    touched[j // group] = 1
-                s += 1
+        _add_row(a, notes, buffer, touched)
         if n + columns > idx.size:
             room = 2 * idx.size
             idx, first = _longer(idx, room), _longer(first, room)
@@ -345,7 +325,7 @@ def sweep_sparse(
                         n += 1
                         buffer[k, 0], buffer[k, 1] = 0.0, 0.0
         ptr[a - low + 1] = n
-    return ptr, idx[:n].copy(), first[:n].copy(), second[: n if two else 0].copy()
+    return Block(ptr, idx[:n].copy(), first[:n].copy(), second[: n if two else 0].copy())
 
 
 # --- the product, dense -----------------------------------------------------------------------------

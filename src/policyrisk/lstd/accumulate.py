@@ -145,9 +145,8 @@ class ChunkSums(NamedTuple):
                 product.block(at, phi[left], phi[right])
         for sums in maps:
             sums.episodes += sums.under_way
-        if not view.sparse_sums:
-            for product in products:
-                product.finish()
+        for product in products:
+            product.finish()
         return cls(StepCounts.of(steps), steps.coverage, maps, products)
 
 

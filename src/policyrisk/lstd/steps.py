@@ -180,7 +180,8 @@ class View:
         shape = channels, self.sizes[left], self.sizes[right]
         if not self.sparse_sums:
             return Total(*shape)
-        return SparseTotal(*shape, steps_of(self.decays[left], self.trace_cut))
+        decay = self.decays[left]
+        return SparseTotal(*shape, decay, steps_of(decay, self.trace_cut))
 
 
 class Steps:
@@ -256,7 +257,7 @@ class Steps:
             else:
                 h[:, c] = a * now
             g[:, c] += kappa * h[:, c]
-        return TraceProduct(g, h, kappa, self.view.sizes[right])
+        return TraceProduct(g, h, kappa, self.view.sizes[right], steps_of(kappa, self.view.trace_cut))
 
     def to_go(self, x: Floats, which: int) -> Floats:
         """X_t at the rows (rows,) for z (0) or y (1), as far as the traces last, 0 where episodes end."""

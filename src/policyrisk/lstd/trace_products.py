@@ -13,7 +13,7 @@ does not depend on the number of threads.
 A P that would not fit stays sparse (:class:`SparseTotal`): all threads go through it by blocks of rows, and
 each row is loaded, added to and stored again. Two channels have one pattern. With F entries, P takes 12 F
 bytes (one channel) or 20 F (two), whatever the length of the data, and while it is summed a further
-SPARSE_MOST notes of about 50 bytes each.
+SPARSE_MOST notes of about 100 bytes each.
 Traces then last K steps, the fewest with κ^K ≤ TRACE_CUT, in every sum alike (b and e as well): the equations
 are those of the λ-return that is cut off after K steps,
 
@@ -26,10 +26,10 @@ there. With κ = 1 traces last to the end of the episode.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,7 @@ from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.threads import in_order
 from policyrisk.errors import InvalidInputError
 from policyrisk.lstd import _sweep_kernels
+from policyrisk.lstd._sweep_kernels import Block, Entries, Notes
 from policyrisk.lstd.rows import Rows, SparseRows
 
 # Sums of rows are added to P when enough visits were noted: FEWEST at first, and twice as many after every
@@ -108,9 +109,9 @@ class Product:
 class TraceProduct(Product):
     """P of a chunk's episodes: its blocks are put in one by one, the last one first."""
 
-    def __init__(self, g: Floats, h: Floats, decay: float, col_size: int) -> None:
+    def __init__(self, g: Floats, h: Floats, decay: float, col_size: int, steps: int = FOREVER) -> None:
         super().__init__()
-        self.g, self.h, self.decay = g, h, decay  # g and h: (rows, channels)
+        self.g, self.h, self.decay, self.steps = g, h, decay, steps  # g and h: (rows, channels)
         self.sparse: list[tuple[slice, SparseRows, SparseRows]] = []
         self._carry = np.zeros((g.shape[1], col_size))  # the trace of the block that comes after, in time
 
@@ -129,8 +130,9 @@ class TraceProduct(Product):
 
     @cached_property
     def runs(self) -> bool:
-        """Whether sparse rows have one entry each, and are their own columns."""
-        return all(rho is sigma and rho.one_hot for _, rho, sigma in self.sparse)
+        """Whether sparse rows have one entry each, are their own columns, and stay in the traces."""
+        one_hot = all(rho is sigma and rho.one_hot for _, rho, sigma in self.sparse)
+        return one_hot and self.steps == FOREVER
 
     def finish(self) -> None:
         """Note where the sparse rows are, after the last block: on the thread that has them at hand."""
@@ -149,8 +151,8 @@ class TraceProduct(Product):
             step[:, 1 : 1 + g.shape[1]], visit[:, 1 : 1 + g.shape[1]] = g, h
             x.ahead[x.count : x.count + len(rho.ends)] = np.where(rho.ends, _sweep_kernels.END, 0)
             x.count += len(rho.ends)
-        col_ptr, _, col_val = joined([] if self.runs else [sigma for _, _, sigma in reversed(self.sparse)])
-        _sweep_kernels.reach(x.count, x.step, x.ahead, self.runs, col_ptr, col_val)
+        sigma = joined([] if self.runs else [sigma for _, _, sigma in reversed(self.sparse)])
+        _sweep_kernels.reach(x.count, x.step, x.ahead, self.runs, sigma, self.steps)
         self.positions = x
 
 
@@ -158,7 +160,8 @@ class Total:
     """P of all chunks, of shape (channels, rows, columns); chunks come in the order of the data."""
 
     def __init__(self, channels: int, rows: int, columns: int) -> None:
-        self._sums = np.zeros((channels, rows, columns))
+        self._shape, self._steps, self._leave = (channels, rows, columns), FOREVER, 0.0
+        self._sums = np.zeros(self._shape)
         self._enough = FEWEST
         self._positions = _Positions(0)
         self._visits = 0  # entries of the rows at these positions
@@ -183,13 +186,13 @@ class Total:
                 "features and their products must be finite, got some that are not; "
                 "look for nan, infinite or huge features"
             )
-        channels, rows, columns = self._sums.shape
+        channels, rows, columns = self._shape
         self._sums += product.reshape(rows, channels, columns).transpose(1, 0, 2)
 
-    def finish(self) -> Floats:
+    def finish(self) -> list[Any]:
         """The sums, with everything in them."""
         self._sweep()
-        return self._sums
+        return list(self._sums)
 
     def _note(self, part: TraceProduct, more: _Positions) -> None:
         if part.runs != self._runs:
@@ -206,99 +209,81 @@ class Total:
 
     def _sweep(self) -> None:
         """Add what was noted to the sums, on all threads, and forget it."""
-        x, rows = self._positions, self._sums.shape[1]
-        if x.count == 0:
+        x, n = self._positions, self._positions.count
+        if n == 0:
             return
-        col_ptr, col_idx, col_val = joined(self._columns)  # nothing, if these are runs
-        ptr, idx, val = joined(self._rows)
-        begin, where, value = _sweep_kernels.index_visits(
-            x.count, self._runs, ptr, x.column if self._runs else idx, val, x.ahead, rows
-        )
-
-        def some_rows(bounds: tuple[int, int]) -> tuple[int, int]:
-            return _sweep_kernels.sweep(
-                *bounds, begin, where, value, x.step, x.visit, x.column, x.ahead,
-                self._runs, col_ptr, col_idx, col_val, self._sums,
-            )  # fmt: skip
-
-        done = list(in_order(some_rows, _shares(begin), uses_blas=False))
-        additions, entries = (sum(each) for each in zip(*done, strict=True))
-        if additions < WORTHWHILE * entries:
-            self._enough = min(2 * self._enough, MOST)
+        if self._runs:
+            rho = sigma = Entries(np.arange(n + 1), x.column[:n].copy(), np.ones(n))
+        else:
+            sigma = joined(self._columns)
+            rho = sigma if all(map(is_, self._rows, self._columns)) else joined(self._rows)
+        visits = _sweep_kernels.index_visits(n, rho, x.ahead, self._shape[1], self._steps, self._leave)
+        del rho
+        self._add_rows(Notes(visits, x.step, x.visit, x.column, self._runs, sigma))
         x.count = self._visits = 0
         self._rows, self._columns = [], []
 
+    def _add_rows(self, notes: Notes) -> None:
+        def some_rows(bounds: tuple[int, int]) -> tuple[int, int]:
+            return _sweep_kernels.sweep(*bounds, notes, self._sums)
 
-class SparseTotal:
-    """P of all chunks as CSR arrays of shape (rows, columns), one per channel; chunks come in order."""
+        done = list(in_order(some_rows, _shares(notes.visits.begin), uses_blas=False))
+        additions, entries = (sum(each) for each in zip(*done, strict=True))
+        if additions < WORTHWHILE * entries:
+            self._enough = min(2 * self._enough, MOST)
 
-    def __init__(self, channels: int, rows: int, columns: int, steps: int) -> None:
-        self._channels, self._shape, self._steps = channels, (rows, columns), steps
+
+class SparseTotal(Total):
+    """P of all chunks as CSR arrays of shape (rows, columns), one per channel."""
+
+    def __init__(self, channels: int, rows: int, columns: int, decay: float, steps: int) -> None:
+        super().__init__(0, rows, columns)
+        # Without a trace nothing is left that would have to leave it.
+        self._shape, self._steps, self._leave = (
+            (channels, rows, columns),
+            steps if decay else FOREVER,
+            decay**steps,
+        )
         self._bounds = list(pairwise(np.unique(np.linspace(0, rows, BLOCKS + 1).astype(int)).tolist()))
         nothing = np.zeros(0, np.int32), np.zeros(0), np.zeros(0)
-        # of each block of rows: ptr, idx and both channels' values
-        self._blocks: list[Any] = [
-            (np.zeros(high - low + 1, np.int64), *nothing) for low, high in self._bounds
-        ]
-        self._noted: list[tuple[SparseRows, SparseRows, Floats, Floats]] = []
-        self._visits = self.entries = 0
-        self._decay = 0.0
-
-    def add(self, part: TraceProduct) -> None:
-        """Add a chunk's product."""
-        self._decay = part.decay
-        for at, rho, sigma in reversed(part.sparse):
-            self._noted.append((rho, sigma, part.g[at], part.h[at]))
-            self._visits += rho.idx.size
-        if self._visits >= min(max(SHARE * self.entries, SPARSE_FEWEST), SPARSE_MOST):
-            self._sweep()
+        self._blocks = [Block(np.zeros(high - low + 1, np.int64), *nothing) for low, high in self._bounds]
+        self._enough, self.entries = SPARSE_FEWEST, 0
 
     def finish(self) -> list[sp.csr_array[Any, tuple[int, int]]]:
         """The sums, with everything in them; the blocks are used up."""
         self._sweep()
-        ptr = np.zeros(self._shape[0] + 1, np.int32)
+        channels = self._shape[0]
+        ptr = np.zeros(self._shape[1] + 1, np.int32)
         idx = np.empty(self.entries, np.int32)
-        values = [np.empty(self.entries) for _ in range(self._channels)]
+        values = [np.empty(self.entries) for _ in range(channels)]
         at = 0
         for low, high in self._bounds:
-            starts, columns, *channels = self._blocks.pop(0)  # so that no more than a block is there twice
+            starts, columns, *both = self._blocks.pop(0)  # so that no more than a block is there twice
             n = columns.size
             ptr[low + 1 : high + 1] = at + starts[1:]
             idx[at : at + n] = columns
-            for value, each in zip(values, channels, strict=False):
+            for value, each in zip(values, both, strict=False):
                 value[at : at + n] = each
             at += n
-        return [sp.csr_array((value, idx, ptr), shape=self._shape) for value in values]
+        return [sp.csr_array((value, idx, ptr), shape=self._shape[1:]) for value in values]
 
-    def _sweep(self) -> None:
-        """Add what was noted to the blocks, on all threads, and forget it."""
-        if not self._noted:
-            return
-        rows, columns, g, h = zip(*self._noted, strict=True)
-        self._noted, self._visits = [], 0
-        weights = np.concatenate(g), np.concatenate(h)
-        stop = _sweep_kernels.stops(np.concatenate([rho.ends for rho in rows]), weights[0])
-        sigma = joined(columns)
-        rho = sigma if all(a is b for a, b in zip(rows, columns, strict=True)) else joined(rows)
-        begin, where, value = _sweep_kernels.index_visits(len(stop), False, *rho, stop, self._shape[0])
-        del rho, rows, columns, g, h
-        col_ptr, col_idx, col_val = sigma
+    def _add_rows(self, notes: Notes) -> None:
+        channels, _, columns = self._shape
 
-        def block(number: int) -> None:
-            (low, high), (ptr, idx, first, second) = self._bounds[number], self._blocks[number]
-            self._blocks[number] = _sweep_kernels.sweep_sparse(
-                low, high, begin, where, value, stop, *weights, self._decay, self._steps,
-                col_ptr, col_idx, col_val, self._shape[1], ptr, idx, first, second,
-            )  # fmt: skip
+        def block(number: int) -> Block:
+            bounds, old = self._bounds[number], self._blocks[number]
+            return _sweep_kernels.sweep_sparse(*bounds, notes, columns, channels == 2, old)
 
-        deque(in_order(block, range(len(self._bounds)), uses_blas=False), maxlen=0)
-        self.entries = sum(each[1].size for each in self._blocks)
+        for number, found in enumerate(in_order(block, range(len(self._bounds)), uses_blas=False)):
+            self._blocks[number] = found
+        self.entries = sum(each.idx.size for each in self._blocks)
         if self.entries > MOST_ENTRIES:
             raise InvalidInputError(
                 f"features must keep the sums sparse, with at most {MOST_ENTRIES:,} entries, got "
                 f"{self.entries:,}; use a smaller lam, whose traces are shorter, fewer tilings or larger "
                 "tiles, or TD, which keeps no matrix"
             )
+        self._enough = min(max(int(SHARE * self.entries), SPARSE_FEWEST), SPARSE_MOST)
 
 
 def _shares(begin: Ints) -> list[tuple[int, int]]:
@@ -310,13 +295,13 @@ def _shares(begin: Ints) -> list[tuple[int, int]]:
     return [(low, high) for low, high in pairwise(bounds) if low < high]
 
 
-def joined(parts: Sequence[SparseRows]) -> tuple[Ints, Ints, Floats]:
-    """ptr, idx and val of rows below each other."""
+def joined(parts: Sequence[SparseRows]) -> Entries:
+    """Rows below each other."""
     if not parts:
-        return np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0)
+        return Entries(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0))
     sizes = np.cumsum([0, *(part.idx.size for part in parts)])
     ptr = [part.ptr[1:] + first for part, first in zip(parts, sizes[:-1], strict=True)]
-    return (
+    return Entries(
         np.concatenate([[0], *ptr]),
         np.concatenate([part.idx for part in parts]),
         np.concatenate([part.val for part in parts]),
