@@ -9,6 +9,7 @@ import math
 import re
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -18,13 +19,13 @@ import pytest
 
 import policyrisk as pr
 from policyrisk._core.progress import ProgressBar
-from policyrisk.errors import InvalidInputError
+from policyrisk.errors import InvalidInputError, PolicyRiskWarning
 from policyrisk.evaluation import Evaluation
 from policyrisk.passes.survey import Survey
 from policyrisk.plotting.evaluation_maps import _draw, _mapped, draw_map, write_maps
 from policyrisk.report import write_report
 from policyrisk.report.grid import CELLS, MapGrid
-from policyrisk.report.numbers import APART, Maps, Sampled, histogram, line, measure
+from policyrisk.report.numbers import APART, BITS, Maps, Sampled, histogram, line, measure, start_curve
 
 ROUNDING = 2e-4  # of the numbers in the page
 HOSTILE = '<img src=x onerror="window.harmed = 1">'
@@ -90,10 +91,12 @@ def embedded(text):
     )
 
 
-def unpacked(pair, kinds=5):
-    """The numbers of a map, of shape (kinds, cells): bytes by their place in a number, compressed."""
+def unpacked(maps):
+    """The numbers of the only map by their kinds, (cells,): bytes by their place in a number, compressed."""
+    (pair,) = maps["pairs"]
     planes = np.frombuffer(gzip.decompress(base64.b64decode(pair["data"])), np.uint8).reshape(4, -1)
-    return np.ascontiguousarray(planes.T).view("<f4").reshape(kinds, -1)
+    values = np.ascontiguousarray(planes.T).view("<f4").reshape(len(maps["kinds"]), -1)
+    return dict(zip(maps["kinds"], values, strict=True))
 
 
 def without_plotly(text):
@@ -177,7 +180,7 @@ def test_histogram_of_cut_off_and_discounted_returns():
         np.testing.assert_array_equal(found[of], np.bincount(16 - steps[ended], minlength=len(edges) - 1))
     survey = Survey.of(data, seed=0, discount=0.5)
     np.testing.assert_allclose(survey.returns, [data.returns(0.5), data.terminated])
-    assert len(histogram(survey)["edges"]) <= 51
+    assert len(histogram(survey)["edges"]) == 41
     assert histogram(replace(survey, returns=np.empty((2, 0)))) is None, "of an older file"
 
 
@@ -203,19 +206,19 @@ def test_embedded_maps_are_the_apis(tiled, tmp_path):
     assert [axis["name"] for axis in data["axes"]] == ["a", "c"], "the features look at no other"
     x, y = (np.array(axis["cells"]) for axis in data["axes"])
     assert y.tolist() == [0.125, 0.375, 0.625, 0.875], "a cell is a tile"
-    (pair,) = data["maps"]["pairs"]
-    J, V, J_error, V_error, episodes = unpacked(pair)
+    cells = unpacked(data["maps"])
     states = np.array([[a, 0.5, c, 0.5] for c in y for a in x])
     risk = tiled.risk
-    for got, want, rounding in (
-        (J, risk.mean(states), 2**-13),
-        (V, risk.variance(states), 2**-13),
-        (J_error, risk.standard_error(states, of="mean"), 2**-8),
-        (V_error, risk.standard_error(states, of="variance"), 2**-8),
-        (episodes, risk.episodes(states), 2**-10),
-    ):
-        np.testing.assert_allclose(got, want, rtol=1.01 * rounding)
-    assert np.isfinite(J).any()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PolicyRiskWarning)
+        expected = {of: getattr(risk, of)(states) for of in ("mean", "variance", "episodes")}
+        for of in ("mean", "std"):
+            value, (low, high) = getattr(risk, of)(states), risk.interval(states, of=of).T
+            expected |= {f"{of}_down": value - low, f"{of}_up": high - value}
+    assert set(cells) == set(expected)
+    for kind, values in expected.items():
+        np.testing.assert_allclose(cells[kind], values, rtol=1.01 * 2.0 ** -(BITS[kind] + 1), err_msg=kind)
+    assert np.isfinite(cells["mean"]).any()
 
 
 def test_warnings_become_advice(tmp_path):
@@ -263,6 +266,72 @@ def test_without_plotly_the_extra_is_named():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ".[plot]" in done.stdout
+
+
+# ---- tails ----
+
+
+@pytest.fixture(scope="module")
+def tails():
+    """Two coordinates, with the worst 5 and 50% and two losses."""
+    return pr.evaluate(strip(2), features="poly:2", quantiles=[0.5, 0.05], loss_below=-30, seed=0)
+
+
+def test_trust_then_the_five_numbers_then_findings_and_no_picture_that_stands_still(tails, tmp_path):
+    text = written(tails, tmp_path).read_text(encoding="utf-8")
+    assert (tmp_path / "report.html").stat().st_size < 3_000_000
+    assert "<img" not in without_plotly(text)
+    cards = re.findall(r'data-of="([^"]*)">.*?class="value">(.*?)<', text, re.DOTALL)
+    shown, folded = dict(cards[:5]), dict(cards[5:])
+    _, values, _ = tails.tails()
+    assert list(shown) == [
+        "mean",
+        "std",
+        "5.0% quantile",
+        "mean of the worst 5.0%",
+        "chance of a return below -30",
+    ]
+    assert list(folded) == ["sharpe", "variance"]
+    assert read(shown["5.0% quantile"]) == pytest.approx(values["5.0% quantile"].value, rel=1e-3)
+    chance = values["chance of a return below -30"].value
+    assert read(shown["chance of a return below -30"].rstrip("%")) == pytest.approx(100 * chance, abs=0.06)
+    places = [
+        text.index(part) for part in ('class="trust', 'class="card"', "More numbers", 'id="h-findings"')
+    ]
+    assert places == sorted(places)
+
+
+def test_tails_of_the_maps_are_the_apis(tails, tmp_path):
+    data = embedded(written(tails, tmp_path).read_text(encoding="utf-8"))
+    assert data["asked"] == [0.05, -30]
+    cells = unpacked(data["maps"])
+    states = MapGrid.of(tails).states((0, 1))
+    inside, dist = ~tails.outside(states), tails.distribution
+    for kind, values in (
+        ("worst", dist.cvar(states, 0.05)),
+        ("loss", dist.probability(states, below=-30)),
+        ("return_low", dist.quantile(states, 0.025)),
+        ("return_high", dist.quantile(states, 0.975)),
+    ):
+        np.testing.assert_allclose(cells[kind][inside], values[inside], rtol=2.0 ** -BITS[kind], err_msg=kind)
+        assert np.isnan(cells[kind][~inside]).all()
+    curve = start_curve(tails)
+    starts = tails.survey.starts
+    np.testing.assert_allclose(
+        curve["share"], [dist.cdf(starts, z).mean() for z in curve["at"]], rtol=1e-5, atol=1e-7
+    )
+    np.testing.assert_allclose(np.quantile(curve["returns"], 0.5), np.median(tails.survey.returns[0]), atol=1)
+
+
+def test_a_line_of_tails_has_their_intervals():
+    data = pr.domains.walk(n=12, p=0.7).sample(0, episodes=300, seed=0)
+    found = pr.evaluate(data, features="tabular", quantiles=[0.05], loss_below=-40)
+    drawn_line, states = line(found, MapGrid.of(found)), np.arange(12.0)[:, None]
+    np.testing.assert_allclose(
+        drawn_line["values"]["worst"], found.distribution.cvar(states, 0.05), rtol=1e-6
+    )
+    ends = found.distribution.interval(states, below=-40)
+    np.testing.assert_allclose(np.transpose(drawn_line["intervals"]["loss"]), ends, rtol=1e-6, atol=1e-9)
 
 
 # ---- which states it looks at ----
@@ -342,7 +411,9 @@ def test_whole_numbers_stay_whole():
 def test_maps_and_ranges(three):
     grid = MapGrid.of(three)
     maps = Maps.of(three, grid, ProgressBar("", None))
-    std = np.concatenate([np.sqrt(np.where(pair[1] >= 0, pair[1], np.nan)).ravel() for pair in maps.pairs])
+    std = np.concatenate(
+        [np.sqrt(np.where(pair["variance"] >= 0, pair["variance"], np.nan)).ravel() for pair in maps.pairs]
+    )
     np.testing.assert_allclose(maps.ranges()["std"], np.nanpercentile(std, [1, 99]), rtol=1e-5)
 
 
@@ -396,10 +467,12 @@ def test_maps_of_the_page_are_blank_outside_the_data(diagonal, tmp_path):
     grid = MapGrid.of(diagonal)
     outside = diagonal.outside(grid.states((0, 1)))
     assert 0.3 < outside.mean() < 0.9
-    J, V, J_error, V_error, episodes = unpacked(data["maps"]["pairs"][0])
-    for values in (J, V, J_error, V_error):
+    cells = unpacked(data["maps"])
+    episodes = cells.pop("episodes")
+    for values in cells.values():
         assert np.isnan(values[outside]).all()
-        assert np.isfinite(values[~outside]).all()
+    for kind in ("mean", "variance", "mean_up", "mean_down"):
+        assert np.isfinite(cells[kind][~outside]).all()
     assert (episodes[outside] == 0).all()
     assert (episodes[~outside] > 0).all()
 
@@ -557,9 +630,9 @@ def hover(browser, plot, x, y, words):
 
 
 def numbers(lines, name):
-    """The value and its error, in the line that starts with the name."""
-    (line,) = (line for line in lines if line.startswith(name + " "))
-    return [read(part) for part in line.removeprefix(name).split("±")]
+    """The value and the ends of its interval, in the line that starts with the name."""
+    (line,) = (line for line in lines if line.startswith(name))
+    return [read(part) for part in re.findall(r"[−\d.,]+(?:e[−\d]+)?", line.removeprefix(name))]
 
 
 def drawn(browser, plot):
@@ -591,15 +664,32 @@ def test_hovering_shows_the_apis_numbers(three, opened):
     state = place(three, {x: x.cells[10], y: y.cells[40], other: other.levels[other.median]})
     for plot in ("plot-std", "plot-mean_error"):
         lines = hover(browser, plot, x.cells[10], y.cells[40], "std ")
-        error = {of: three.risk.standard_error(state, of=of)[0] for of in ("mean", "std")}
-        assert numbers(lines, "std") == pytest.approx([three.risk.std(state)[0], error["std"]], rel=5e-2)
-        assert numbers(lines, "std")[0] == pytest.approx(three.risk.std(state)[0], rel=1e-3)
-        assert numbers(lines, "mean")[0] == pytest.approx(three.risk.mean(state)[0], rel=1e-3)
-        assert numbers(lines, "mean")[1] == pytest.approx(error["mean"], rel=5e-2)
+        for of in ("mean", "std"):
+            value, (ends,) = getattr(three.risk, of)(state)[0], three.risk.interval(state, of=of)
+            assert numbers(lines, of)[0] == pytest.approx(value, rel=1e-3)
+            assert numbers(lines, of)[1:] == pytest.approx(ends, abs=0.01 * (ends[1] - ends[0]), rel=1e-3)
         assert numbers(lines, "Sharpe")[0] == pytest.approx(three.risk.sharpe(state)[0], rel=1e-3)
         assert numbers(lines, "episodes") == [round(three.risk.episodes(state)[0])]
         assert any(line.startswith(HOSTILE + " = ") for line in lines), "the name as it is"
         browser.move(5, 5)
+
+
+def test_tails_are_drawn_and_hovered(tails, opened):
+    browser = opened(tails)
+    x, y = MapGrid.of(tails).axes
+    lines = hover(browser, "plot-worst", x.cells[30], y.cells[50], "worst ")
+    state = place(tails, {axis: numbers(lines, f"{axis.name} = ")[0] for axis in (x, y)})
+    dist = tails.distribution
+    assert numbers(lines, "worst 5%")[0] == pytest.approx(dist.cvar(state, 0.05)[0], rel=1e-3)
+    assert numbers(lines, "below −30")[0] / 100 == pytest.approx(
+        dist.probability(state, below=-30)[0], rel=1e-2
+    )
+    ends = [dist.quantile(state, q)[0] for q in (0.025, 0.975)]
+    assert numbers(lines, "95% of returns") == pytest.approx(ends, rel=1e-3)
+    q, value = 0.05, tails.tails()[1]["5.0% quantile"]
+    said = hover(browser, "tails", value.value, q, "quantile")
+    assert numbers(said[1:], "") == pytest.approx([value.value, value.low, value.high], rel=1e-3)
+    assert browser.run("return document.querySelectorAll('#tails .annotation').length") == 1
 
 
 def test_coordinates_can_be_chosen(three, opened):
@@ -833,19 +923,18 @@ def test_a_mixture_shows_its_members_and_what_its_intervals_cover(mixed, tmp_pat
     assert "the mixture over the same starts" in text
     assert "may reach down to 0 where “riskier” says yes" in text
     assert "Joint(" not in text.split("Plotly")[0]
-    page = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
-    assert page["error"] == "half of its 68% interval"
     assert "Where the features cannot express" not in text
 
 
-def test_maps_of_a_mixture_have_the_errors_of_its_full_intervals(mixed):
+def test_maps_of_a_mixture_have_the_ends_of_its_full_intervals(mixed):
     states = mixed.survey.visited[:50]
-    mean, variance, mean_error, variance_error, _ = measure(mixed.risk, states)
-    low, high = mixed.risk.interval(states, of="mean", level=0.6827).T
-    np.testing.assert_allclose([mean - mean_error, mean + mean_error], [low, high], rtol=1e-6)
-    low, high = mixed.risk.interval(states, of="std", level=0.6827).T
-    np.testing.assert_allclose(variance_error / (2 * np.sqrt(variance)), (high - low) / 2, rtol=1e-6)
-    assert (mean_error > mixed.risk.standard_error(states, of="mean")).all()
+    cells = measure(mixed, states)
+    for of in ("mean", "std"):
+        value, (low, high) = getattr(mixed.risk, of)(states), mixed.risk.interval(states, of=of).T
+        np.testing.assert_allclose(
+            [value - cells[f"{of}_down"], value + cells[f"{of}_up"]], [low, high], rtol=1e-9
+        )
+    assert (cells["mean_up"] > 1.96 * mixed.risk.standard_error(states, of="mean")).all()
 
 
 def test_misfit_is_shown_where_it_is(tmp_path):

@@ -28,9 +28,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import kolmogorov
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import kolmogorov, ndtr, stdtrit
 
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.units import magnitude
@@ -163,7 +161,7 @@ class EpisodeOrder:
             before = np.convolve(e, [0.0, *weights])[:n]
             # That e is centred makes neighbours differ: by σ² Σ w on average.
             lost = weights.sum() * float(e @ e) / n
-            found.append(norm.sf((e @ before + lost) / np.sqrt(e**2 @ before**2)))
+            found.append(ndtr(-(e @ before + lost) / np.sqrt(e**2 @ before**2)))
         return min(1.0, len(found) * float(min(found)))
 
     @cached_property
@@ -197,7 +195,7 @@ class EpisodeOrder:
         """The mean's standard error by blocks, and its interval, Student's with G − 1 degrees of freedom."""
         mean = float(self.returns.mean())
         error = self.error(self.returns - mean, self.block)
-        reach = float(student.ppf(0.5 + level / 2, self.blocks - 1)) * error
+        reach = float(stdtrit(self.blocks - 1, 0.5 + level / 2)) * error
         return error, mean - reach, mean + reach
 
     @cached_property

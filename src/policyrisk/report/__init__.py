@@ -18,7 +18,16 @@ from policyrisk._core.output import plain
 from policyrisk._core.progress import ProgressBar
 from policyrisk.errors import InvalidInputError, PolicyRiskWarning
 from policyrisk.report.grid import MapGrid
-from policyrisk.report.numbers import DIGITS, Maps, Sampled, histogram, line, running
+from policyrisk.report.numbers import (
+    DIGITS,
+    Maps,
+    Sampled,
+    asked_tails,
+    histogram,
+    line,
+    running,
+    start_curve,
+)
 from policyrisk.report.page import build
 from policyrisk.risk.summary import Moments
 
@@ -82,12 +91,13 @@ def _data(evaluation: Evaluation, grid: MapGrid, sampled: Sampled, bar: Progress
         "level": evaluation.level,
         "errors": evaluation.risk.error_bars is not None,
         "target": evaluation.target is not None,
-        "error": "its standard error" if evaluation.risk.misfit is None else "half of its 68% interval",
         "axes": plain(axes, DIGITS),
         "maps": Maps.of(evaluation, grid, bar).to_dict() if len(grid.axes) > 1 else None,
         "line": line(evaluation, grid) if len(grid.axes) == 1 else None,
         "cloud": sampled.to_dict(shown),
         "histogram": histogram(evaluation.survey),
+        "tails": start_curve(evaluation),
+        "asked": None if evaluation.distribution is None else asked_tails(evaluation),
         "order": running(evaluation),
         "average": _ends(summary),
         "sample": None if summary.sample is None else _ends(summary.sample),

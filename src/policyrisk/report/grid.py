@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
 
 COORDINATES = 8  # that are mapped at most
-CELLS = 75_000  # in all, at most: some seven bytes each, and a third more as text
+CELLS = 75_000  # in all, at most: some ten bytes each, and a third more as text
+WITH_TAILS = 0.6  # of these, where a cell has tails as well
 SIDE = 100  # cells along a coordinate of a map, at most
 LINE = 400  # along the only coordinate
 FEW = 4  # coordinates that are mapped in any case
@@ -132,7 +133,8 @@ def _affordable(evaluation: Evaluation) -> int:
             / len(few)
             * (draws or features.size)
         )
-    return min(CELLS, max(int(_WORK / work), 1))
+    share = 1.0 if evaluation.distribution is None else WITH_TAILS
+    return min(int(share * CELLS), max(int(_WORK / work), 1))
 
 
 def _plan(d: int, most: int) -> tuple[int, int, int]:

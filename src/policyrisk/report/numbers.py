@@ -1,17 +1,17 @@
 """The numbers of a report: estimates on the grid, the riskiest states, and the script's data.
 
-Maps are five numbers a cell: J, V, their errors, and the episodes behind them; of a target policy a sixth,
-how much of it the data cover. They are sent as float32 of which four digits are kept, two of the errors, all
-first bytes before all second ones, compressed (:func:`packed`).
-Std, its error V's / (2 std), and the Sharpe ratio follow from those in the browser. Errors are standard
-errors, or half of the 68% interval where intervals cover the choice of features as well.
+Maps are some numbers a cell (``BITS``): J, V, how far from these the ends of the intervals of mean and std
+are, the episodes behind them, of a target policy how much of it the data cover; and where tails were asked
+for the mean of the worst returns, the chance of a loss, and what a return is between. They are sent as
+float32 of which so many bits are kept, all first bytes before all second ones, compressed (:func:`packed`).
+Std and Sharpe ratio follow from those in the browser.
 """
 
 from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,8 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk.features.target import PolicyFeatures
 from policyrisk.passes.survey import Survey
 from policyrisk.report.grid import MapGrid
-from policyrisk.risk import ErrorBars, Quantity, RiskFunction
-from policyrisk.risk.state_estimates import StateEstimates
+from policyrisk.risk import Quantity
+from policyrisk.risk.state_estimates import IntervalMethod
 
 if TYPE_CHECKING:
     from policyrisk.evaluation import Evaluation
@@ -34,11 +34,12 @@ CLOUD = 1000  # of them that are drawn
 RISKIEST = 10  # rows of the table
 DIGITS = 7  # of the numbers that the page is given
 APART = 0.1  # of the data's extent: two rows of the table differ by more in some coordinate
-ONE_ERROR = 0.6827  # the level at which an interval reaches one standard error to either side
+# What a cell has, and the bits that are kept of its mantissa.
+BITS = {"mean": 12, "variance": 12, "episodes": 9, "covered": 7}
+BITS |= {"mean_down": 7, "mean_up": 7, "std_down": 7, "std_up": 7}
+BITS |= {"worst": 12, "loss": 9, "return_low": 11, "return_high": 11}
 _MAPPED: tuple[Quantity, ...] = ("mean", "std")
-_BITS = np.array([12, 12, 7, 7, 9, 7])  # kept of the mantissas: J, V, their errors, episodes, covered
-_EPISODES = 4  # the row of what is measured that counts them
-_BINS = 50  # of the histogram, at most
+_BINS = 40  # of the histogram, at most
 
 
 def compressed(content: bytes) -> str:
@@ -46,48 +47,71 @@ def compressed(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
 
 
-def packed(values: Floats) -> str:
-    """Numbers a kind, (5 or 6, …), as the page's script unpacks them."""
-    numbers = values.reshape(len(values), -1).astype("<f4")
-    dropped = (23 - _BITS[: len(values), None]).astype(np.uint32)
+def packed(values: Mapping[str, Floats]) -> str:
+    """Numbers of each kind, of one shape, as the page's script unpacks them."""
+    numbers = np.stack([np.ravel(each) for each in values.values()]).astype("<f4")
+    dropped = np.array([[23 - BITS[kind]] for kind in values], dtype=np.uint32)
     bits = numbers.view("<u4")
     half = (np.uint32(1) << dropped) >> np.uint32(1)
     rounded = np.where(np.isfinite(numbers), (bits + half) >> dropped << dropped, bits)
     return compressed(np.ascontiguousarray(rounded.astype("<u4").view(np.uint8).reshape(-1, 4).T).tobytes())
 
 
-def measure(risk: RiskFunction, states: Floats) -> Floats:
-    """J, V, their errors and the episodes behind them, of shape (5, n) and in units; nan where unknown.
-
-    Of a target policy a sixth row has what is covered.
-    """
+def measure(evaluation: Evaluation, states: Floats) -> dict[str, Floats]:
+    """What a cell has (``BITS``) at states (n, dim), (n,) each and in units; nan where unknown."""
+    risk, level = evaluation.risk, evaluation.level
     bars, width = risk.error_bars, 0
+    method: IntervalMethod = "student" if risk.misfit is None else "full"
     if bars is not None:
-        width = bars.width if risk.misfit is None else bars.draws
-    found = [[at.J, at.V, *_errors(at, bars), at.episodes] for at in risk.parts(states, width)]
-    covered = [risk.covered(states)] if isinstance(risk.features, PolicyFeatures) else []
-    return np.stack([*np.hstack(found), *covered])
+        width = bars.width if method == "student" else bars.draws
+    found = []
+    for at in risk.parts(states, width):
+        rows = [at.J, at.V, at.episodes]
+        if bars is not None:
+            for of in _MAPPED:
+                low, high = at.interval(of, level, method, bars).T
+                rows += [at.value(of) - low, high - at.value(of)]
+        found.append(rows)
+    kinds = ["mean", "variance", "episodes", "mean_down", "mean_up", "std_down", "std_up"]
+    values = dict(zip(kinds, np.hstack(found), strict=False))
+    if isinstance(risk.features, PolicyFeatures):
+        values["covered"] = risk.covered(states)
+    return values | _tails(evaluation, states)
 
 
-def _measure_inside(evaluation: Evaluation, states: Floats) -> Floats:
+def asked_tails(evaluation: Evaluation) -> tuple[float, float | None]:
+    """The smallest share of the worst returns that was asked for, and the first line that a loss is below."""
+    notes = evaluation.notes["distribution"]
+    return min(map(float, notes["cvar"])), next(map(float, notes["below"]), None)
+
+
+def _tails(evaluation: Evaluation, states: Floats) -> dict[str, Floats]:
+    """The mean of the worst, the chance of a loss, and the ends of what a return is between, in units."""
+    dist = evaluation.distribution
+    if dist is None:
+        return {}
+    q, below = asked_tails(evaluation)
+    out = np.full((4, len(states)), np.nan)
+    line = 0.0 if below is None else dist.just_below(below) / dist.unit
+    beyond = (1.0 - evaluation.level) / 2.0
+    for some, grid, curves in dist.readings(states):
+        ends = (grid.quantile(curves, share) for share in (beyond, 1.0 - beyond))
+        out[:, some] = [grid.cvar(curves, q), grid.read(curves, "cdf", z=line), *ends]
+    out *= np.array([[dist.unit], [1.0], [dist.unit], [dist.unit]])
+    found = dict(zip(("worst", "loss", "return_low", "return_high"), out, strict=True))
+    if below is None:
+        del found["loss"]
+    return {kind: each if kind == "loss" else each / evaluation.risk.unit for kind, each in found.items()}
+
+
+def _measure_inside(evaluation: Evaluation, states: Floats) -> dict[str, Floats]:
     """As ``measure``, but nan with 0 episodes outside the data, whatever the features extrapolate there."""
     inside = ~evaluation.outside(states)
-    measured = measure(evaluation.risk, states[inside])
-    values = np.full((len(measured), len(states)), np.nan)
-    values[_EPISODES] = 0.0
-    values[:, inside] = measured
+    values = {}
+    for kind, measured in measure(evaluation, states[inside]).items():
+        values[kind] = np.full(len(states), 0.0 if kind == "episodes" else np.nan)
+        values[kind][inside] = measured
     return values
-
-
-def _errors(at: StateEstimates, bars: ErrorBars | None) -> Floats:
-    """The errors of J and V, of shape (2, n), nan where unknown."""
-    if bars is None:
-        return np.full((2, len(at.J)), np.nan)
-    if at.model is None:
-        return np.stack([at.standard_error("mean", bars), at.standard_error("variance", bars)])
-    of_mean, of_std = (np.diff(at.interval(of, ONE_ERROR, "full", bars)).ravel() for of in _MAPPED)
-    # V's such that the std's is half of its own interval.
-    return np.stack([of_mean / 2, of_std * np.sqrt(np.where(at.V > 0, at.V, np.nan))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +119,8 @@ class Maps:
     """The grid's estimates."""
 
     grid: MapGrid
-    # A pair of axes each: (5 or 6, slices, cells of the second, cells of the first).
-    pairs: tuple[Floats, ...]
+    # A pair of axes each: a kind's are (slices, cells of the second, cells of the first).
+    pairs: tuple[Mapping[str, Floats], ...]
     unit: float  # of the rewards, in whose powers they are
 
     @classmethod
@@ -106,21 +130,25 @@ class Maps:
         for pair in grid.pairs:
             values = _measure_inside(evaluation, grid.states(pair))
             across, up = (grid.axes[k].cells.size for k in pair)
-            measured.append(values.reshape(len(values), -1, up, across))
+            measured.append({kind: each.reshape(-1, up, across) for kind, each in values.items()})
             bar.advance()
         return cls(grid, tuple(measured), evaluation.risk.unit)
 
     def ranges(self) -> dict[str, list[float]]:
         """What the colours of each map run over: the 1st to the 99th percentile of all cells."""
-        everything = np.concatenate([pair.reshape(len(pair), -1) for pair in self.pairs], axis=1)
-        J, V, J_error, V_error, episodes = everything[:5]
+        every = {kind: np.concatenate([pair[kind].ravel() for pair in self.pairs]) for kind in self.pairs[0]}
         with np.errstate(divide="ignore", invalid="ignore"):
-            std = np.sqrt(V)
-            shown = {"mean": J, "std": std, "sharpe": J / std, "mean_error": J_error}
-            shown |= {"std_error": V_error / (2 * std), "episodes": np.log10(episodes)}
-            for name in ("mean", "std", "mean_error", "std_error"):
-                shown[name] = shown[name] * self.unit
-        return {name: _span(values) for name, values in shown.items()} | {"covered": [0.0, 1.0]}
+            std = np.sqrt(every["variance"])
+            shown = {"mean": every["mean"] * self.unit, "std": std * self.unit}
+            shown |= {"sharpe": every["mean"] / std, "episodes": np.log10(every["episodes"])}
+            if "mean_up" in every:
+                for of in _MAPPED:
+                    shown[f"{of}_error"] = (every[f"{of}_down"] + every[f"{of}_up"]) / 2.0 * self.unit
+            if "worst" in every:
+                shown["worst"] = every["worst"] * self.unit
+            if "loss" in every:
+                shown["loss"] = every["loss"]
+        return {kind: _span(values) for kind, values in shown.items()} | {"covered": [0.0, 1.0]}
 
     def to_dict(self) -> dict[str, Any]:
         """What the page's script draws from."""
@@ -128,7 +156,14 @@ class Maps:
             {"axes": pair, "slices": self.grid.slices(pair), "data": packed(values)}
             for pair, values in zip(self.grid.pairs, self.pairs, strict=True)
         ]
-        return {"sliders": self.grid.sliders, "ranges": self.ranges(), "unit": self.unit, "pairs": pairs}
+        kinds = list(self.pairs[0])
+        return {
+            "sliders": self.grid.sliders,
+            "ranges": self.ranges(),
+            "unit": self.unit,
+            "kinds": kinds,
+            "pairs": pairs,
+        }
 
 
 def line(evaluation: Evaluation, grid: MapGrid) -> dict[str, Any]:
@@ -142,9 +177,17 @@ def line(evaluation: Evaluation, grid: MapGrid) -> dict[str, Any]:
     blank = evaluation.outside(states)
     values = {of: np.where(blank, np.nan, getattr(risk, of)(states)) for of in (*quantities, *counted)}
     values["episodes"][blank] = 0.0
-    intervals = {
+    intervals: dict[str, Floats] = {
         of: np.where(blank, np.nan, risk.interval(states, of=of, level=evaluation.level).T) for of in known
     }
+    if (dist := evaluation.distribution) is not None:
+        q, below = asked_tails(evaluation)
+        tails = {kind: np.where(blank, np.nan, each) for kind, each in _tails(evaluation, states).items()}
+        values |= {kind: each if kind == "loss" else each * risk.unit for kind, each in tails.items()}
+        how: dict[str, dict[str, Any]] = {"worst": {"of": "cvar", "q": q}, "loss": {"below": below}}
+        for kind in how.keys() & tails if dist.has_intervals else ():
+            ends = dist.interval(states, **how[kind], level=evaluation.level).T
+            intervals[kind] = np.where(blank, np.nan, ends)
     return {"values": plain(values, DIGITS), "intervals": plain(intervals, DIGITS)}
 
 
@@ -217,10 +260,34 @@ def histogram(survey: Survey) -> dict[str, Any] | None:
     if high - low < _BINS and not np.any(returns % 1.0):
         edges = np.arange(low, high + 2) - 0.5
     else:
-        count = min(len(np.histogram_bin_edges(returns, "auto")) - 1, _BINS)
-        edges = np.linspace(low, high, count + 1)
+        edges = np.linspace(low, high, _BINS + 1)
     bins = [np.histogram(returns[which], edges)[0] for which in (ended, ~ended)]
     return {"edges": plain(edges, DIGITS), "terminated": bins[0].tolist(), "cut_off": bins[1].tolist()}
+
+
+def start_curve(evaluation: Evaluation) -> dict[str, Any] | None:
+    """F over the starts, the recorded returns' and the model's, with what was asked for on it.
+
+    None where no tails were asked for.
+    """
+    dist = evaluation.distribution
+    if dist is None:
+        return None
+    notes, survey = evaluation.notes["distribution"], evaluation.survey
+    over = dist.over(survey.starts)
+    theta = over.thresholds
+    recorded = np.sort(survey.returns[0]) if "model" in notes and not survey.cut_off else np.empty(0)
+    shown = np.unique(np.linspace(0, max(recorded.size - 1, 0), CLOUD).astype(int))[: recorded.size]
+    curves = {"at": theta, "share": over.curve[0, : theta.size]}
+    curves |= {"returns": recorded[shown], "shares": (shown + 1.0) / max(recorded.size, 1)}
+    marks = {
+        of: [[float(at), *each.values()] for at, each in notes[of].items()] for of in ("quantiles", "below")
+    }
+    return {
+        **{name: plain(values, DIGITS) for name, values in curves.items()},
+        **{name: plain(values, DIGITS) for name, values in marks.items()},
+        "steps": bool(over.grid.steps),
+    }
 
 
 def running(evaluation: Evaluation) -> dict[str, Any] | None:

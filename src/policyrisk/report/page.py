@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
 import math
 import re
 from collections import Counter
+from collections.abc import Callable
 from datetime import datetime
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 _LONGEST = 400  # letters of the features' description
 _COUNTED = {"serious": "serious finding", "warning": "warning"}
 _DAGGER = "†"
+_MOMENTS = {
+    "mean": ("Mean", "expected reward to go"),
+    "std": ("Standard deviation", "how far outcomes spread"),
+    "sharpe": ("Sharpe ratio", "mean / standard deviation"),
+    "variance": ("Variance", "spread, squared"),
+}
 
 
 def asset(name: str) -> str:
@@ -66,18 +72,24 @@ def build(
     environment.filters |= {**filters, "shown": shown, "prose": lambda text: Markup(prose(text))}
     script = asset("report.js")
     counts = Counter[str](one.severity for one in evaluation.advice)
-    pictures = evaluation.tail_pictures() if "distribution" in evaluation.notes else {}
+    cards = _cards(evaluation)
     text = json.dumps(_printable(data), allow_nan=False, separators=(",", ":"))
     return environment.get_template("report.html").render(
         e=evaluation,
         grid=grid,
         sampled=sampled,
+        cards=cards,
         command=command,
         coordinates=COORDINATES,
         counts=[plural(counts[of], called) for of, called in _COUNTED.items() if counts[of]],
+        digits=digits,
+        ends=ends,
+        percent=percent,
         described=_features(evaluation),
+        distribution=data["tails"],
         estimated=lambda values: Estimate(*values.values()),
         few_episodes=FEW_EPISODES,
+        folded_cards=list(_MOMENTS)[2:] if len(cards) > len(_MOMENTS) else [],
         folded=[one for one in evaluation.advice if one.severity == "note" and one.asks_nothing],
         held_influence=float(evaluation.influence[list(grid.held)].sum()),
         hidden=len(evaluation.names) - len(grid.idle) - len(grid.shown),
@@ -86,8 +98,9 @@ def build(
         influence=_influence(evaluation),
         level=f"{100 * evaluation.level:g}%",
         mixture=MIXTURE,
+        model_tails=evaluation.tails()[2],
+        moments=_MOMENTS,
         ordered=data["order"],
-        pictures=[(name, _picture(axes)) for name, axes in pictures.items()],
         riskiest=riskiest(evaluation, grid, sampled),
         **_regions(evaluation),
         version=policyrisk.__version__,
@@ -134,6 +147,25 @@ def _features(evaluation: Evaluation) -> str:
     return described if spelled is None else f"{spelled}: {described}"
 
 
+def _cards(evaluation: Evaluation) -> list[tuple[str, str, str, Estimate]]:
+    """Key, title, meaning and value of each number at the top: the moments, and the tails asked for first.
+
+    Of several quantiles these are the smallest, the mean of the worst there, and the first loss.
+    """
+    cards = [(key, *texts, getattr(evaluation.summary, key)) for key, texts in _MOMENTS.items()]
+    _, tails, _ = evaluation.tails()
+    meanings = {
+        "quantile": "so many returns are at most this",
+        "mean": "CVaR",
+        "chance": "share of the returns",
+    }
+    found = dict[str, tuple[str, str, str, Estimate]]()
+    for name, value in tails.items():
+        kind = next(kind for kind in meanings if kind in name)
+        found.setdefault(kind, (name, name[:1].upper() + name[1:], meanings[kind], value))
+    return cards + list(found.values())
+
+
 def _regions(evaluation: Evaluation) -> dict[str, Any]:
     """The regions of the features' test: their names, all of them, and those where the features misfit."""
     check = evaluation.check
@@ -155,13 +187,6 @@ def _influence(evaluation: Evaluation) -> list[str]:
     if rest := order[len(shown) :]:
         said.append(f"{len(rest)} others {percent(float(evaluation.influence[rest].sum()))} together")
     return said
-
-
-def _picture(axes: Any) -> str:
-    """A figure as a PNG in base64."""
-    file = io.BytesIO()
-    axes.get_figure(root=True).savefig(file, format="png", dpi=110)
-    return base64.b64encode(file.getvalue()).decode()
 
 
 def riskiest(
@@ -229,6 +254,6 @@ def _column(values: Floats) -> list[str]:
     return [text.replace("-", "−") for text in texts]
 
 
-def ends(estimate: Estimate) -> str:
+def ends(estimate: Estimate, shown: Callable[[float], str] = digits) -> str:
     """The interval's ends, nothing where there is none."""
-    return "" if math.isnan(estimate.low) else f"{digits(estimate.low)} to {digits(estimate.high)}"
+    return "" if math.isnan(estimate.low) else f"{shown(estimate.low)} to {shown(estimate.high)}"

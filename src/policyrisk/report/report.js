@@ -22,7 +22,8 @@
     made.append(...children);
     return made;
   };
-  const withError = (value, error) => digits(value) + (Number.isNaN(error) ? "" : " ± " + digits(error, 2));
+  const percent = (share) => digits(100 * share, 3) + "%";
+  const between = (low, high) => (Number.isFinite(low) ? " (" + digits(low) + " to " + digits(high) + ")" : "");
   const level = Number((100 * data.level).toPrecision(6)) + "%";
 
   // ---- colours, those of the style sheet: light, dark or for paper ----
@@ -75,15 +76,18 @@
   };
 
   // ---- maps over two coordinates ----
+  const [WORST, LOSS] = data.asked ? ["Worst " + percent(data.asked[0]) + " of the returns", "Chance of a return below " + digits(data.asked[1])] : [];
   const QUANTITIES = [
     { key: "mean", title: "Mean", text: "expected reward to go", scale: "Viridis" },
     { key: "std", title: "Standard deviation", text: "how far outcomes spread", scale: "Viridis" },
     { key: "sharpe", title: "Sharpe ratio", text: "mean / standard deviation", scale: "Viridis" },
+    { key: "worst", title: WORST, text: "mean of the worst returns", scale: "Viridis" },
+    { key: "loss", title: LOSS, text: "share of the returns", scale: "Viridis" },
     { key: "episodes", title: "Visits", text: "episodes behind the estimate, logarithmic colours", scale: "Cividis" },
-    { key: "covered", title: "Covered", text: "the target's probability there on actions that were logged", scale: "Cividis", target: true },
-    { key: "mean_error", title: "Error bar of the mean", text: data.error, scale: "Cividis", error: true },
-    { key: "std_error", title: "Error bar of the standard deviation", text: data.error, scale: "Cividis", error: true },
-  ].filter((quantity) => data.target || !quantity.target);
+    { key: "covered", title: "Covered", text: "the target's probability there on actions that were logged", scale: "Cividis" },
+    { key: "mean_error", title: "Error bar of the mean", text: "half of its " + level + " interval", scale: "Cividis" },
+    { key: "std_error", title: "Error bar of the standard deviation", text: "half of its " + level + " interval", scale: "Cividis" },
+  ];
 
   // gzip in base64, and how numbers are packed in it: all first bytes, then all second ones, …
   const unzip = (text) => {
@@ -99,21 +103,31 @@
   };
 
   const cellOf = (values, at, stride) => {
-    const [mean, variance, meanError, varianceError, episodes, covered] = [0, 1, 2, 3, 4, 5].map((k) => values[at + k * stride]);
-    const std = variance >= 0 ? Math.sqrt(variance) : NaN, unit = data.maps.unit;
-    return { mean: mean * unit, variance: variance * unit * unit, std: std * unit, sharpe: mean / std, mean_error: meanError * unit,
-      std_error: varianceError / (2 * std) * unit, episodes, covered };
+    const cell = Object.fromEntries(data.maps.kinds.map((kind, k) => [kind, values[at + k * stride]]));
+    const unit = data.maps.unit, spread = cell.variance >= 0 ? Math.sqrt(cell.variance) : NaN;
+    cell.std = spread;
+    for (const of of ["mean", "std"])
+      Object.assign(cell, { [of + "_low"]: cell[of] - cell[of + "_down"], [of + "_high"]: cell[of] + cell[of + "_up"], [of + "_error"]: (cell[of + "_down"] + cell[of + "_up"]) / 2 });
+    cell.sharpe = cell.mean / spread;
+    cell.variance *= unit;
+    for (const kind in cell) if (!["sharpe", "episodes", "covered", "loss"].includes(kind)) cell[kind] *= unit;
+    return cell;
   };
 
-  const coverage = (covered) => (data.target ? "<br>covered " + digits(covered, 3) : "");
-  const nothing = data.target ? "<br>no estimate" : "<br>not visited";
+  const coverage = (covered) => (data.target ? ["covered " + digits(covered, 3)] : []);
+  const nothing = data.target ? "no estimate" : "not visited";
+  // What a cell, or a point of a line, says when it is pointed at.
   const describe = (cell, places) => {
-    const where = places.map(([one, value]) => literal(one.name) + " = " + literal(named(one.coordinate, value))).join("<br>");
-    if (!(cell.episodes > 0)) return where + nothing + coverage(cell.covered);
+    const where = places.map(([one, value]) => literal(one.name) + " = " + literal(named(one.coordinate, value)));
+    if (!(cell.episodes > 0)) return [...where, nothing, ...coverage(cell.covered)].join("<br>");
     const spread = cell.variance < 0
-      ? "variance " + digits(cell.variance) + " is negative: no std"
-      : "std " + withError(cell.std, cell.std_error) + "<br>Sharpe " + digits(cell.sharpe);
-    return where + "<br>mean " + withError(cell.mean, cell.mean_error) + "<br>" + spread + "<br>episodes " + digits(Math.round(cell.episodes)) + coverage(cell.covered);
+      ? ["variance " + digits(cell.variance) + " is negative: no std"]
+      : ["std " + digits(cell.std) + between(cell.std_low, cell.std_high), "Sharpe " + digits(cell.sharpe) + between(cell.sharpe_low, cell.sharpe_high)];
+    const tails = "worst" in cell ? ["worst " + percent(data.asked[0]) + ": " + digits(cell.worst) + between(cell.worst_low, cell.worst_high)] : [];
+    if ("loss" in cell) tails.push("below " + digits(data.asked[1]) + ": " + percent(cell.loss) + (Number.isFinite(cell.loss_low) ? " (" + percent(cell.loss_low) + " to " + percent(cell.loss_high) + ")" : ""));
+    if ("worst" in cell) tails.push(level + " of returns: " + digits(cell.return_low) + " to " + digits(cell.return_high));
+    return [...where, "mean " + digits(cell.mean) + between(cell.mean_low, cell.mean_high), ...spread, ...tails,
+      "episodes " + digits(Math.round(cell.episodes)), ...coverage(cell.covered)].join("<br>");
   };
 
   const episodeTicks = ([low, high]) => {
@@ -129,7 +143,7 @@
 
   const startMaps = async () => {
     const { axes, maps } = data;
-    const shown = QUANTITIES.filter((quantity) => data.errors || !quantity.error);
+    const shown = QUANTITIES.filter(({ key }) => key in maps.ranges && (key !== "covered" || data.target));
     const plots = shown.map((quantity) => panel(quantity.key, quantity.title, quantity.text));
     const unpacked = await Promise.all(maps.pairs.map((pair) => unpack(pair.data)));
     const chosen = { x: 0, y: 1, levels: axes.map((one) => one.median) };
@@ -203,7 +217,7 @@
       if (negative) parts.push("The standard deviation is blank where the estimated variance is negative (" + share(negative) + ").");
       parts.push("Colours run from the 1st to the 99th percentile over all views.");
       byId("view").textContent = parts.join(" ");
-      byId("hint").textContent = "Point at a cell, or tap it, for its numbers (± " + data.error + ").";
+      byId("hint").textContent = "Point at a cell, or tap it, for its numbers" + (data.errors ? " with " + level + " intervals." : ".");
     };
 
     const chooser = (which, title) => {
@@ -261,16 +275,12 @@
   const startLines = () => {
     const [one] = data.axes;
     const { values, intervals } = data.line;
-    const range = (key, k) => (intervals[key] ? " (" + digits(intervals[key][0][k]) + " to " + digits(intervals[key][1][k]) + ")" : "");
     const texts = one.cells.map((at, k) => {
-      const where = literal(one.name) + " = " + literal(named(one.coordinate, at));
-      const covered = data.target ? coverage(values.covered[k]) : "";
-      if (!(values.episodes[k] > 0)) return where + nothing + covered;
-      return [where, ...["mean", "std", "sharpe"].map((key) =>
-        ({ mean: "mean ", std: "std ", sharpe: "Sharpe " })[key] + digits(values[key][k]) + range(key, k)),
-        "episodes " + digits(Math.round(values.episodes[k]))].join("<br>") + covered;
+      const ends = Object.entries(intervals).flatMap(([key, band]) => [[key + "_low", band[0][k] ?? NaN], [key + "_high", band[1][k] ?? NaN]]);
+      const cell = Object.fromEntries([...Object.entries(values).map(([key, all]) => [key, all[k]]), ...ends]);
+      return describe(cell, [[one, at]]);
     });
-    for (const { key, title, text } of QUANTITIES.filter((quantity) => !quantity.error)) {
+    for (const { key, title, text } of QUANTITIES.filter((quantity) => quantity.key in values)) {
       const band = intervals[key];
       const told = key === "episodes" ? "episodes behind the estimate" : text + (band ? ", with its " + level + " interval" : "");
       const plot = panel(key, title, told);
@@ -285,6 +295,7 @@
         const form = layout(one.name, title, { hovermode: "closest" });
         ticks(form.xaxis, one);
         if (key === "episodes") form.yaxis.rangemode = "tozero";
+        if (key === "loss") form.yaxis.rangemode = "tozero";
         if (key === "covered") form.yaxis.range = [-0.03, 1.03];
         draw(plot, traces, form);
       });
@@ -346,6 +357,32 @@
     draw(byId("returns"), traces, form);
   };
 
+  // ---- the distribution of the return from the starts ----
+  const startTails = () => {
+    const { at, share, returns, shares, quantiles, below, steps } = data.tails;
+    const recorded = returns.length > 0;
+    const curve = (name, x, y, line) => ({ type: "scatter", mode: "lines", name, x, y, line, hovertemplate: "%{y:.1%} of the returns are at most %{x:.5~g}<extra></extra>" });
+    const model = curve(recorded ? "model" : "estimate", at, share, { shape: steps ? "hv" : "linear", width: recorded ? 1.5 : 2, dash: recorded ? "dash" : "solid", color: recorded ? color("cloud") : color("accent") });
+    const interval = (low, high, show) => (low === null ? "" : " (" + show(low) + " to " + show(high) + ")");
+    const marked = {
+      type: "scatter", mode: "markers", name: "quantiles, " + level + " intervals", x: quantiles.map((one) => one[1]), y: quantiles.map(([q]) => q), marker: { size: 9, color: color("warning") },
+      error_x: { type: "data", symmetric: false, thickness: 2, width: 5, color: color("warning"), array: quantiles.map(([, value, , , high]) => high - value), arrayminus: quantiles.map(([, value, , low]) => value - low) },
+      hoverinfo: "text", hovertext: quantiles.map(([q, value, , low, high]) => percent(q) + " quantile<br>" + digits(value) + interval(low, high, digits)),
+    };
+    const traces = [marked, model]; // the first is named where two are pointed at
+    if (recorded) traces.push(curve("recorded returns", returns, shares, { shape: "hv", width: 2, color: color("accent") }));
+    const form = layout("return from the starts", "share at most this", { hovermode: "closest", legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" } });
+    form.yaxis.range = [-0.02, 1.04];
+    const inside = at.filter((_, k) => share[k] > 0.001 && share[k] < 0.999);
+    const ends = [...(inside.length ? inside : at), ...returns, ...below.map(([line]) => line)];
+    const [low, high] = [Math.min(...ends), Math.max(...ends)];
+    form.xaxis.range = [low - 0.04 * (high - low), high + 0.04 * (high - low)];
+    form.yaxis.tickformat = ".0%";
+    form.shapes = below.map(([line]) => ({ type: "line", x0: line, x1: line, y0: 0, y1: 1, yref: "paper", line: { color: color("serious"), width: 1.5, dash: "dot" } }));
+    form.annotations = below.map(([line, value, , from, to]) => ({ x: line, y: 1, yref: "paper", yanchor: "top", xanchor: 2 * line < low + high ? "left" : "right", showarrow: false, text: percent(value) + interval(from, to, percent) + "<br>below " + digits(line), font: font("ink"), align: "left" }));
+    draw(byId("tails"), traces, form);
+  };
+
   // ---- the returns in the order of the episodes ----
   const startOrder = () => {
     const { at, returns, centre, running, band, time, changed } = data.order;
@@ -378,6 +415,7 @@
     plotly.textContent = await unzip(byId("plotly").textContent).text();
     document.head.append(plotly); // the page's policy knows it by its hash
     if (data.histogram) drawing(startReturns);
+    if (data.tails) drawing(startTails);
     if (data.order) drawing(startOrder);
     if (data.maps) await startMaps();
     else if (data.line) startLines();
