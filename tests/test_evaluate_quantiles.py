@@ -80,7 +80,7 @@ def test_the_command_line_shows_and_writes_them(data, tmp_path, capsys):
         assert line in output
     page = (tmp_path / "out" / "report.html").read_text()
     assert "The distribution of the return" in page
-    assert page.count("<img alt=") == 2
+    assert "<img" not in page
     assert (tmp_path / "out" / "map_cvar.png").stat().st_size > 5000
     assert (tmp_path / "out" / "distribution.png").stat().st_size > 5000
     numbers = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -91,7 +91,7 @@ def test_the_command_line_shows_and_writes_them(data, tmp_path, capsys):
     again.report(tmp_path / "again.html")
     page = (tmp_path / "again.html").read_text()
     assert "mean of the worst 5.0%" in page
-    assert page.count("<img alt=") == 2
+    assert "<img" not in page
     assert run([*call, "--quantiles", "0.05,x"]) == 2
     assert "--quantiles" in capsys.readouterr().err
 
