@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from scipy.stats import t as student
 
 import policyrisk as pr
@@ -215,3 +216,12 @@ def test_wrong_clusters_are_refused() -> None:
         data.with_clusters(-np.ones(48, dtype=int))
     with pytest.raises(MismatchError, match="clusters"):
         pr.Trajectories.concatenate([data, data.with_clusters(np.zeros(48, dtype=int))])
+
+
+@pytest.mark.parametrize(
+    "cluster", ["blocks:" + "9" * 20, [[1], [1, 2]], sp.coo_array(np.eye(3)), [None] * 40]
+)
+def test_other_clusters_are_our_errors(cluster: object) -> None:
+    data = pr.domains.walk(n=4, p=0.7).sample(0, episodes=40, seed=1)
+    with pytest.raises(InvalidInputError, match="cluster must"):
+        pr.evaluate(data, features="tabular", cluster=cluster)

@@ -271,6 +271,13 @@ def test_what_cannot_be_decided_or_is_refused():
     for wrong in ({"by": (x, x[:5])}, {"cluster": "day"}, {"by": "regions"}, {"discount": 0.0}):
         with pytest.raises(InvalidInputError):
             pr.gate(x, x, "mean", **wrong)
+    masked = np.ma.array(np.arange(10) % 2, mask=x == 3)  # whose number was used
+    for wrong in (masked, [np.nan, *x[1:]], [[1], [1, 2]], 3):
+        for name in ("by", "cluster"):
+            with pytest.raises(InvalidInputError, match="by and cluster must be"):
+                pr.gate(x, x, "mean", **{name: (np.arange(10) % 2, wrong)})
+    with pytest.raises(InvalidInputError, match="returns must have shape"):
+        pr.gate(np.array(3.0), x, "mean")
     with pytest.raises(InvalidInputError, match="at most 20"):
         pr.gate(np.arange(60.0), np.arange(60.0), "mean", by=(np.arange(60), np.arange(60)))
     data = pr.domains.walk(n=3, p=0.7).sample(0, 50, seed=0)

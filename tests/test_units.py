@@ -182,6 +182,29 @@ def compared(k: int) -> Answer:
     return found
 
 
+def gated(k: int) -> Answer:
+    returns = [np.ldexp(np.random.default_rng(seed).exponential(1, 60), k) for seed in (0, 1)]
+    found: Answer = {}
+    for criterion, power in {
+        "cvar:0.1": 1,
+        "quantile:0.1": 1,
+        "mean": 1,
+        "sharpe": 0,
+        "mean-std:1": 1,
+    }.items():
+        whole = pr.gate(*returns, criterion, np.ldexp(0.1, power * k), seed=0).whole
+        d = whole.difference
+        found[criterion] = [whole.new, whole.baseline, d.value, d.standard_error, d.low, d.high], power
+        found[f"{criterion} p"] = [whole.p_passed, whole.p_worse], 0
+    return found
+
+
+def monitored(k: int) -> Answer:
+    monitor = pr.ReturnMonitor(*np.ldexp([-64.0, 64.0], k), returns=log(k).returns())
+    values = [*monitor.mean, *monitor.quantile(0.1), *monitor.cvar(0.1)]
+    return {"values": (values, 1), "chance": ([*monitor.probability(below=np.ldexp(-1.0, k))], 0)}
+
+
 def validated(k: int) -> Answer:
     """The Dawid–Sebastiani score has a logarithm, whose bits are others."""
     found = pr.cross_validate({"line": pr.LSTD(LINE), "curve": pr.LSTD(CURVE)}, log(k), folds=3, seed=0)
@@ -202,12 +225,16 @@ ANSWERS = {
     "doubly robust": doubly_robust,
     "chain": chain,
     "compared": compared,
+    "gated": gated,
+    "monitored": monitored,
     "validated": validated,
     "recorded": recorded,
     "spelled": evaluated(features="poly:1"),
     "mixture": evaluated(quantiles=[0.05]),
     "tails": evaluated(features="poly:1", quantiles=[0.05]),
+    "clusters": evaluated(features="poly:1", quantiles=[0.05], cluster=np.arange(250) // 5),
     "target": evaluated(target=target),
+    "target tails": evaluated(target=target, features="poly:1", quantiles=[0.1]),
     "target spelled": evaluated(target=target, features="poly:1"),
 }
 ONCE = cache(lambda name: ANSWERS[name](0))
@@ -248,6 +275,7 @@ def test_beyond_that_rewards_are_refused(size):
         "forest": lambda: pr.ReturnForest(trees=4).fit(data),
         "evaluate": lambda: pr.evaluate(data),
         "chain": lambda: pr.MarkovChain([[0.5]], [size]).distribution(),
+        "gate": lambda: pr.gate(data.returns(), data.returns(), "mean"),
     }
     for call in calls.values():
         with pytest.raises(InvalidInputError, match=r"rewards must.*(scale|huge rewards)"):

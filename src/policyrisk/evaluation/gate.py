@@ -21,11 +21,12 @@ from scipy.special import ndtri
 from policyrisk._core.arrays import Floats, Seed, as_array, as_floats, as_number, is_frame
 from policyrisk._core.files import from_json
 from policyrisk._core.text import Readable, TextTable, number, percent, printable
+from policyrisk._core.units import unit_of
 from policyrisk.criteria import Criterion, CVaR, MeanMinusStd, Quantile, Sharpe, as_criterion
 from policyrisk.data import batches, coordinates_of
 from policyrisk.data.read import has_columns
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.evaluation.log import opened
+from policyrisk.evaluation.log import marks_of, opened
 from policyrisk.evaluation.record import SURVEY, Evaluation
 from policyrisk.returns import RecordedReturns
 from policyrisk.risk.estimate import Estimate, as_level
@@ -297,7 +298,7 @@ def _own(names: Names, k: int) -> Any:
             f"by and cluster must be a column's name or a pair of arrays, got {type(names).__name__}; pass "
             "(of_new, of_baseline)"
         )
-    return np.asarray(names[k])
+    return marks_of(names[k], "by and cluster")
 
 
 def _regions(baseline: Any) -> tuple[Regions, tuple[str, ...], Any]:
@@ -348,6 +349,7 @@ def _marked(returns: Floats, marks: Mapping[str, Any], by: Any, cluster: Any) ->
                 f"{what} must have one value for each of {len(returns)} episodes, got shape {values.shape}"
             )
         found.append(values)
+    unit_of(float(np.abs(returns).max(initial=0.0)))  # raises beyond what can be squared
     clusters = None if found[1] is None else Clusters.of(len(returns), found[1])
     groups = None if found[0] is None else np.array([_called(each) for each in found[0].tolist()])
     return Sample(np.column_stack([returns, np.zeros(len(returns))]), clusters, groups)

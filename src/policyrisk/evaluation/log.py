@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from policyrisk import distributed
-from policyrisk._core.arrays import Floats, Ints, as_list, is_frame
+from policyrisk._core.arrays import Floats, Ints, as_list, is_frame, shown
 from policyrisk._core.frames import Coordinates
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import plural
@@ -179,7 +180,7 @@ def block_length(cluster: object) -> int:
     if not isinstance(cluster, str) or not cluster.startswith(BLOCKS):
         return 0
     text = cluster.removeprefix(BLOCKS)
-    if not text.isdecimal() or int(text) < 1:
+    if not text.isdecimal() or not 1 <= int(text[:20]) < 2**31:
         raise InvalidInputError(
             f"cluster must have the number of episodes of a block behind {BLOCKS}, got {cluster!r}; pass for "
             f"example {BLOCKS}50"
@@ -194,17 +195,27 @@ def blocks_of(data: Source, length: int) -> Ints:
     return place // length
 
 
+def marks_of(values: Any, name: str) -> npt.NDArray[Any]:
+    """A value for each episode, (episodes,): whole numbers, texts, dates, or others by their texts."""
+    each = as_list(values, name, "a value for each episode")
+    try:
+        found = np.asarray(each)
+        missing = any(one is None or one is np.ma.masked or one != one for one in each)
+        found = found.astype(str) if found.dtype.kind == "O" else found  # such as dates of pandas
+        if found.ndim == 1 and found.dtype.kind in "iubUSMf" and not missing:
+            return found
+        got = f"{found.dtype} of shape {found.shape}"
+    except Exception:  # of values that cannot be compared
+        got = shown(values)
+    raise InvalidInputError(
+        f"{name} must be a column's name, or whole numbers, texts or dates of shape (episodes,), none "
+        f"missing, got {got}; give one value for each episode"
+    )
+
+
 def in_clusters(data: Source, cluster: Any) -> Source:
     """The episodes in the clusters that an array (episodes,) of any values names."""
-    given = np.asarray(as_list(cluster, "cluster", "a value for each episode"))
-    if given.dtype.kind == "O" and not any(each is None or each != each for each in given.flat):
-        given = given.astype(str)  # such as dates of pandas
-    if given.ndim != 1 or given.dtype.kind not in "iubUSMf" or (given != given).any():
-        raise InvalidInputError(
-            "cluster must be a column's name, or whole numbers, texts or dates of shape (episodes,), none "
-            f"missing, got {given.dtype} of shape {given.shape}; give one value for each episode"
-        )
-    numbers = np.unique(given, return_inverse=True)[1].reshape(-1)
+    numbers = np.unique(marks_of(cluster, "cluster"), return_inverse=True)[1].reshape(-1)
     if isinstance(data, Trajectories):
         return data.with_clusters(numbers)
     if not isinstance(data, Stream):

@@ -39,6 +39,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from policyrisk._core.arrays import Floats, Seed
 from policyrisk._core.random import generator
+from policyrisk._core.units import magnitude
 from policyrisk.criteria import Criterion, CVaR, MeanMinusStd, MeanMinusVariance, Quantile
 from policyrisk.errors import InvalidInputError
 from policyrisk.returns import RecordedReturns
@@ -232,11 +233,12 @@ def _estimate(sample: Sample, criterion: Any, level: float) -> Estimate:
         value, by_mean, by_variance = criterion.slopes(float(g.mean()), float(g.var(ddof=1) + c.mean()))
         influences = by_mean * d + by_variance * (d**2 + c - (d**2 + c).mean())
     of = Clusters.of(len(g)) if sample.clusters is None else sample.clusters
-    change = np.bincount(of.codes, influences)[None] / len(g)
+    unit = magnitude(influences)  # whose fourth power may be no number
+    change = np.bincount(of.codes, influences / unit)[None] / len(g)
     error = math.sqrt(of.count / (of.count - 1.0)) * np.sqrt(np.square(change).sum(axis=1))
     with np.errstate(divide="ignore", invalid="ignore"):
         (skewness,), (dof,) = shape(change, error, np.array([float(of.count)]))
-    return Estimate.skewed(value, float(error[0]), float(skewness), float(dof), between)
+    return Estimate.skewed(value, float(error[0]) * unit, float(skewness), float(dof), between)
 
 
 def _exchanges(new: Sample, baseline: Sample, criterion: Any, level: float, seed: Seed) -> Exchanges:
