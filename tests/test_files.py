@@ -716,6 +716,26 @@ def test_a_unit_of_rewards_is_a_power_of_two(name: str, unit: float, shelf: dict
         KINDS[name].ask(path)
 
 
+@pytest.mark.parametrize(
+    "world",
+    [
+        {"max_steps": "5"},
+        {"max_steps": 5, "action_noise": "x"},
+        {"env": "x"},
+        {"max_steps": [1]},
+        {"junk": 1},
+    ],
+)
+def test_a_policy_of_another_world_is_refused(world: Any, tmp_path: Path, capsys: Any) -> None:
+    """Its environment is made with what the file says."""
+    pr.SoftmaxPolicy(pr.Fourier(1, [-5] * 4, [5] * 4), 2).save(tmp_path / "policy.npz", world)
+    with pytest.raises(InvalidInputError, match=r"world"):
+        pr.SoftmaxPolicy.load(tmp_path / "policy.npz")
+    place = ["--policy", str(tmp_path / "policy.npz"), "--out", str(tmp_path / "out.npz")]
+    assert run(["rollout", "CartPole-v1", "--episodes", "2", *place]) == 2
+    assert "world" in capsys.readouterr().err
+
+
 def with_features(notes: Any, text: str) -> Any:
     """Notes as they are packed, with another text for the features."""
     kept = [pair for pair in notes["dict"] if pair[0] != "features"]

@@ -242,7 +242,8 @@ class PolicyFile:
                 "in Python, on policyrisk.domains.RewardSoFar",
                 param_hint="--policy",
             )
-        noise = f", actions with noise {changes['action_noise']:g}" if changes["action_noise"] else ""
+        added = changes.get("action_noise", 0.0)
+        noise = f", actions with noise {added:g}" if added else ""
         screen.note(f"as the policy was improved: an episode ends after {changes['max_steps']} steps{noise}")
         return TimedEnvironment(env, arguments, **changes)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from importlib.resources import as_file, files
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,14 @@ from policyrisk.features.registry import given_again
 
 MOST = 32  # centres within reach along a coordinate, and actions: dimensions that NumPy gives an array
 _ALL = 2.0  # a reach beyond every centre, in units of the box
+
+
+class World(TypedDict, total=False):
+    """How the environment that a policy acts in was changed."""
+
+    max_steps: int | None
+    action_noise: float
+    reward_so_far: bool
 
 
 class StoredPolicy:
@@ -56,6 +64,9 @@ class StoredPolicy:
     @classmethod
     def _of(cls, values: dict[str, Any]) -> tuple[Self, dict[str, Any] | None]:
         world = values.pop("world", None)
+        records.check_value(world, World | None, "world")
+        if world is not None and world.keys() - World.__annotations__:
+            raise ValueError(f"world must have no other changes, got {sorted(world)}")
         return cls(**values), world
 
 
