@@ -362,16 +362,18 @@ def test_astronomic_scores_are_printed_in_few_digits():
     assert max(map(len, result.verdict.split())) < 12
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_the_bar_is_shown_on_a_terminal_after_a_while(terminal, capfd, monkeypatch):
+@pytest.mark.parametrize(("terminal", "setting"), [(True, None), (True, "0"), (False, None)])
+def test_the_bar_is_shown_on_a_terminal_after_a_while(terminal, setting, capfd, monkeypatch):
     from policyrisk._core.progress import ProgressBar
 
     monkeypatch.setattr("policyrisk._core.progress._PATIENCE", 0.0)
     monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    if setting is not None:
+        monkeypatch.setenv("POLICYRISK_PROGRESS", setting)
     with ProgressBar("work", 3) as bar:
         for _ in range(3):
             bar.advance()
-    assert ("work" in capfd.readouterr().err) is terminal
+    assert ("work" in capfd.readouterr().err) is (terminal and setting is None)
 
 
 DISCOUNTED = pr.LSTD(pr.Tabular(8), discount=0.9).fit_exact(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,6 +113,36 @@ def test_query_is_the_librarys_answer(place, capsys):
     assert code == 0
     assert "about 2000 of 2000 episodes behind it" in out
     assert f"{risk.mean([7])[0]:.5g}" in out
+
+
+def test_query_shows_the_tails_that_were_asked_for(tmp_path, capsys):
+    found = pr.evaluate(walk(0.7), features="tabular", quantiles=[0.05], loss_below=-20, seed=0)
+    found.save(tmp_path)
+    code, out, _ = call(capsys, "query", tmp_path, "--at", "0", "--at", "7", "--level", "0.9", "--json")
+    assert code == 0
+    dist = found.distribution
+    for answer, state in zip(json.loads(out)["states"], ([0], [7]), strict=True):
+        for told, value, ends in (
+            (
+                answer["quantiles"]["0.05"],
+                dist.quantile(state, 0.05),
+                dist.interval(state, q=0.05, level=0.9),
+            ),
+            (
+                answer["cvar"]["0.05"],
+                dist.cvar(state, 0.05),
+                dist.interval(state, of="cvar", q=0.05, level=0.9),
+            ),
+            (
+                answer["below"]["-20"],
+                dist.probability(state, below=-20),
+                dist.interval(state, below=-20, level=0.9),
+            ),
+        ):
+            assert [told["value"], told["low"], told["high"]] == pytest.approx([*value, *ends[0]])
+    _, out, _ = call(capsys, "query", tmp_path, "--at", "7")
+    for name in ("5.0% quantile", "mean of the worst 5.0%", "chance of a return below -20"):
+        assert re.search(rf"^{name} .* to ", out, re.MULTILINE)
 
 
 def test_compare_is_the_librarys_ranking(place, capsys, tmp_path):

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import policyrisk as pr
@@ -13,6 +14,7 @@ from policyrisk import cli
 from policyrisk._core import progress
 from policyrisk.cli.screen import _PHRASES, as_options
 from policyrisk.data import write_npz
+from policyrisk.evaluation.order import EpisodeOrder
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +263,13 @@ def test_records_are_tables_in_notebooks_and_never_dump_their_arrays():
         words = [word for word in str(record).split() if word[0].isdigit()]
         assert words
         assert all(word.split("%")[0] in html for word in words), "the same numbers"
+    order = EpisodeOrder.of(pr.evaluate(data, features="tabular"))
+    rest = [risk, evaluation, order, pr.ReturnDistribution(two).fit(data), pr.ReturnMonitor(-99, 0)]
+    rest.append(pr.MDP(np.eye(2)[None] / 2, [1.0, 2.0]).improve(pr.criteria.Sharpe(), 0, seed=0))
+    for record in rest:
+        assert record._repr_html_().startswith("<")
+        assert len(repr(record).splitlines()) <= 1 + 4 * isinstance(record, pr.ReturnMonitor)
+        assert len(repr(record)) < 400
     for record in records[:6]:
         assert record._repr_html_().count("<table>") == 1
     assert "&lt;b&gt;walk &amp; talk" in evaluation._repr_html_()

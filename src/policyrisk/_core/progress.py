@@ -1,7 +1,11 @@
-"""How far work is that takes more than a moment: a bar on a terminal, lines for who asks for them."""
+"""How far work is that takes more than a moment: a bar on a terminal, lines for who asks for them.
+
+The environment variable ``POLICYRISK_PROGRESS=0`` leaves out the bars, of Python and of the command line.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -40,6 +44,8 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
         self._task = self._progress.add_task(name, total=total)
         self._began = self._said = time.monotonic()
         self._shown = False
+        off = os.environ.get("POLICYRISK_PROGRESS", "1") in ("", "0")
+        self._can_be = _bar and not off and self._console.is_terminal
 
     def __exit__(self, *error: object) -> None:
         if self._shown:
@@ -49,7 +55,7 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
         """``by`` more of the total are done; ``told`` takes the place of the name."""
         self._progress.update(self._task, advance=by, description=told)
         now = time.monotonic()
-        if not self._shown and _bar and self._console.is_terminal and now - self._began > _PATIENCE:
+        if not self._shown and self._can_be and now - self._began > _PATIENCE:
             self._shown = True
             self._progress.start()
         if _told is not None and now - self._said >= _EVERY:

@@ -48,7 +48,7 @@ def query(
     ] = None,
     features: FeaturesAgain = None,
 ) -> None:
-    """Mean, variance, std and Sharpe ratio at a state, with intervals and the episodes behind them."""
+    """Mean, variance, std, Sharpe ratio and tails at a state, with intervals and the episodes behind them."""
     check_there(folder)
     from policyrisk.evaluation import Evaluation
 
@@ -143,6 +143,7 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
                 if risk.misfit is not None:  # the interval holds more than randomness, and so does its error
                     errors = (ends[:, 1] - ends[:, 0]) / (2.0 * student_quantile(level, episodes))
         estimates[of] = [Estimate(*one).to_dict() for one in zip(values, errors, *ends.T, strict=True)]
+    tails = _tails(evaluation, states, level)
     return [
         {
             "at": {
@@ -152,13 +153,44 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
             **{name: values[k].item() for name, values in facts.items()},
             "level": level,
             **{of: found[k] for of, found in estimates.items()},
+            **{of: {key: each[k] for key, each in found.items()} for of, found in tails.items()},
         }
         for k, state in enumerate(states)
     ]
 
 
+def _tails(evaluation: Evaluation, states: list[list[float]], level: float) -> dict[str, dict[str, Any]]:
+    """Quantiles, the mean of the worst and the chance of a loss at states, where they were asked for."""
+    from policyrisk.errors import FewEpisodesWarning
+    from policyrisk.risk.estimate import Estimate, student_quantile
+
+    dist, notes = evaluation.distribution, evaluation.noted("distribution")
+    if dist is None:
+        return {}
+    t = student_quantile(level, evaluation.risk.episodes(states))
+
+    def estimates(values: Any, **of: Any) -> list[dict[str, float]]:
+        low, high = dist.interval(states, **of, level=level).T
+        each = zip(values, (high - low) / (2.0 * t), low, high, strict=True)
+        return [Estimate(*map(float, one)).to_dict() for one in each]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewEpisodesWarning)  # the evaluation's advice says it
+        return {
+            "quantiles": {
+                q: estimates(dist.quantile(states, float(q)), q=float(q)) for q in notes["quantiles"]
+            },
+            "cvar": {q: estimates(dist.cvar(states, float(q)), of="cvar", q=float(q)) for q in notes["cvar"]},
+            "below": {
+                line: estimates(dist.probability(states, below=float(line)), below=float(line))
+                for line in notes["below"]
+            },
+        }
+
+
 def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
     from policyrisk._core.text import percent, printable, table
+    from policyrisk.evaluation.tails import rows as tail_rows
     from policyrisk.risk.estimate import Estimate
 
     place = ", ".join(
@@ -177,6 +209,8 @@ def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
             f"{printable(evaluation.name)} at {place}: {why}, so that the data say nothing about it{coverage}"
         )
     rows = [[of, *Estimate(*answer[of].values()).cells] for of in _QUANTITIES]
+    if "quantiles" in answer:
+        rows += [[name, *each.cells] for name, each in tail_rows(answer)]
     header = ["", "value", "std error", f"{answer['level']:.4g} interval"]
     beyond = (
         "\noutside of the features' box: these are the numbers at its nearest point" * answer["outside_box"]

@@ -31,6 +31,7 @@ import numpy as np
 from scipy.special import kolmogorov, ndtr, stdtrit
 
 from policyrisk._core.arrays import Floats, Ints
+from policyrisk._core.text import Readable, TextTable, number, plural
 from policyrisk._core.units import magnitude
 from policyrisk.errors import PolicyRiskWarning
 from policyrisk.risk.draws import CLUSTERS_FEW
@@ -61,7 +62,7 @@ class Change:
 
 
 @dataclass(frozen=True, eq=False)
-class EpisodeOrder:
+class EpisodeOrder(Readable):
     """Completed returns in the order of the episodes, and what the order says.
 
     >>> rng = np.random.default_rng(0)
@@ -112,6 +113,14 @@ class EpisodeOrder:
             None if times is None else times[order],
             None if clusters is None else clusters[order],
         )
+
+    def _blocks(self) -> list[str | TextTable]:
+        said = f"{plural(self.returns.size, 'episode')} in their order: "
+        if not self.testable:
+            return [f"{said}too few, or too much alike, to be tested"]
+        tests = {"neighbours go alike": self.p_value, "the mean changes": self.mean.p_value}
+        tests["the spread changes"] = self.spread.p_value
+        return [said + ", ".join(f"{name}: p = {number(p, 2)}" for name, p in tests.items())]
 
     @property
     def testable(self) -> bool:

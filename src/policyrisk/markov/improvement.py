@@ -47,7 +47,7 @@ from policyrisk._core.arrays import (
 )
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import generator
-from policyrisk._core.text import number, plural
+from policyrisk._core.text import Readable, TextTable, number, plural
 from policyrisk.errors import (
     ImproperPolicyError,
     InfeasibleConstraintError,
@@ -71,7 +71,7 @@ _NO_RISK = 1e-10  # of the uniform policy's variance: none is left
 
 
 @dataclass(frozen=True, eq=False)
-class Improvement:
+class Improvement(Readable):
     """A policy found by improving a criterion, and how it was found."""
 
     policy: Floats  # (n, actions) the softmax, its probabilities below 1e-6 made 0 where that is no worse
@@ -92,12 +92,12 @@ class Improvement:
         """√variance."""
         return math.sqrt(max(self.variance, 0.0))
 
-    def __str__(self) -> str:
-        return (
+    def _blocks(self) -> list[str | TextTable]:
+        return [
             f"{self.criterion}: {number(self.value)} (mean {number(self.mean)}, std {number(self.std)}), "
             f"the best of {plural(len(self.reached), 'climb')}; {plural(len(self.history), 'iteration')}, "
             f"stopped since {self.reason}"
-        )
+        ]
 
 
 class Point(NamedTuple):

@@ -24,7 +24,7 @@ from policyrisk._core.arrays import (
 )
 from policyrisk._core.frames import Coordinates, states_of
 from policyrisk._core.records import record
-from policyrisk._core.text import percent, plural
+from policyrisk._core.text import Readable, TextTable, percent, plural
 from policyrisk.data import Source
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError
 from policyrisk.features import Features
@@ -48,13 +48,16 @@ _FEW_BEYOND = (
 )
 
 
-class DistributionAtStates(ABC):
+class DistributionAtStates(Readable, ABC):
     """F̃(z|x) at states x, (n, dim), with all that follows from it; nan where the data say nothing."""
 
     discount: float
     unit: float  # of the rewards
     coordinates: Coordinates | None  # the names of the state's, where the data had names
     grid: Grid
+
+    def _blocks(self) -> list[str | TextTable]:
+        return [repr(self)]
 
     @property
     def thresholds(self) -> Floats:

@@ -43,7 +43,7 @@ from scipy.special import betainc, betaln, logsumexp
 from policyrisk._core import records
 from policyrisk._core.arrays import Floats, as_array, as_floats, as_number, check_kind
 from policyrisk._core.records import record
-from policyrisk._core.text import number, plural, table
+from policyrisk._core.text import Readable, TextTable, number, plural
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import as_level
 
@@ -66,7 +66,7 @@ class Bounds(NamedTuple):
 
 @record(returns="n: finite")
 @dataclass(eq=False)
-class ReturnMonitor:
+class ReturnMonitor(Readable):
     """Mean, quantiles, CVaR and the chance of a loss of returns, in intervals that hold at every look.
 
     Parameters
@@ -252,7 +252,7 @@ class ReturnMonitor:
         """
         return records.load(path, _KIND, cls)
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         rows = [
             ("mean", self.mean),
             ("5% quantile", self.quantile(0.05)),
@@ -262,7 +262,7 @@ class ReturnMonitor:
             [name, number(each.value), f"{number(each.low)} to {number(each.high)}"] for name, each in rows
         ]
         title = f"{plural(len(self), 'return')} in [{self.low:g}, {self.high:g}]"
-        return f"{title}\n{table(['', 'so far', f'{100 * self.level:g}% at all times'], cells)}"
+        return [title, TextTable(["", "so far", f"{100 * self.level:g}% at all times"], cells)]
 
     def to_dict(self) -> dict[str, Any]:
         """Mean, 5% quantile and the mean of the worst 5% in plain values."""

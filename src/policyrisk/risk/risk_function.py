@@ -40,7 +40,7 @@ from policyrisk._core.arrays import (
 )
 from policyrisk._core.frames import Coordinates, frame_like, numbered_names, states_of
 from policyrisk._core.records import record
-from policyrisk._core.text import plural
+from policyrisk._core.text import Readable, TextTable, plural
 from policyrisk.data import Source, Trajectories
 from policyrisk.data.source import in_units
 from policyrisk.errors import (
@@ -88,7 +88,7 @@ FEW_EPISODES = 100  # episodes behind an estimate below which its interval is kn
     unit=": unit",
 )
 @dataclass(frozen=True, eq=False, repr=False)
-class RiskFunction:
+class RiskFunction(Readable):
     """J̃, M̃ and Ṽ at any state, with error bars where the estimator gave them.
 
     States x are of shape (n, dim), or (n,) for dimension 1, or one state (dim,), or a data frame (pandas,
@@ -737,7 +737,7 @@ class RiskFunction:
         bars = "no error bars" if self.error_bars is None else "error bars"
         return f"RiskFunction({self.provenance.settings}, {maps}, variance={self.variance_method!r}, {bars})"
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         source, bars = self.provenance, self.error_bars
         replicates = 0 if bars is None else bars.draws
         second = "variance" if self.variance_method == "direct" else "second moment"
@@ -751,7 +751,7 @@ class RiskFunction:
             *source.remarks,
             f"error bars: {known}{bootstrap}",
         ]
-        return "\n  ".join(lines)
+        return ["\n  ".join(lines)]
 
     def _collect(
         self,

@@ -83,7 +83,7 @@ class Significance:
 
 
 @dataclass(frozen=True, eq=False)
-class StateDifferences:
+class StateDifferences(Readable):
     """At which states the first policy is better than the second, with confidence for all states together.
 
     ``difference`` is in the criterion's favour: positive where the first is better. Bands and p-values hold
@@ -109,12 +109,12 @@ class StateDifferences:
         """Where the second is surely better, of shape (n,)."""
         return self.band[:, 1] < 0
 
-    def __str__(self) -> str:
+    def _blocks(self) -> list[str | TextTable]:
         better, worse = int(self.better.sum()), int(self.worse.sum())
-        return (
+        return [
             f"of {plural(len(self.states), 'state')}, with confidence {self.level:.4g} for all together: "
             f"{self.best} is better at {better}, {self.second} at {worse}"
-        )
+        ]
 
 
 @dataclass(frozen=True, eq=False)
