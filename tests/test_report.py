@@ -265,7 +265,7 @@ def test_without_plotly_the_extra_is_named():
         "except PolicyRiskError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ".[plot]" in done.stdout
+    assert "policyrisk[plot]" in done.stdout
 
 
 # ---- tails ----

@@ -186,7 +186,7 @@ def test_evaluate_and_compare_write_their_numbers_without_pictures(place, tmp_pa
     shown, said = capsys.readouterr()
     assert {path.name for path in out.iterdir()} == {"risk.npz", "survey.npz", "summary.json"}
     assert (
-        'pictures are left out: matplotlib is not installed; install it with `pip install ".[plot]"`' in said
+        'pictures are left out: matplotlib is not installed; install it with `pip install "policyrisk[plot]"`' in said
     )
     assert "the report is left out: plotly is not installed" in said
     assert f"more in {out}, or here" in shown
@@ -233,7 +233,7 @@ def test_what_cannot_be_done_without_says_so_at_once(
     assert cli.run(arguments.split()) == 1
     said = capsys.readouterr().err
     assert f"needs the package {package}, which is not installed" in said
-    assert f'install it with `pip install ".[{extra}]"` in your clone of policyrisk' in said
+    assert f'install it with `pip install "policyrisk[{extra}]"`' in said
 
 
 # Notebooks

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 register_if_loaded()
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "ActionFeatures": "policyrisk.features",

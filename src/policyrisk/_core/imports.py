@@ -56,12 +56,12 @@ def is_installed(package: str) -> bool:
 
 
 def how_to_install(package: str) -> str:
-    """The command that brings a package, by the extra that it belongs to; policyrisk is on no registry yet.
+    """The command that brings a package, by the extra that it belongs to.
 
     >>> how_to_install("plotly")
-    'install it with `pip install ".[plot]"` in your clone of policyrisk'
+    'install it with `pip install "policyrisk[plot]"`'
     """
-    return f'install it with `pip install ".[{_EXTRAS.get(package, "all")}]"` in your clone of policyrisk'
+    return f'install it with `pip install "policyrisk[{_EXTRAS.get(package, "all")}]"`'
 
 
 def hindrance(package: str) -> str | None:
