@@ -97,7 +97,8 @@ class Converter:
         columns = self.columns
         new = self._new_episodes(batch.column(columns.episode))
         self._lost = np.zeros(batch.num_rows, dtype=np.bool_)
-        rewards, ended = self._rewards(batch.column(columns.reward))
+        reward, *others = columns.rewards
+        rewards, ended = self._rewards(batch.column(reward), reward)
         parts, holes = zip(*(self._column(batch, name) for name in columns.states), strict=True)
         self._widths.update((name, part.shape[1]) for name, part in zip(columns.states, parts, strict=True))
         rows = CheckedRows(
@@ -109,6 +110,9 @@ class Converter:
             truncated=self._flags(batch, columns.truncated, ended),
             steps=None if columns.step is None else self._numbers(batch.column(columns.step), columns.step),
         )
+        if others:
+            kinds = [self._known(batch, name, ended) for name in others]
+            rows = rows._replace(other_rewards=np.concatenate(kinds, axis=1).astype(np.float64, copy=False))
         if columns.action is not None:
             rows = rows._replace(**self._taken(batch, ended))
         if columns.cluster is not None:
@@ -183,10 +187,9 @@ class Converter:
         out[new] = found
         return out
 
-    def _rewards(self, column: pa.Array[Any]) -> tuple[Floats, Bools]:
+    def _rewards(self, column: pa.Array[Any], name: str) -> tuple[Floats, Bools]:
         import pyarrow as pa
 
-        name = self.columns.reward
         if pa.types.is_null(column.type):
             return np.zeros(len(column)), np.ones(len(column), dtype=np.bool_)
         ended = nulls(column)

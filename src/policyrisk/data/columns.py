@@ -38,7 +38,7 @@ class Columns:
 
     state: str | Sequence[str] | None = None
     episode: str = "episode"
-    reward: str = "reward"
+    reward: str | Sequence[str] = "reward"  # several: what is earned of other kinds as well
     terminated: str | None = "terminated"
     truncated: str | None = "truncated"
     step: str | None = "step"
@@ -62,7 +62,14 @@ class Columns:
             raise InvalidInputError(
                 f"state must name each column once, got {list(states)}; remove the second"
             )
-        for argument in (*USUAL, "propensity", *_OF_EPISODES):
+        reward: Any = tuple(self.reward) if isinstance(self.reward, list | tuple) else self.reward
+        kinds = _each(reward)
+        if not (kinds and len(set(kinds)) == len(kinds) and all(isinstance(name, str) for name in kinds)):
+            raise InvalidInputError(
+                f"reward must be a column's name, or a list of different names, got {self.reward!r}; pass "
+                "for example 'profit' or ['profit', 'cost']"
+            )
+        for argument in (*(each for each in USUAL if each != "reward"), "propensity", *_OF_EPISODES):
             name = getattr(self, argument)
             may_lack = argument in (*_OPTIONAL, "propensity", *_OF_EPISODES)
             if not (isinstance(name, str) or (name is None and may_lack)):
@@ -76,6 +83,7 @@ class Columns:
             )
         object.__setattr__(self, "state", states)
         object.__setattr__(self, "action", action)
+        object.__setattr__(self, "reward", reward)
         object.__setattr__(self, "codes", as_codes(self.codes))
         check_choice(self.missing, "missing", get_args(Missing))
         for name in self.used():
@@ -88,13 +96,18 @@ class Columns:
         return _each(self.state)
 
     @property
+    def rewards(self) -> tuple[str, ...]:
+        """The columns of the reward and of other kinds of it."""
+        return _each(self.reward)
+
+    @property
     def actions(self) -> tuple[str, ...]:
         """The action's columns."""
         return _each(self.action)
 
     def used(self) -> list[str]:
         """All columns that are read, once each."""
-        usual = (getattr(self, argument) for argument in USUAL)
+        usual = (name for argument in USUAL for name in _each(getattr(self, argument)))
         names = (*self.states, *usual, *self.actions, self.propensity, self.cluster, self.time)
         return list(dict.fromkeys(name for name in names if name is not None))
 
@@ -131,7 +144,10 @@ class Columns:
         for argument in USUAL:
             name = getattr(self, argument)
             lacking = name is None or (name == argument and name not in counts)
-            found[argument] = None if lacking and argument in _OPTIONAL else has(name, argument)
+            if argument == "reward":
+                found[argument] = tuple(has(each, argument) for each in self.rewards)
+            else:
+                found[argument] = None if lacking and argument in _OPTIONAL else has(name, argument)
         if found["terminated"] is None and found["truncated"] is None:
             raise InvalidInputError(
                 f"terminated or truncated must name a column of booleans, {there}; add one that says in each "
@@ -140,7 +156,8 @@ class Columns:
         for argument in _OF_EPISODES:
             name = getattr(self, argument)
             found[argument] = None if name is None else has(name, argument)
-        free = counts.keys() - {*found["state"], *(found[argument] for argument in (*USUAL, *_OF_EPISODES))}
+        others = (name for argument in (*USUAL, *_OF_EPISODES) for name in _each(found[argument]))
+        free = counts.keys() - {*found["state"], *others}
         action, propensity = self.action, self.propensity
         if action == ACTIONS[0]:
             action = _first(ACTIONS, free) or _numbered(ACTIONS[0], free) or None
@@ -172,7 +189,7 @@ class TableOptions(TypedDict, total=False):
     """The columns of tables, for functions that pass them on (:func:`policyrisk.read_parquet`)."""
 
     episode: str
-    reward: str
+    reward: str | Sequence[str]
     terminated: str | None
     truncated: str | None
     step: str | None

@@ -30,7 +30,7 @@ def read_csv(
     state: str | Sequence[str] | None = None,
     *,
     episode: str = "episode",
-    reward: str = "reward",
+    reward: str | Sequence[str] = "reward",
     terminated: str | None = "terminated",
     truncated: str | None = "truncated",
     step: str | None = "step",

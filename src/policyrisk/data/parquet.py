@@ -40,7 +40,7 @@ def read_parquet(
     state: str | Sequence[str] | None = None,
     *,
     episode: str = "episode",
-    reward: str = "reward",
+    reward: str | Sequence[str] = "reward",
     terminated: str | None = "terminated",
     truncated: str | None = "truncated",
     step: str | None = "step",
@@ -83,6 +83,8 @@ def read_parquet(
         terminated episode repeats its last state as its end (nothing follows it, so it is never looked at),
         and a cut-off episode gives up its last transition: the stream counts these in ``given_up``, and
         episodes with no transition left in ``vanished``, and warns once (:class:`UnrecordedEndWarning`).
+        Of several columns, as in ``["profit", "cost"]``, the first is the reward of all estimates; the others
+        are ``other_rewards`` of the Trajectories, for :meth:`policyrisk.MarkovChain.from_log`.
     terminated, truncated
         Booleans, at least one of the two columns, true in the row of the last reward or in the end row. With
         ``terminated`` alone, an unflagged episode was cut off; with ``truncated`` alone it terminated; with
@@ -262,9 +264,9 @@ def write_parquet(data: Source, path: str | os.PathLike[str], *, state: Sequence
     The columns are ``episode`` (from 0), ``step``, those of the state (float64 or int64), ``reward`` (null in
     each episode's last row, its end state), ``terminated`` and ``truncated`` (true in the row of the last
     reward); of actions ``action`` (int64), or ``action_0``, ``action_1``, … for continuous ones, and
-    ``propensity``, as far as the data have them, null like the reward; and ``cluster`` and ``time`` of the
-    episodes, which are read where they are named (``cluster="cluster"``). The file is written under a
-    temporary name and renamed when it is complete.
+    ``propensity``, as far as the data have them, null like the reward; ``reward_1``, … of other kinds of
+    reward, and ``cluster`` and ``time`` of the episodes, which are read where they are named
+    (``cluster="cluster"``). The file is written under a temporary name and renamed when it is complete.
 
     Parameters
     ----------
@@ -327,6 +329,8 @@ def _table(data: Trajectories, first: int, names: Sequence[str]) -> pa.Table:
         taken = {f"action_{i}": column for i, column in enumerate(data.actions.T)}
     if data.propensities is not None:
         taken["propensity"] = data.propensities
+    if data.other_rewards is not None:
+        taken |= {f"reward_{i + 1}": column for i, column in enumerate(data.other_rewards.T)}
     rows, finals, counts = np.arange(len(data.states)), data.final_rows, data.lengths + 1
     own = {"cluster": data.clusters, "time": data.times}
     of_episodes = {name: np.repeat(values, counts) for name, values in own.items() if values is not None}

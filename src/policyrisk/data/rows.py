@@ -65,6 +65,7 @@ class CheckedRows(NamedTuple):
     lost: Bools | None = None  # (n,) where something else is
     clusters: Ints | None = None  # (n,) a key in each episode's first row
     times: Floats | Ints | None = None  # (n,) when it took place, in its first row
+    other_rewards: Floats | None = None  # (n, k) of other kinds, 0 in end rows
 
     def some(self, rows: slice | Bools) -> CheckedRows:
         """Some of the rows."""
@@ -145,6 +146,7 @@ def _assemble(rows: CheckedRows, file: str, row: int, coordinates: Coordinates, 
         *(None if column is None else column[rewarded] for column in (rows.actions, rows.propensities)),
         None if rows.clusters is None else rows.clusters[first[kept]],
         None if rows.times is None else rows.times[first[kept]].astype(np.float64),
+        None if rows.other_rewards is None else rows.other_rewards[rewarded],
         coordinates=coordinates,
     )
     return Piece(data, file, (~has_end & ~terminated)[kept], int((~kept).sum()), filled, dropped)

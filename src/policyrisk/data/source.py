@@ -153,6 +153,7 @@ def in_units(data: Trajectories, unit: float) -> Trajectories:
         return data
     columns = [getattr(data, name) for name in ALL_COLUMNS]
     columns[1] = data.rewards / unit
+    columns[-1] = None  # rewards of other kinds have units of their own, and no estimate in units uses them
     return Trajectories._view(*columns, coordinates=data.coordinates)
 
 

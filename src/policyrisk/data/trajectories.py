@@ -44,7 +44,7 @@ from policyrisk.errors import InvalidInputError, MismatchError
 COLUMNS = ("states", "rewards", "lengths", "terminated")
 ACTION_COLUMNS = ("actions", "propensities")  # which a record may lack
 EPISODE_COLUMNS = ("clusters", "times")  # as well
-ALL_COLUMNS = COLUMNS + ACTION_COLUMNS + EPISODE_COLUMNS
+ALL_COLUMNS = (*COLUMNS, *ACTION_COLUMNS, *EPISODE_COLUMNS, "other_rewards")
 TIME_LEFT = "time_left"  # what the coordinate is called that a time limit adds
 TimeLimit: TypeAlias = 'int | Literal["end"]'
 _Rows: TypeAlias = "slice | Ints"
@@ -78,6 +78,8 @@ class Trajectories:
         independent.
     times
         (episodes,), when each episode took place, in any unit; None where they are stored in their order.
+    other_rewards
+        (transitions, k), rewards of k other kinds, as of costs, for :meth:`policyrisk.MarkovChain.from_log`.
 
     Examples
     --------
@@ -102,10 +104,14 @@ class Trajectories:
     coordinates: Coordinates | None = None  # their names, or only a list of these, where they have names
     clusters: Ints | None = None  # (episodes,), from 0
     times: Floats | None = None  # (episodes,)
+    other_rewards: Floats | None = None  # (transitions, k)
 
     def __post_init__(self) -> None:
         steps = _checked_columns(*(getattr(self, name) for name in COLUMNS + ACTION_COLUMNS))
-        columns = (*steps, *_checked_episodes(len(steps[2]), self.clusters, self.times))
+        others = self.other_rewards
+        if others is not None:
+            others = as_floats(others, "other_rewards", (len(steps[1]), None))
+        columns = (*steps, *_checked_episodes(len(steps[2]), self.clusters, self.times), others)
         called = None if self.coordinates is None else Coordinates.of(self.coordinates, columns[0].shape[1])
         self._set(called, *(None if column is None else column.copy() for column in columns))
 
@@ -127,7 +133,8 @@ class Trajectories:
         """A record of some rows of the states, of what there is for each transition, and of some episodes."""
         taken = (None if each is None else each[steps] for each in (self.actions, self.propensities))
         kept = (self.states[states], self.rewards[steps], lengths, terminated, *taken)
-        return self._view(*kept, *self._of_episodes(episodes), coordinates=self.coordinates)
+        others = None if self.other_rewards is None else self.other_rewards[steps]
+        return self._view(*kept, *self._of_episodes(episodes), others, coordinates=self.coordinates)
 
     def _of_episodes(self, episodes: _Rows | Bools) -> list[npt.NDArray[Any] | None]:
         """The columns of EPISODE_COLUMNS, for some episodes."""
@@ -285,7 +292,7 @@ class Trajectories:
         [0, 1]
         """
         columns = [getattr(self, name) for name in ALL_COLUMNS]
-        columns[-2], _ = _checked_episodes(len(self), clusters, None)
+        columns[ALL_COLUMNS.index("clusters")], _ = _checked_episodes(len(self), clusters, None)
         return self._view(*columns, coordinates=self.coordinates)
 
     def with_time_limit(self, limit: TimeLimit = "end") -> Trajectories:
@@ -335,6 +342,7 @@ class Trajectories:
             part.propensities,
             part.clusters,
             part.times,
+            part.other_rewards,
             coordinates=called,
         )
 

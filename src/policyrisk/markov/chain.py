@@ -217,9 +217,9 @@ class MarkovChain:
         """
         from policyrisk.markov.log import branches_of_log
 
-        branches, known, log = branches_of_log(data, cells, policy, discount)
-        chain = cls.from_branches(branches, discount)
-        chain.known, chain.log = known, log
+        found = branches_of_log(data, cells, policy, discount)
+        chain = cls.from_branches(found.branches(), discount)
+        chain.known, chain.log, chain.rewards = found.known, found.counts, found.rewards()
         return chain
 
     @classmethod
@@ -246,6 +246,7 @@ class MarkovChain:
                 )
         self.known: Bools = np.ones(self.n, dtype=np.bool_)  # where there is an answer; elsewhere it is nan
         self.log: LogCounts | None = None  # of a chain that is a log
+        self.rewards = branches.reward[None]  # (kinds, branches): of a log with several kinds more than one
         self._resolvents: dict[float, Resolvent] = {}
         self._powers: dict[int, Resolvent] = {}
         self.reports: dict[str, SolveReport] = {}
@@ -700,14 +701,15 @@ class MarkovChain:
         return chain
 
     def covariance(
-        self, other_rewards: npt.ArrayLike, terminal_rewards: npt.ArrayLike | None = None
+        self, other_rewards: int | npt.ArrayLike, terminal_rewards: npt.ArrayLike | None = None
     ) -> Floats:
         """The covariance of the return with that of other rewards, c = E[δ δ'] + γ² P c.
 
         Parameters
         ----------
         other_rewards
-            (n,), earned on leaving a state, or (n, n), of each transition.
+            (n,), earned on leaving a state, or (n, n), of each transition. Of a log with several kinds of
+            rewards, ``reward=["profit", "cost"]``, the number of one, from 0.
         terminal_rewards
             (n,), what the step that ends the episode earns of the other kind; by default as in
             :class:`MarkovChain`.
@@ -715,7 +717,7 @@ class MarkovChain:
         Returns
         -------
         (n,) array
-            The covariance from each state; divided by both stds it is the correlation.
+            The covariance from each state.
 
         Examples
         --------
@@ -723,7 +725,79 @@ class MarkovChain:
         >>> chain.covariance([-2.0]), chain.variance()
         (array([-4.]), array([2.]))
         """
-        branches, n = self.branches, self.n
+        other = self._rewarded(self._other(other_rewards, terminal_rewards))
+        delta, theirs = (each._errors(each.branches.reward, each._mean) for each in (self, other))
+        return self._where_known(self._solve("covariance", 2, self.branches.expect(delta * theirs)))
+
+    def correlation(
+        self, other_rewards: int | npt.ArrayLike, terminal_rewards: npt.ArrayLike | None = None
+    ) -> Floats:
+        """The covariance divided by both stds.
+
+        Parameters
+        ----------
+        other_rewards, terminal_rewards
+            As of :meth:`covariance`.
+
+        Returns
+        -------
+        (n,) array
+            The correlation from each state; nan where one of the returns does not vary.
+
+        Examples
+        --------
+        >>> MarkovChain([[0.5]], [1.0]).correlation([-2.0])
+        array([-1.])
+        """
+        other = self._rewarded(self._other(other_rewards, terminal_rewards))
+        both = self.std() * other.std()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return readonly(
+                np.where(both > 0, self.covariance(other_rewards, terminal_rewards) / both, np.nan)
+            )
+
+    def weighing(self, weights: npt.ArrayLike) -> MarkovChain:
+        """The same chain with a weighted sum of its kinds of rewards, as profit − k·cost.
+
+        Parameters
+        ----------
+        weights
+            (kinds,), of the columns in ``reward=["profit", "cost"]``.
+
+        Returns
+        -------
+        MarkovChain
+            Which answers everything for the sum.
+
+        Examples
+        --------
+        >>> import policyrisk as pr
+        >>> data = pr.Trajectories([[0], [1]] * 2, [5, 7], [1, 1], [True, True], other_rewards=[[1], [4]])
+        >>> chain = MarkovChain.from_log(data)
+        >>> chain.mean(), chain.correlation(1), chain.weighing([1, -2]).mean()
+        (array([6.]), array([1.]), array([1.]))
+        """
+        rewards = as_floats(weights, "weights", (len(self.rewards),)) @ self.rewards
+        found = self._rewarded(rewards)
+        found.rewards, found.known, found.log = self.rewards, self.known, self.log
+        return found
+
+    def _rewarded(self, rewards: Floats) -> MarkovChain:
+        """The same chain with other rewards (branches,), and the factors that it has already."""
+        other = MarkovChain.from_branches(replace(self.branches, reward=rewards), self.discount)
+        other._resolvents, other._powers = self._resolvents, self._powers
+        return other
+
+    def _other(self, other_rewards: Any, terminal_rewards: npt.ArrayLike | None) -> Floats:
+        """Rewards of another kind, (branches,)."""
+        branches, n, kinds = self.branches, self.n, len(self.rewards)
+        if isinstance(other_rewards, int | np.integer) and not isinstance(other_rewards, bool):
+            if not 0 <= other_rewards < kinds:
+                raise InvalidInputError(
+                    f"other_rewards must be one of {kinds} kinds of rewards, from 0, got {other_rewards}; "
+                    'read the log with reward=["profit", "cost"], or pass rewards of shape (n,)'
+                )
+            return np.asarray(self.rewards[other_rewards])
         table = as_rewards(other_rewards, n, "other_rewards")
         ends, inside = branches.successor == n, np.minimum(branches.successor, n - 1)
         if table.ndim == 1:
@@ -732,10 +806,7 @@ class MarkovChain:
             rewards, last = np.asarray(table[branches.row, inside]).ravel(), np.zeros(n)
         if terminal_rewards is not None:
             last = as_floats(terminal_rewards, "terminal_rewards", (n,))
-        rewards = np.where(ends, last[branches.row], rewards)
-        J = self._solve("mean of the other rewards", 1, branches.expect(rewards))
-        delta, other = self._errors(branches.reward, self._mean), self._errors(rewards, J)
-        return self._where_known(self._solve("covariance", 2, branches.expect(delta * other)))
+        return np.where(ends, last[branches.row], rewards)
 
     def _errors(self, rewards: Floats, J: Floats) -> Floats:
         """δ = ρ + γ J(y) − J(x) of every branch."""

@@ -17,10 +17,10 @@ on the way from it, and of steps on which the policy takes an action that was ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Bools, Floats, Ints, as_array, name_some
 from policyrisk._core.records import record
 from policyrisk.data import Source, Trajectories, batches
-from policyrisk.errors import ImproperPolicyError, InvalidInputError
+from policyrisk.errors import ImproperPolicyError, InvalidInputError, MismatchError
 from policyrisk.features.target import Target
 from policyrisk.markov.branches import Branches, as_discount, closure, places, rows_in_order
 from policyrisk.markov.linear import Resolvent, discounted
@@ -40,6 +40,7 @@ CELLS_MOST = 10_000_000
 _MERGED = 1 << 20  # rows that are kept apart before equal ones are put together, or twice those found then
 _END = -1
 
+Prior: TypeAlias = 'np.random.Generator | Literal["mean"]'
 CellMap: TypeAlias = Callable[[npt.NDArray[Any]], Ints]
 
 
@@ -62,6 +63,7 @@ class LogCounts:
     reward="rows: finite",
     count="rows: positive",
     weight="rows: finite",
+    others="rows, kinds: finite",
 )
 @dataclass(frozen=True, eq=False)
 class Logged:
@@ -74,6 +76,7 @@ class Logged:
     reward: Floats
     count: Floats
     weight: Floats  # Σ π(a|x)
+    others: Floats | None = None  # (rows, k): rewards of other kinds
     put_together: int = 0  # rows after the last time that equal ones were put together
 
     @classmethod
@@ -88,29 +91,47 @@ class Logged:
             action = _actions(batch, target.actions)
             weight = target.chance(batch.states[batch.visited_rows], action)
         own = none if group is None else np.repeat(group, batch.lengths)
-        at = batch.visited_rows
-        return cls(number[at], action, number[at + 1], own, batch.rewards, count, weight)
+        at, others = batch.visited_rows, batch.other_rewards
+        return cls(number[at], action, number[at + 1], own, batch.rewards, count, weight, others)
 
     def __add__(self, other: Logged) -> Logged:
-        columns = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in COLUMNS}
+        if _kinds(self.others) != _kinds(other.others):
+            raise MismatchError(
+                f"data must have as many kinds of rewards in all parts, got {1 + _kinds(self.others)} and "
+                f"{1 + _kinds(other.others)}; give other_rewards to all of them"
+            )
+        columns = {name: np.concatenate([mine, getattr(other, name)]) for name, mine in self._columns()}
         both = Logged(**columns, put_together=self.put_together + other.put_together)
         return both.merged() if both.cell.size > 2 * both.put_together + _MERGED else both
 
+    def __getitem__(self, rows: Ints | Bools) -> Logged:
+        some: dict[str, Any] = {name: column[rows] for name, column in self._columns()}
+        return Logged(**some)
+
+    def _columns(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        for each in fields(self):
+            if isinstance(column := getattr(self, each.name), np.ndarray):
+                yield each.name, column
+
     def merged(self) -> Logged:
         """Equal transitions put together."""
-        place, first = places(self.cell, self.action, self.successor, self.group, self.reward)
-        columns = {name: getattr(self, name)[first] for name in COLUMNS[:5]}
-        columns |= {name: np.bincount(place, getattr(self, name), first.size) for name in COLUMNS[5:]}
-        return Logged(**columns, put_together=first.size)
+        group, none = self.group, np.zeros_like(self.group)
+        for kind in () if self.others is None else self.others.T:  # what is different in one of them
+            group, _ = places(none, none, none, group, kind)
+        place, first = places(self.cell, self.action, self.successor, group, self.reward)
+        count, weight = (np.bincount(place, each, first.size) for each in (self.count, self.weight))
+        some = self[first]
+        return replace(
+            some, count=np.asarray(count, float), weight=np.asarray(weight, float), put_together=first.size
+        )
 
 
-COLUMNS = ("cell", "action", "successor", "group", "reward", "count", "weight")
+def _kinds(others: Floats | None) -> int:
+    return 0 if others is None else others.shape[1]
 
 
-def branches_of_log(
-    data: Source, cells: Any, policy: Any, discount: Any
-) -> tuple[Branches, Bools, LogCounts]:
-    """The branches, the cells (n,) that have an answer, and what was left out."""
+def branches_of_log(data: Source, cells: Any, policy: Any, discount: Any) -> LogBranches:
+    """The branches, which cells have an answer, and what was left out."""
     number, size = cell_map(cells)
     target: Target | None = None
     log: Logged | None = None
@@ -124,8 +145,7 @@ def branches_of_log(
     log = log.merged()
     n = size or int(max(log.cell.max(), log.successor.max())) + 1
     given = as_discount(discount, n)
-    found = LogBranches.of(log, n, None if target is None else target.actions, given)
-    return found.branches(), found.known, found.counts
+    return LogBranches.of(log, n, None if target is None else target.actions, given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +173,7 @@ class LogBranches:
             pair = np.unique(cell * actions + log.action, return_inverse=True)[1]
         lost = np.bincount(cell[gone], log.count[gone], n)
         visits = np.bincount(cell, log.count, n).astype(np.int64)
-        some = log if kept.all() else Logged(*(getattr(log, name)[kept] for name in COLUMNS))
+        some = log if kept.all() else log[kept]
         nothing = LogCounts(visits, int(lost.sum()), np.zeros(n), np.zeros(n), ~alive)
         found = cls(some, pair[kept], alive, nothing)
         stayed = np.bincount(some.cell, some.count, n).clip(1.0)
@@ -174,15 +194,42 @@ class LogBranches:
         """π(a|x) / N(c, a) of each transition, (rows,)."""
         return np.asarray(weight / np.bincount(self.pair, count)[self.pair])
 
-    def probabilities(self, omega: Floats | None = None) -> Floats:
+    def probabilities(self, omega: Floats | None = None, prior: Prior | None = None) -> Floats:
         """u_j of each transition (rows,), a sum of 1 in each cell; ``omega`` are the groups' weights."""
         log = self.log
         weight, count = log.weight, log.count
         if omega is not None:
             own = omega[log.group]
             weight, count = weight * own, count * own
-        chance = self._chances(weight, count)
-        return np.asarray(chance / np.bincount(log.cell, chance, self.known.size)[log.cell])
+        u = self._chances(weight, count)
+        if prior is not None:
+            u = self._with_one_more(u, count, prior)
+        return np.asarray(u / np.bincount(log.cell, u, self.known.size)[log.cell])
+
+    def _with_one_more(self, u: Floats, count: Floats, prior: Prior) -> Floats:
+        """With one more transition of every pair: one of those logged in its cell, by whatever action."""
+        cell, order, ends = self._pairs
+        logged, taken = np.bincount(self.pair, count), np.bincount(self.pair, u)
+        if isinstance(prior, np.random.Generator):
+            new = prior.exponential(size=logged.size)
+            share = np.asarray(new / (logged + new))
+            at = ends[cell] + prior.random(cell.size) * (ends[cell + 1] - ends[cell])
+            running = np.cumsum(self.log.count[order])
+            row = order[np.minimum(np.searchsorted(running, at, side="right"), order.size - 1)]
+            more = np.bincount(row, taken * share, u.size)
+        else:  # on average
+            share = np.asarray(1.0 / (logged + 1.0))
+            of_cell = np.bincount(cell, taken * share, self.known.size) / np.diff(ends).clip(1.0)
+            more = of_cell[self.log.cell] * self.log.count
+        return np.asarray(u * (1.0 - share)[self.pair] + more)
+
+    @cached_property
+    def _pairs(self) -> tuple[Ints, Ints, Floats]:
+        """The cell of each pair; the rows by cells; how many transitions come before each cell, (n + 1,)."""
+        cell = np.empty(int(self.pair.max()) + 1, dtype=np.int64)
+        cell[self.pair] = self.log.cell
+        each = np.bincount(self.log.cell, self.log.count, self.known.size)
+        return cell, rows_in_order(self.log.cell, self.known.size), np.append(0.0, np.cumsum(each))
 
     @cached_property
     def _ends(self) -> Ints:
@@ -194,16 +241,22 @@ class LogBranches:
         """The transitions, and after them the ends of such cells, as the chain's branches stand."""
         return rows_in_order(np.append(self.log.cell, self._ends), self.known.size)
 
-    def weighed(self, omega: Floats | None = None) -> Floats:
+    def weighed(self, omega: Floats | None = None, prior: Prior | None = None) -> Floats:
         """The probabilities of the branches, (branches,)."""
-        return np.append(self.probabilities(omega), np.ones(self._ends.size))[self._order]
+        return np.append(self.probabilities(omega, prior), np.ones(self._ends.size))[self._order]
+
+    def rewards(self) -> Floats:
+        """Of each kind those of the branches, (kinds, branches)."""
+        others = np.empty((self.log.reward.size, 0)) if self.log.others is None else self.log.others
+        kinds = np.column_stack([self.log.reward, others])
+        return np.asarray(np.pad(kinds, ((0, self._ends.size), (0, 0)))[self._order].T)
 
     def branches(self) -> Branches:
         """Those of the chain."""
         log, n, dead = self.log, self.known.size, self._ends
         number = np.where(log.successor == _END, n, log.successor)
         successor = np.append(number, np.full(dead.size, n))[self._order]
-        reward = np.append(log.reward, np.zeros(dead.size))[self._order]
+        reward = self.rewards()[0]
         starts = np.cumsum(np.bincount(np.append(log.cell, dead), minlength=n))
         return Branches(np.append(0, starts), successor, self.weighed(), reward)
 
