@@ -220,6 +220,36 @@ def test_savings_prefers_half_and_half(run):
     assert "half_and_half leads glide_path" in printed
 
 
+# Yahtzee
+
+
+def test_yahtzee_last_turns(run):
+    """What the last open category is worth: closed forms for Yahtzee, the sixes and chance."""
+    names, _, _ = run("yahtzee", main=False)
+    value = np.zeros(names["CARDS"])
+    names["solve"](names["LAST"], value)
+    every = (1 << names["CATEGORIES"]) - 1
+    # A die shows a six after up to three rolls with probability 1 − (5/6)³.
+    sixes = 5 * 6 * (1 - (5 / 6) ** 3)
+    assert value[(every - (1 << 5)) << 7] == pytest.approx(sixes, abs=1e-12)
+    # Each die: roll again below 5 of the last, then below 4.25: 3.5, 4.25, 4 2/3.
+    assert value[(every - (1 << 12)) << 7] == pytest.approx(5 * 14 / 3, abs=1e-12)
+    # The published chance of a Yahtzee within three rolls.
+    assert value[(every - (1 << names["YAHTZEE"])) << 7] / 50 == pytest.approx(0.04602864, abs=5e-9)
+    # Three sixes make 63 of 45, which earns the bonus of 35.
+    least = ((5 / 6) ** 3) ** np.arange(6) * (1 - (5 / 6) ** 3) ** (5 - np.arange(6)) * [1, 5, 10, 10, 5, 1]
+    assert value[(every - (1 << 5)) << 7 | 45] == pytest.approx(sixes + 35 * least[:3].sum(), abs=1e-12)
+
+
+@pytest.mark.slow
+def test_yahtzee(run):
+    """The figures that Verhoeff published."""
+    _, printed, _ = run("yahtzee")
+    assert "best mean 254.5896;" in printed
+    assert "mean 254.5896, std 59.6117" in printed
+    assert "median 248" in printed
+
+
 # The treatment of sepsis
 
 

@@ -6,6 +6,13 @@ branches and their counts is kept, by groups of episodes: draw b gives group g t
 :mod:`policyrisk.risk.draws`, the branches are weighed anew, and the chain is solved again. What is asked is
 read off every draw.
 
+An action that was logged three times in a cell, without an end, is not certain never to lead to one, which
+weights cannot say: each draw adds one transition of random weight to each action, one of those logged in its
+cell by any action (the Bayesian bootstrap with one prior observation). What that changes on average is taken
+off. The mean of the draws then shows how far the estimate itself is off, since it is not linear in the
+branches' probabilities, and intervals are corrected by that. Coverage of nominal 95% intervals of the mean of
+the worst 5%, over the starts and at states, on three kinds of random processes: 93 to 98 and 93 to 97%.
+
 Where F is rounded to a grid, draws are solved on a coarser one, of which only what they change is taken.
 """
 
@@ -33,7 +40,7 @@ from policyrisk.features.target import Target
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.branches import Branches, together
 from policyrisk.markov.curves import GridCurves, LatticeCurves
-from policyrisk.markov.log import LogBranches, Logged
+from policyrisk.markov.log import LogBranches, Logged, Prior
 from policyrisk.passes.reduce import Reduce, reduce_in_units
 from policyrisk.returns.curves import Grid, Reading
 from policyrisk.returns.distribution_function import DistributionAtStates, warn_of_few
@@ -141,14 +148,19 @@ class ChainTails(DistributionAtStates):
             how = GridCurves.of(chain, int(np.clip(room, _FEWEST, _COARSE)))
             width = 0.0 if how.every else how.h
         branches, place = together(log.branches(), width)
-        xi = multipliers(self.key, np.arange(GROUPS), DRAWS)
+        xi, chance = multipliers(self.key, np.arange(GROUPS), DRAWS), np.random.default_rng(self.key)
         theta = how.theta
         found = np.empty((chain.n, DRAWS, theta.size), dtype=np.float32)
         base = self._solved(how, branches, None)
+
+        def solved(omega: Floats | None, prior: Prior) -> Floats:
+            weighed = np.bincount(place, log.weighed(omega, prior)).astype(np.float64, copy=False)
+            return self._solved(how, replace(branches, probability=weighed), base)
+
         with ProgressBar("draws", DRAWS) as bar:
+            centre = solved(None, "mean")
             for b in range(DRAWS):
-                weighed = np.asarray(np.bincount(place, log.weighed(1.0 + xi[:, b])), dtype=np.float64)
-                found[:, b] = self._solved(how, replace(branches, probability=weighed), base) - base
+                found[:, b] = solved(1.0 + xi[:, b], chance) - centre
                 bar.advance()
         return Grid(theta, steps=how.every), found
 
@@ -197,7 +209,7 @@ class ChainTails(DistributionAtStates):
         for first in range(0, known.size, step):
             part = known[first : first + step]
             value, draws = self._drawn(self._found[cells[part]], self._draws[1][cells[part]], of, q, z)
-            out[part] = interval_of_draws(value, draws, of, level, self._episodes[cells[part]])
+            out[part] = _interval(value, draws, of, level, self._episodes[cells[part]])
         if of in ("quantile", "cvar"):
             behind = np.where(np.isnan(out[:, 0]), 0.0, self._episodes[cells])
             warn_of_few(behind, q if of == "cvar" else min(q, 1.0 - q), q)
@@ -303,7 +315,7 @@ class ChainStarts(StartEstimate):
             return Estimate(float(self.grid.read(self.curve, of, q, z / self.unit)[0]) * size)
         value, draws = self.function._drawn(self.curve, self.change[None], of, q, z)
         episodes = np.full(1, float(self.function.episodes))
-        low, high = interval_of_draws(value, draws, of, level, episodes)[0] * size
+        low, high = _interval(value, draws, of, level, episodes)[0] * size
         t = max(float(student_quantile(level, float(episodes[0]))), float(np.finfo(np.float64).tiny))
         return Estimate(float(value[0]) * size, (high - low) / (2 * t), low, high, float(episodes[0]) - 1.0)
 
@@ -337,7 +349,7 @@ class ChainStarts(StartEstimate):
         v, draws = self.function._drawn(self.curve, self.change[None], of, q, 0.0)
         w, theirs = other.function._drawn(other.curve, other.change[None], of, q, 0.0)
         episodes = np.full(1, float(self.function.episodes))
-        low, high = interval_of_draws(v - w, draws - theirs, of, level, episodes)[0] * self.unit
+        low, high = _interval(v - w, draws - theirs, of, level, episodes)[0] * self.unit
         t = float(student_quantile(level, float(episodes[0])))
         lead = float(v[0] - w[0]) * self.unit
         return Estimate(lead, (high - low) / (2 * t), low, high, float(episodes[0]) - 1.0)
@@ -369,7 +381,8 @@ class LogPass:
         for batch in batches(source):
             first = 0 if found is None else found.episodes
             group = groups_of(part, first, batch, GROUPS)
-            log = Logged.of(batch, partial(cells_of, self.features), self.target, group).merged()
+            log = Logged.of(batch, partial(cells_of, self.features), self.target, group)
+            log = replace(log, others=None).merged()
             number, none = cells_of(self.features, batch.starts()), np.zeros(len(batch), dtype=np.int64)
             one = np.ones(len(batch))
             starts = Logged(number, none, none, group, np.zeros(len(batch)), one, one).merged()
@@ -395,6 +408,13 @@ def cells_of(features: Features, states: npt.NDArray[Any]) -> Ints:
     """The number of each state's cell, (n,)."""
     phi: Any = matrix_of(features, states)
     return np.asarray(phi.indices, dtype=np.int64)
+
+
+def _interval(value: Floats, draws: Floats, of: Reading, level: float, episodes: Floats) -> Floats:
+    """As :func:`interval_of_draws`, less what the draws are off by on average; it holds the value."""
+    bias = draws.mean(axis=1) - value
+    ends = interval_of_draws(value - bias, draws - 2.0 * bias[:, None], of, level, episodes)
+    return np.column_stack([np.minimum(ends[:, 0], value), np.maximum(ends[:, 1], value)])
 
 
 def _areas(grid: Grid, G: Floats) -> Floats:
