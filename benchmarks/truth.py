@@ -1,6 +1,7 @@
 """The default's answers beside the truth, and beside what people would try instead, on the same episodes.
 
     python benchmarks/truth.py                                all tasks, 300 and 3,000 episodes
+    python benchmarks/truth.py --tasks reporting              those on which nothing was chosen
     python benchmarks/truth.py --tasks taxi queue --episodes 100 300 --repeats 4 --methods policyrisk
     python benchmarks/truth.py --beside FILE                  with the numbers of an earlier run beside these
     python benchmarks/truth.py --compare                      false alarms of pr.compare
@@ -43,7 +44,7 @@ from rich import box  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 from truth_methods import METHODS, Answer, sample  # noqa: E402
-from truth_tasks import TASKS  # noqa: E402
+from truth_tasks import SETS, TASKS  # noqa: E402
 
 import policyrisk as pr  # noqa: E402
 from policyrisk.errors import PolicyRiskWarning  # noqa: E402
@@ -248,7 +249,7 @@ def _earlier(path: Path, methods: tuple[str, ...]) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="TASK")
+    parser.add_argument("--tasks", nargs="+", choices=[*TASKS, *SETS], default=list(TASKS), metavar="TASK")
     parser.add_argument("--episodes", nargs="+", type=int, default=list(EPISODES))
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
@@ -262,7 +263,7 @@ def main() -> None:
     if given.worth:
         worth(console)
         return
-    methods = tuple(given.methods)
+    methods, tasks = tuple(given.methods), [name for each in given.tasks for name in SETS.get(each, [each])]
     rows: list[Row] = []
     began = time.perf_counter()
     spawn = multiprocessing.get_context("spawn")
@@ -279,7 +280,7 @@ def main() -> None:
             return
         jobs = {
             pool.submit(measure, task, episodes, repeat, methods): (task, episodes, repeat)
-            for episodes, task, repeat in product(given.episodes, given.tasks, range(given.repeats))
+            for episodes, task, repeat in product(given.episodes, tasks, range(given.repeats))
         }
         for count, job in enumerate(as_completed(jobs), 1):
             rows += job.result()

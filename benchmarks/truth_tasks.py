@@ -1,4 +1,4 @@
-"""All tasks by name: what truth.py measures on.
+"""All tasks by name: what truth.py and truth_intervals.py measure on.
 
 >>> task = TASKS["queue"]()
 >>> task.sample(episodes=100, seed=1)
@@ -11,4 +11,11 @@ import truth_simulators
 import truth_tables
 from truth_task import TASKS, Task
 
-__all__ = ["TASKS", "Task", "truth_simulators", "truth_tables"]
+__all__ = ["SETS", "TASKS", "Task", "truth_simulators", "truth_tables"]
+
+# What is chosen by looking at figures is chosen on the first, and the figures of the second are reported.
+_TUNING = (
+    *("lognormal", "drawdown", "navigation", "machines", "queue", "inventory"),
+    *("lake", "queue_cut_5", "network", "mountain_car", "heavy_tails", "blackjack"),
+)
+SETS = {"tuning": _TUNING, "reporting": tuple(name for name in TASKS if name not in _TUNING)}

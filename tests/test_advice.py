@@ -11,6 +11,7 @@ from policyrisk.evaluation import Evaluation
 from policyrisk.evaluation.findings import advise
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import FEW_EPISODES
+from policyrisk.risk.mixture import Widening
 
 
 def evaluated(lstd, data):
@@ -296,7 +297,7 @@ def test_the_default_is_well_where_nothing_is_wrong_and_says_what_was_checked(ch
         assert check in well.seen
     assert "Not checked" not in well.seen
     assert "400 episodes" in well.seen
-    assert "cover randomness and the choice of features" in well.remedy
+    assert "cover randomness and what the members of the mixture disagree about" in well.remedy
     unchecked = found(dataclasses.replace(chosen, check=None), "No problems")
     assert "Not checked: a test of the features." in unchecked.seen
 
@@ -335,9 +336,7 @@ def test_a_state_that_tells_all(chosen):
     told = found(with_stack(chosen, explained=0.99, mse=0.01 * constant), "nearly everything")
     assert told.severity == "note"
     assert "99.0% of the squared distances" in told.seen
-    unsure = dataclasses.replace(
-        chosen.risk, misfit=dataclasses.replace(chosen.risk.misfit, randomness=900.0)
-    )
+    unsure = dataclasses.replace(chosen.risk, widening=Widening(30.0, 30.0))
     rough = with_stack(dataclasses.replace(chosen, risk=unsure), explained=0.99, mse=0.01 * constant)
     assert (told.severity, found(rough, "nearly everything").severity) == ("note", "warning")
 
@@ -426,8 +425,7 @@ def test_a_few_episodes_that_decide_the_variance():
 
 def test_intervals_that_are_wide(chosen):
     assert found(chosen, "known only roughly") is None
-    unsure = dataclasses.replace(chosen.risk.misfit, randomness=300.0)
-    wide = dataclasses.replace(chosen, risk=dataclasses.replace(chosen.risk, misfit=unsure))
+    wide = dataclasses.replace(chosen, risk=dataclasses.replace(chosen.risk, widening=Widening(17.0, 17.0)))
     low, high = wide.risk.interval(chosen.survey.visited[:500], of="std").T
     assert np.median(high - 3 * low) > 0
     assert found(wide, "known only roughly").severity == "warning"

@@ -57,6 +57,34 @@ def test_quantiles_and_probabilities_belong_together(result):
     assert np.array_equal(dist.interval(X, of="std"), result.risk.interval(X, of="std"))
 
 
+def test_the_mean_and_the_std_of_F_are_those_of_the_answer(result):
+    """Within the draws: E[B] = θ_m − ∫F dz and E[B²] = θ_m² − 2 ∫z F dz, F straight between thresholds."""
+    other = pr.evaluate(skewed(300), seed=0)
+    for one, x in ((result, X), (other, np.linspace(0.1, 0.9, 9)[:, None])):
+        dist, far = one.distribution, []
+        for some, grid, curves in dist.readings(x):
+            for state, z, F in zip(x[some], grid.theta, curves[:, :-3], strict=True):
+                a, b, low, high = z[:-1], z[1:], F[:-1], F[1:]
+                mean = z[-1] - np.sum((b - a) * (low + high) / 2)
+                square = z[-1] ** 2 - np.sum((b - a) * (a * (2 * low + high) + b * (low + 2 * high))) / 3
+                std = np.sqrt(square - mean**2)
+                for of, value in (("mean", mean * dist.unit), ("std", std * dist.unit)):
+                    ends = one.risk.interval(state[None], of=of)[0]
+                    assert ends[0] <= value <= ends[1], (state, of, value, ends)
+                    far.append(abs(value - ends.mean()) / (ends[1] - ends[0]))
+        assert len(far) == 2 * len(x)
+        assert np.median(far) < 0.25  # a quarter of the interval, from its middle
+
+
+def skewed(episodes):
+    """One step from x in [0, 1], with the reward x times a lognormal one."""
+    rng = np.random.default_rng(4)
+    x = rng.random((episodes, 1))
+    rewards = x[:, 0] * rng.lognormal(sigma=0.5, size=episodes)
+    states = np.stack([x, np.full_like(x, 2.0)], axis=1).reshape(-1, 1)
+    return pr.Trajectories(states, rewards, np.ones(episodes, int), np.ones(episodes, bool))
+
+
 def test_intervals_hold_the_exact_tail():
     held, total = np.zeros(3), 0
     truth = CHAIN.quantile(0.05)[X[:, 0]], CHAIN.cvar(0.05)[X[:, 0]]

@@ -14,7 +14,9 @@ from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.lstd.definition import Definition
 from policyrisk.passes.checkpoint import DurableReduce
 from policyrisk.passes.reduce import here
-from policyrisk.risk.mixture import Misfit
+from policyrisk.risk.estimate import Estimate, ratio
+from policyrisk.risk.mixture import Widening
+from policyrisk.risk.state_estimates import member_picks
 
 VISITED = np.arange(0, 16, 2)  # the table knows these
 BETWEEN = VISITED + 1  # only tiles of two states each know these
@@ -78,7 +80,7 @@ def test_no_member_takes_variance_away():
     members = fits(bootstrap=50)
     members[1] = replace(members[1], w_second=-members[1].w_second)
     shares = np.array([0.2, 0.3, 0.0, 0.5])
-    both = pr.RiskFunction.mixture(members, shares, shares, misfit=Misfit())
+    both = pr.RiskFunction.mixture(members, shares, shares, widening=Widening())
     V = np.array([member.variance(VISITED) for member in members])
     assert (V[1] < 0).all()
     np.testing.assert_allclose(both.variance(VISITED), 0.2 * V[0] + 0.5 * V[3], rtol=1e-12)
@@ -93,7 +95,7 @@ def test_no_member_takes_variance_away():
 def test_where_all_variances_are_below_zero_the_std_is_zero():
     below = [replace(member, w_second=-member.w_second) for member in fits(bootstrap=50)]
     shares = (0.2, 0.3, 0.0, 0.5)
-    both = pr.RiskFunction.mixture(below, shares, shares, misfit=Misfit(1.0, 0.0))
+    both = pr.RiskFunction.mixture(below, shares, shares, widening=Widening())
     V = np.array([member.variance(VISITED) for member in below])
     np.testing.assert_allclose(both.variance(VISITED), shares @ V, rtol=1e-12)
     assert (both.variance(VISITED) < 0).all()
@@ -103,9 +105,12 @@ def test_where_all_variances_are_below_zero_the_std_is_zero():
     with pytest.warns(pr.errors.NegativeVarianceWarning):
         low, high = both.interval(VISITED, "std").T
     np.testing.assert_array_equal(low, 0)
-    np.testing.assert_allclose(high, np.sqrt(np.e * t * both.standard_error(VISITED)), rtol=1e-9)
+    (part,) = both.parts(VISITED, 50)
+    moved = np.sqrt(np.square(part.moves(both.error_bars)[1]).mean(axis=1))
+    assert (moved > both.standard_error(VISITED)).any()
+    np.testing.assert_allclose(high, np.sqrt(np.e * t * moved), rtol=1e-9)
     with pytest.warns(pr.errors.NegativeVarianceWarning, match="are nan"):
-        assert np.isnan(replace(both, misfit=None).std(VISITED)).all()
+        assert np.isnan(replace(both, widening=None).std(VISITED)).all()
 
 
 def test_a_member_that_knows_more_speaks_alone():
@@ -214,58 +219,52 @@ def test_errors_of_a_joint_covariance():
 
 @pytest.mark.parametrize("variance", ["direct", "second-moment"])
 @FEW
-@pytest.mark.parametrize("misfit", [Misfit(1.5, 2.0), Misfit(1.0, 0.0), Misfit(1.2, 0.8, 0.1, 0.05)])
-def test_full_intervals_by_hand(variance, misfit):
-    members, a = fits(variance, bootstrap=100), (0.3, 0.4, 0.0, 0.3)
-    b = (0.2, 0.2, 0.0, 0.6) if variance == "direct" else a
-    given = b if variance == "direct" else None
-    both = pr.RiskFunction.mixture(members, a, given, misfit=misfit)
+@pytest.mark.parametrize("widening", [Widening(), Widening(1.2, 1.5)])
+def test_full_intervals_by_hand(variance, widening):
+    """Draw by draw and state by state, with the members that the draws take."""
+    members, a = fits(variance, bootstrap=100), np.array([0.3, 0.4, 0.0, 0.3])
+    b = np.array([0.2, 0.2, 0.0, 0.6]) if variance == "direct" else a
+    both = pr.RiskFunction.mixture(members, a, b if variance == "direct" else None, widening=widening)
     states = np.concatenate([VISITED, BETWEEN])
     J, V, e = both.mean(states), both.variance(states), both.episodes(states)
     t = stats.t.ppf(0.95, np.maximum(e - 1, 1))
     J_i, V_i = member_values(members, "mean", states), member_values(members, "variance", states)
-    for i, at in enumerate(states):
-        know = [k for k in range(4) if a[k] and not np.isnan(J_i[k, i])]
-        m_J = sum(a[k] * (J_i[k, i] - J[i]) ** 2 for k in know) / sum(a[k] for k in know)
-        m_V = sum(b[k] * (V_i[k, i] - V[i]) ** 2 for k in know) / sum(b[k] for k in know)
-        m_J, m_V = m_J + misfit.mean_level * V[i], m_V + misfit.variance_level * V[i] ** 2
-        for of, by_J, by_V in [
-            ("mean", 1.0, 0.0),
-            ("variance", 0.0, 1.0),
-            ("std", 0.0, 0.5 / np.sqrt(V[i])),
-            ("sharpe", 1 / np.sqrt(V[i]), -0.5 * J[i] / V[i] ** 1.5),
-            ("second_moment", 2 * J[i], 1.0),
-        ]:
-            s = both.standard_error([at], of)[0]
-            m = by_J**2 * m_J + by_V**2 * m_V
-            error = np.sqrt(misfit.randomness * s**2 + misfit.spread * m)
-            value = getattr(both, of)([at])[0]
-            expected = value - t[i] * error, value + t[i] * error
-            if of in ("variance", "std"):
-                far = t[i] * error / value
-                expected = value * np.exp(-far), value * (np.exp(far) if far < 1 else np.e * far)
-                (part,) = both.parts([at], 100)
-                dJ, moved = both.error_bars.deviations(part.phi_mean, part.phi_second)
-                if variance == "second-moment":
-                    moved = moved - 2 * J[i] * dJ
-                alpha = max(np.mean(moved**3) / np.mean(moved**2) ** 1.5, 0.0)
-                h = 3 * (1 - np.cbrt(max(1 - alpha * (t[i] + alpha / 6), 0))) / alpha if alpha else t[i]
-                s_V = both.standard_error([at], "variance")[0]
-                skewed = V[i] + np.sqrt(misfit.randomness * (h * s_V) ** 2 + misfit.spread * t[i] ** 2 * m_V)
-                power = 1 if of == "variance" else 2
-                low = V[i] * np.exp(-t[i] * np.sqrt(misfit.randomness * s_V**2 + misfit.spread * m_V) / V[i])
-                high = max(expected[1] ** power, skewed)
-                expected = low ** (1 / power), high ** (1 / power)
-            np.testing.assert_allclose(both.interval([at], of, level=0.9)[0], expected, rtol=1e-8)
+    (part,) = both.parts(states, 100)
+    dJ, dV = both.error_bars.deviations(part.phi_mean, part.phi_second)
+    if variance == "second-moment":
+        dV = dV - 2 * J[:, None] * dJ
+    E = np.empty((2, len(states), 100))
+    for k, (shares, said, value, moved, c) in enumerate(
+        [(a, J_i, J, dJ, widening.mean), (b, V_i, V, dV, widening.variance)]
+    ):
+        shared = np.flatnonzero(shares)
+        picks = shared[member_picks(shares[shared], 100, k)]
+        for i in range(len(states)):
+            know = shares[shared][~np.isnan(said[shared, i])].sum()
+            apart = np.nan_to_num(said[picks, i] - value[i]) / np.sqrt(know)
+            E[k, i] = 2 * apart + c * moved[i]
+    error = np.sqrt(np.square(E).mean(axis=2))
+    mean = J - t * error[0], J + t * error[0]
+    far = t * error[1] / V
+    low, high = V * np.exp(-far), V * np.where(far < 1, np.exp(np.minimum(far, 1)), np.e * far)
+    expected = {"mean": mean, "variance": (low, high), "std": (np.sqrt(low), np.sqrt(high))}
+    drawn = V[:, None] * np.exp(np.clip(E[1] / V[:, None], -2, 2)) + (J[:, None] + E[0]) ** 2
+    half = t * np.sqrt(np.square(drawn - (V + J**2)[:, None]).mean(axis=1))
+    expected["second_moment"] = V + J**2 - half, V + J**2 + half
+    for of, ends in expected.items():
+        np.testing.assert_allclose(both.interval(states, of, level=0.9), np.column_stack(ends), rtol=1e-8)
+    rho = (E[0] * E[1]).mean(axis=1) / error[0] / error[1]
+    for i, (low, high) in enumerate(both.interval(states, "sharpe", level=0.9)):
+        m = Estimate(J[i], 0, *np.array(mean)[:, i])
+        s = Estimate(np.sqrt(V[i]), 0, *np.array(expected["std"])[:, i])
+        np.testing.assert_allclose((low, high), ratio(m, s, rho[i]), rtol=1e-8)
     assert np.isnan(both.interval(NOWHERE[1:], "std")).all()
-    narrow = both.interval(VISITED, "mean", method="student")
-    if misfit.spread:
-        wide = both.interval(VISITED, "mean")
-        assert (wide[:, 0] < narrow[:, 0]).all()
-        assert (wide[:, 1] > narrow[:, 1]).all()
+    narrow, wide = both.interval(VISITED, "mean", method="student"), both.interval(VISITED, "mean")
+    assert (wide[:, 0] < narrow[:, 0]).all()
+    assert (wide[:, 1] > narrow[:, 1]).all()
 
 
-def test_without_misfit_there_are_no_full_intervals():
+def test_without_widening_there_are_no_full_intervals():
     both = pr.RiskFunction.mixture(fits(bootstrap=20), [1, 1, 1, 1], [1, 1, 1, 1])
     with pytest.raises(InvalidInputError, match='method="full" needs to know what the features miss'):
         both.interval(VISITED, method="full")
@@ -276,10 +275,10 @@ def test_without_misfit_there_are_no_full_intervals():
 def test_saved_and_loaded(tmp_path, variance):
     members = fits(variance, bootstrap=30)
     b = [0, 1, 0, 1] if variance == "direct" else None
-    risk = pr.RiskFunction.mixture(members, [1, 2, 0, 3], b, misfit=Misfit(1.3, 0.7, 0.2, 0.1))
+    risk = pr.RiskFunction.mixture(members, [1, 2, 0, 3], b, widening=Widening(1.3, 1.7))
     risk.save(tmp_path / "risk.npz")
     again = pr.RiskFunction.load(tmp_path / "risk.npz")
-    assert again.misfit == risk.misfit
+    assert again.widening == risk.widening
     assert again.features == risk.features
     assert again.provenance == risk.provenance
     assert str(again) == str(risk)

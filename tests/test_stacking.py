@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from scipy import optimize
+from scipy import optimize, stats
 
 import policyrisk as pr
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
@@ -14,10 +14,9 @@ from policyrisk.selection.stacking import (
     FOREST,
     LEAST,
     MEMBERS,
-    _counting,
     _filled,
     _simplex,
-    _variance_level,
+    _widening,
     shares_of,
     stack,
 )
@@ -190,49 +189,27 @@ def test_both_shares_by_another_solver():
     assert found.constant_mse == pytest.approx(B.var())
     assert found.calibration == pytest.approx((q / v).mean(), rel=1e-4)
     assert found.explained == pytest.approx(1 - q.mean() / B.var(), rel=1e-6)
-    Q = [np.sum(q[episode == k] / v[episode == k]) for k in range(len(DATA))]
-    n = 3 * np.sum(Q) ** 2 / np.dot(Q, Q)
-    assert 20 < n < len(DATA)
-    assert found.misfit.randomness == pytest.approx(1 + 100 / (30 + n), rel=1e-3)
-    g_J = 0.5 * sum(a[i] * np.mean((J_i[:, i] - J_i @ a) ** 2 / v) for i in range(3))
-    assert found.misfit.mean_level == pytest.approx(g_J, rel=1e-3)
-    assert found.misfit.variance_level == pytest.approx(level(V_i, q, v, b), rel=1e-3)
+    for at, c in [((B - J_i @ a) / np.sqrt(v), "mean"), ((q - V_i @ b) / v, "variance")]:
+        sums = np.array([at[episode == k].sum() for k in range(len(DATA))])
+        d = sums - sums.mean()
+        nu = 2 / (np.sum(d**4) / np.sum(d**2) ** 2 - 1 / len(DATA))
+        assert 2 < nu < 200
+        expected = stats.t.ppf(0.975, nu) / stats.norm.ppf(0.975)
+        assert getattr(found.widening, c) == pytest.approx(expected, rel=1e-3)
 
 
-def level(V_i, q, v, b):
-    """g_V from the docstring's equations, with loops."""
-    m = V_i.shape[1]
-    losses = [np.mean((q - V_i[:, i]) ** 2 / v**2) for i in range(m)]
-    middle = (q / v**2).sum() / (1 / v**2).sum()
-    explained = np.mean((q - middle) ** 2 / v**2) - min(losses)
-    omega = np.array([np.exp(-5 * (each - min(losses)) / explained) for each in losses])
-    apart = [np.mean((V_i[:, i] - V_i @ b) ** 2 / v**2) for i in range(m)]
-    return 0.5 * max(np.dot(b, apart), np.dot(omega, apart) / omega.sum())
-
-
-def test_one_that_is_alone_is_doubted_by_what_others_nearly_as_good_say():
+def test_draws_are_widened_where_a_few_episodes_make_most_of_the_error():
     rng = np.random.default_rng(0)
-    V = np.exp(rng.normal(size=20_000))
-    q = V * rng.chisquare(1, V.size)
-    rough = np.exp(0.7 * np.log(V))
-    for candidates, b in [((V, rough), [1.0, 0.0]), ((V, rough), [0.5, 0.5]), ((V, V**3), [1.0, 0.0])]:
-        V_i = np.column_stack(candidates)
-        score = np.square((q[:, None] - V_i) / V[:, None]).mean(axis=0)
-        found = _variance_level(V_i, q, V, np.array(b), score)
-        assert found == pytest.approx(level(V_i, q, V, np.array(b)), rel=1e-9)
-        assert found > 0.01 or candidates[1] is not rough
-    assert _variance_level(V[:, None], q, V, np.ones(1), np.ones(1)) == 0.0
-
-
-def test_episodes_count_less_where_a_few_make_most_of_the_variance():
-    rng = np.random.default_rng(0)
-    normal, heavy = rng.chisquare(1, 100_000), rng.standard_exponential(1000) ** 6
-    assert _counting(normal, np.arange(100_000)) == pytest.approx(100_000, rel=0.03)
-    assert _counting(heavy, np.arange(1000)) < 50
+    normal, heavy = rng.normal(size=100_000), rng.standard_exponential(1000) ** 6
+    assert _widening(normal, np.arange(100_000)) == pytest.approx(1.0, abs=1e-3)
+    assert _widening(heavy, np.arange(1000)) > 1.2
     pairs = np.repeat(np.arange(1000), 2)
-    assert _counting(np.repeat(heavy, 2), pairs) == pytest.approx(_counting(heavy, np.arange(1000)))
-    for squares, n in [(np.ones(7), 7), (np.zeros(7), 7), (np.array([1e300, 0, 0, 0]), 3)]:
-        assert _counting(squares, np.arange(len(squares))) == n
+    assert _widening(np.repeat(heavy, 2), pairs) == pytest.approx(_widening(heavy, np.arange(1000)))
+    one = stats.t.ppf(0.975, 1) / stats.norm.ppf(0.975)
+    for errors, c in [(np.array([1e300, 0, 0, 0]), 0.0), (np.zeros(7), 6.0)]:
+        expected = stats.t.ppf(0.975, c) / stats.norm.ppf(0.975) if c else None
+        found = _widening(errors, np.arange(len(errors)))
+        assert 1.0 < found <= one if expected is None else found == pytest.approx(expected)
 
 
 def test_the_true_one_has_nearly_all():

@@ -201,7 +201,9 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "target": lambda text: policy_of(text, "--target"),
     "variance": lambda direct: "direct" if direct else None,
     "box": _box,
-    "quantiles": lambda text: [finite_number(each, "--quantiles") for each in text.split(",")],
+    "quantiles": lambda text: [
+        finite_number(each, "--quantiles") for each in text.split(",") if text != "none"
+    ],
     "time_limit": lambda text: int(text) if text.isdecimal() else text,
 }
 
@@ -231,7 +233,7 @@ def _details(evaluation: Evaluation, seconds: Mapping[str, float], written: Sequ
         f"{percent(evaluation.unvisited_share)} of the box unvisited, "
         f"{percent(evaluation.negative_share)} of the visited states with V < 0",
     ]
-    if risk.misfit is not None and risk.error_bars is not None:
+    if risk.widening is not None and risk.error_bars is not None:
         lines.append("intervals at states cover randomness and the choice of features")
     if len(evaluation.changing) > FEW_COORDINATES:
         lines.append(f"most influential: {', '.join(evaluation.names[d] for d in evaluation.changing[:2])}")

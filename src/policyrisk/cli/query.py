@@ -119,6 +119,7 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
     import numpy as np
 
     from policyrisk.errors import NegativeVarianceWarning
+    from policyrisk.evaluation.tails import at_states
     from policyrisk.features.protocol import outside
     from policyrisk.risk.estimate import Estimate, student_quantile
 
@@ -140,10 +141,13 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
             errors, ends = np.full(len(states), np.nan), np.full((len(states), 2), np.nan)
             if risk.error_bars is not None:
                 errors, ends = risk.standard_error(states, of=of), risk.interval(states, of=of, level=level)
-                if risk.misfit is not None:  # the interval holds more than randomness, and so does its error
+                if risk.widening is not None:  # more than randomness is in the interval, and in its error
                     errors = (ends[:, 1] - ends[:, 0]) / (2.0 * student_quantile(level, episodes))
         estimates[of] = [Estimate(*one).to_dict() for one in zip(values, errors, *ends.T, strict=True)]
-    tails = _tails(evaluation, states, level)
+    tails: dict[str, dict[str, list[Estimate]]] = {}
+    if evaluation.distribution is not None:
+        asked = evaluation.notes["distribution"]
+        tails = at_states(evaluation.distribution, asked, np.array(states), level, episodes)
     return [
         {
             "at": {
@@ -153,44 +157,15 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
             **{name: values[k].item() for name, values in facts.items()},
             "level": level,
             **{of: found[k] for of, found in estimates.items()},
-            **{of: {key: each[k] for key, each in found.items()} for of, found in tails.items()},
+            **{of: {q: each[k].to_dict() for q, each in found.items()} for of, found in tails.items()},
         }
         for k, state in enumerate(states)
     ]
 
 
-def _tails(evaluation: Evaluation, states: list[list[float]], level: float) -> dict[str, dict[str, Any]]:
-    """Quantiles, the mean of the worst and the chance of a loss at states, where they were asked for."""
-    from policyrisk.errors import FewEpisodesWarning
-    from policyrisk.risk.estimate import Estimate, student_quantile
-
-    dist, notes = evaluation.distribution, evaluation.noted("distribution")
-    if dist is None:
-        return {}
-    t = student_quantile(level, evaluation.risk.episodes(states))
-
-    def estimates(values: Any, **of: Any) -> list[dict[str, float]]:
-        low, high = dist.interval(states, **of, level=level).T
-        each = zip(values, (high - low) / (2.0 * t), low, high, strict=True)
-        return [Estimate(*map(float, one)).to_dict() for one in each]
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewEpisodesWarning)  # the evaluation's advice says it
-        return {
-            "quantiles": {
-                q: estimates(dist.quantile(states, float(q)), q=float(q)) for q in notes["quantiles"]
-            },
-            "cvar": {q: estimates(dist.cvar(states, float(q)), of="cvar", q=float(q)) for q in notes["cvar"]},
-            "below": {
-                line: estimates(dist.probability(states, below=float(line)), below=float(line))
-                for line in notes["below"]
-            },
-        }
-
-
 def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
     from policyrisk._core.text import percent, printable, table
-    from policyrisk.evaluation.tails import rows as tail_rows
+    from policyrisk.evaluation import tails
     from policyrisk.risk.estimate import Estimate
 
     place = ", ".join(
@@ -208,9 +183,9 @@ def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
         return (
             f"{printable(evaluation.name)} at {place}: {why}, so that the data say nothing about it{coverage}"
         )
-    rows = [[of, *Estimate(*answer[of].values()).cells] for of in _QUANTITIES]
-    if "quantiles" in answer:
-        rows += [[name, *each.cells] for name, each in tail_rows(answer)]
+    estimates: dict[str, Estimate] = {of: Estimate(*answer[of].values()) for of in _QUANTITIES}
+    estimates |= dict(tails.rows(answer)) if "quantiles" in answer else {}
+    rows = [[of, *each.cells] for of, each in estimates.items()]
     header = ["", "value", "std error", f"{answer['level']:.4g} interval"]
     beyond = (
         "\noutside of the features' box: these are the numbers at its nearest point" * answer["outside_box"]

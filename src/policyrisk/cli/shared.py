@@ -87,7 +87,7 @@ def documented(record: type) -> dict[str, str]:
 
     >>> from policyrisk.evaluation.request import EvaluationRequest
     >>> documented(EvaluationRequest)["loss_below"]
-    'Estimate the chance of a return below this line as well.'
+    'The line of a loss: estimate the chance of a return below it.'
     """
     found = dict.fromkeys((each.name for each in fields(record)), "")
     text = inspect.cleandoc(record.__doc__ or "").partition("----------")[2]

@@ -32,7 +32,8 @@ from policyrisk.passes.checkpoint import stored_problem
 from policyrisk.risk import VarianceMethod
 from policyrisk.risk.estimate import as_level
 
-_TAILS = (0.05, 0.5, 0.95)  # quantiles where a loss alone was asked for
+_TAIL, _LOSS = 0.05, 0.0  # the quantile and the line of a loss where nothing was asked for
+_TAILS = (_TAIL, 0.5, 0.95)  # quantiles where a loss alone was asked for
 
 
 @contextmanager
@@ -51,11 +52,11 @@ def naming_arguments(name: str | None = None) -> Iterator[None]:
 def checked(request: EvaluationRequest) -> EvaluationRequest:
     """The request with each argument checked, and settled as far as that needs no data."""
     with naming_arguments():
-        quantiles = [
-            as_number(q, "quantiles", 0.0, 1.0, open_low=True)
-            for q in as_list(request.quantiles, "quantiles", "shares")
-        ]
+        asked = () if request.quantiles is None else as_list(request.quantiles, "quantiles", "shares")
+        quantiles = sorted({as_number(q, "quantiles", 0.0, 1.0, open_low=True) for q in asked})
         loss = None if request.loss_below is None else as_number(request.loss_below, "loss_below")
+        if request.quantiles is None and loss is None and request.plain:
+            quantiles, loss = [_TAIL], _LOSS
         trace = (0.9 if request.target is None else 0.0) if request.lam is None else request.lam
         settled = replace(
             request,
@@ -63,7 +64,7 @@ def checked(request: EvaluationRequest) -> EvaluationRequest:
             discount=as_number(request.discount, "discount", 0.0, 1.0, open_low=True),
             ridge=as_number(request.ridge, "ridge", 0.0),
             level=as_level(request.level),
-            quantiles=tuple(sorted({*quantiles})) or (() if loss is None else _TAILS),
+            quantiles=tuple(quantiles) or (() if loss is None else _TAILS),
             loss_below=loss,
             time_limit=None if request.time_limit is None else as_time_limit(request.time_limit),
             box=box_bounds(request.box),

@@ -104,12 +104,9 @@ def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
 def _no_problems(evaluation: Evaluation, checked: list[str], skipped: list[str]) -> Advice:
     behind = (evaluation.summary.model or evaluation.summary).episodes
     cover = "The intervals cover randomness. They do not cover what these features cannot express."
-    if evaluation.risk.misfit is not None:
+    if evaluation.risk.widening is not None:
         behind = evaluation.survey.episodes  # as for few episodes
-        cover = (
-            "The intervals at states cover randomness and the choice of features, by what such choices have "
-            "missed on other tasks."
-        )
+        cover = "The intervals at states cover randomness and what the members of the mixture disagree about."
     return Advice(
         "ok",
         "No problems found",
@@ -161,12 +158,12 @@ class Trust:
 @rule("returns", "The estimate disagrees with the returns", checks="the agreement with the returns")
 def _disagreement(evaluation: Evaluation) -> Seen:
     """The estimator's average over the starts against the completed returns from them."""
-    summary, misfit = evaluation.summary, evaluation.risk.misfit
+    summary, widening = evaluation.summary, evaluation.risk.widening
     model, completed = summary.model, summary.completed
     if model is None or completed is None or not summary.comparable:
         return SKIPPED
     # A bias within the estimator's own error may be beyond doubt, and harms nobody.
-    allowed = _HARMFUL * (1.0 if misfit is None else math.sqrt(misfit.randomness))
+    allowed = _HARMFUL * (1.0 if widening is None else widening.variance)
     errors = {name: allowed * estimate.standard_error for name, estimate in model.quantities().items()}
     gaps = {name: gap for name, gap in summary.apart.items() if abs(gap) > errors[name]}
     if not gaps:
@@ -189,8 +186,8 @@ def _disagreement(evaluation: Evaluation) -> Seen:
             f"they take from {by} only what {completed.cut_off:,} of {completed.count:,} episodes miss, "
             "which were cut off"
         )
-    severity: Severity = "serious" if size > (_LARGE if misfit is None else _LARGE_MIXED) else "warning"
-    if misfit is not None and size < _SMALL:
+    severity: Severity = "serious" if size > (_LARGE if widening is None else _LARGE_MIXED) else "warning"
+    if widening is not None and size < _SMALL:
         severity = "note"
     return Advice(
         severity,
@@ -204,7 +201,7 @@ def _disagreement(evaluation: Evaluation) -> Seen:
 
 
 def _remedy_of_bias(evaluation: Evaluation) -> str:
-    if evaluation.risk.misfit is not None:
+    if evaluation.risk.widening is not None:
         return (
             "Use the returns' figures for the policy as a whole, and the map to compare states more than for "
             "its values. None of the features that were tried does better: record more episodes or what else "
@@ -308,7 +305,7 @@ def _negative(evaluation: Evaluation) -> Seen:
             f" Over the start states it is {number(summary.variance_value)}, so that the policy as a whole "
             "has no std and no Sharpe ratio."
         )
-    if evaluation.risk.misfit is not None:
+    if evaluation.risk.widening is not None:
         severity = "warning"  # of all candidates these did best on held-out episodes
     demand = "Demand" if direct else "Estimate the variance itself with --direct (variance='direct'), demand"
     return Advice(
@@ -329,7 +326,7 @@ def _negative(evaluation: Evaluation) -> Seen:
 )
 def _wide(evaluation: Evaluation) -> Seen:
     risk = evaluation.risk
-    if risk.misfit is None or risk.error_bars is None:
+    if risk.widening is None or risk.error_bars is None:
         return None
     states = _some(evaluation)
     mean, variance = risk.mean_and_variance(states)
@@ -396,7 +393,7 @@ def _condition(evaluation: Evaluation) -> Seen:
     if math.isnan(condition):
         return SKIPPED  # a forest has none
     limits = (math.inf, 1e9, 1e12)  # 16 digits less 9 leave 7
-    if evaluation.risk.misfit is not None:  # held-out episodes have judged what came of it
+    if evaluation.risk.widening is not None:  # held-out episodes have judged what came of it
         limits = (1e9, 1e12, math.inf)
     severity = severity_of(condition, limits)
     lost = min(round(math.log10(condition)), 16) if severity else 0
@@ -445,7 +442,7 @@ def _few_episodes(evaluation: Evaluation) -> Seen:
     share, middle = float(np.mean(behind < FEW_EPISODES)), float(np.median(behind))
     at_start = (summary.model or summary).episodes
     severity = "warning" if at_start < FEW_EPISODES else severity_of(share, (0.0, 0.1, math.inf))
-    if evaluation.risk.misfit is not None:
+    if evaluation.risk.widening is not None:
         # Full intervals hold it; the leaves of a forest are small, but many are averaged.
         count = evaluation.survey.episodes
         share, middle, at_start = (float(min(each, count)) for each in (share, count, count))

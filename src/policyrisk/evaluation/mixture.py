@@ -227,7 +227,7 @@ class MixturePlan:
             list(fits.values()),
             [each.mean_share for each in members],
             [each.variance_share for each in members] if self.variance == "direct" else None,
-            misfit=self.stack.misfit,
+            widening=self.stack.widening,
         )
         risk = with_starts(risk, reduce)
         assert risk.completed is not None

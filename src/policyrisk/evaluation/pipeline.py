@@ -54,7 +54,7 @@ def evaluate(  # type: ignore[misc]  # cluster is a reader's too
     nonnegative: bool = False,
     box: str | Sequence[tuple[float, float]] = AUTO,
     level: float = 0.95,
-    quantiles: Sequence[float] = (),
+    quantiles: Sequence[float] | None = None,
     loss_below: float | None = None,
     seed: Seed = None,
     name: str | None = None,
@@ -99,10 +99,11 @@ def evaluate(  # type: ignore[misc]  # cluster is a reader's too
     level
         Of the intervals.
     quantiles, loss_below
-        Ask for the distribution of the return as well, in one or two more passes: its quantiles (0.05 and
-        0.95, say), the mean of the worst, and the probability of less than ``loss_below``, over the starts
-        and from every state (``Evaluation.distribution``, :mod:`policyrisk.evaluation.tails`). Those of a
-        target are found by the log as a chain, without propensities.
+        Of the distribution of the return: its quantiles (0.05 and 0.95, say), the mean of the worst, and the
+        probability of less than ``loss_below``, over the starts and from every state
+        (``Evaluation.distribution``, :mod:`policyrisk.evaluation.tails`). With "auto" features the 5 %
+        quantile and the chance of less than 0 are part of the answer; () leaves them out. With others they
+        take one or two more passes. Those of a target are found by the log as a chain, without propensities.
     seed
         For the samples that are drawn of states and episodes, and for the folds, trees and draws of a
         mixture; what spelled features estimate does not depend on it.

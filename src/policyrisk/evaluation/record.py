@@ -503,6 +503,43 @@ class Evaluation(Readable):
         model = dict(tails.rows(notes["model"])) if "model" in notes else {}
         return tails.whose(notes, self.survey), dict(tails.rows(notes)), model
 
+    def to_frame(self, x: npt.ArrayLike, level: float | None = None) -> Any:
+        """The states x, and what is estimated at them, tails included, as a data frame.
+
+        Parameters
+        ----------
+        x
+            States (n, dim).
+        level
+            That of the intervals; the evaluation's where None.
+
+        Returns
+        -------
+        data frame
+            That of :meth:`RiskFunction.to_frame`, with columns such as ``quantile_0.05``, ``cvar_0.05`` and
+            ``below_0``, each with the ends of its interval.
+
+        Examples
+        --------
+        >>> import policyrisk as pr
+        >>> result = pr.evaluate(pr.domains.walk(n=5, p=0.7).sample(0, episodes=300, seed=1), seed=0)
+        >>> list(result.to_frame([0, 4]).columns)[-3:]
+        ['below_0', 'below_0_low', 'below_0_high']
+        """
+        from policyrisk.evaluation import tails
+
+        level = self.level if level is None else level
+        columns: dict[str, Floats] = {}
+        if self.distribution is not None:
+            states, told = self.risk._states(x), self.notes["distribution"]
+            found = tails.at_states(self.distribution, told, states, level, self.risk.episodes(states))
+            for kind, name in (("quantiles", "quantile"), ("cvar", "cvar"), ("below", "below")):
+                for key, estimates in found[kind].items():
+                    values = np.array([[each.value, each.low, each.high] for each in estimates]).T
+                    ends = ("", "_low", "_high")[: 3 if self.distribution.has_intervals else 1]
+                    columns |= {f"{name}_{key}{end}": each for end, each in zip(ends, values, strict=False)}
+        return self.risk.to_frame(x, level, beside=columns)
+
     def without_model(self) -> dict[str, tuple[Estimate | None, Estimate]]:
         """What cut-off episodes leave of quantiles and the like over the starts: weighted, and possible.
 

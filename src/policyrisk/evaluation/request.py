@@ -67,10 +67,11 @@ class EvaluationRequest:
     level
         The intervals' level.
     quantiles
-        Quantiles of the return to estimate as well, as in 0.05,0.5,0.95, each with the mean of the worst;
-        with --target those of the target.
+        Quantiles of the return, as in 0.05,0.5,0.95, each with the mean of the worst, or none; with --target
+        those of the target. Where features are auto and nothing is asked for, the 5 % quantile, and the
+        chance of a return below 0.
     loss_below
-        Estimate the chance of a return below this line as well.
+        The line of a loss: estimate the chance of a return below it.
     seed
         The seed of everything random, else fresh.
     name
@@ -109,7 +110,7 @@ class EvaluationRequest:
     nonnegative: bool = field(default=False, metadata=_ESTIMATOR)
     box: str | Sequence[tuple[float, float]] = field(default=AUTO, metadata=_ESTIMATOR)
     level: float = field(default=0.95, metadata=_OPTION)
-    quantiles: Sequence[float] = field(default=(), metadata=_OPTION)
+    quantiles: Sequence[float] | None = field(default=None, metadata=_OPTION)
     loss_below: float | None = field(default=None, metadata=_OPTION)
     seed: Any = field(default=None, metadata={**_OPTION, "type": "int | None", "min": 0})
     name: str | None = field(default=None, metadata=_OPTION)
@@ -131,6 +132,11 @@ class EvaluationRequest:
         from policyrisk.evaluation.arguments import spelled_features
 
         return spelled_features(self.features)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the default for the recorded policy, whose answer has tails without being asked."""
+        return self.spelling is None and self.target is None
 
     @property
     def nonnegative_at(self) -> Literal["visited"] | None:

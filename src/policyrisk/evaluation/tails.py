@@ -1,4 +1,4 @@
-"""Quantiles, the mean of the worst returns and the chance of a loss in an evaluation that asks for them.
+"""Quantiles, the mean of the worst returns and the chance of a loss in an evaluation.
 
 At states they are :class:`policyrisk.ReturnDistribution`'s, by the features that were spelled, or those of a
 mixture (:mod:`policyrisk.selection.distribution_stack`): the *model*. Over the starts they are
@@ -16,10 +16,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+
+from policyrisk._core.arrays import Floats
 from policyrisk._core.text import percent
-from policyrisk.errors import PolicyRiskWarning
+from policyrisk.errors import FewEpisodesWarning, PolicyRiskWarning
 from policyrisk.evaluation.log import Log
 from policyrisk.evaluation.mixture import MixturePlan
 from policyrisk.evaluation.plan import Fitting, Plan
@@ -33,10 +36,16 @@ from policyrisk.returns.cut_off import CutOffReturns
 from policyrisk.returns.distribution_function import DistributionAtStates
 from policyrisk.returns.start_distribution import StartDistribution
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.estimate import Estimate
+from policyrisk.risk.estimate import Estimate, student_quantile
 from policyrisk.selection.distribution_stack import stack_distribution
 from policyrisk.selection.stacking import brief
 
+# What a summary has, how a distribution calls it, and its argument.
+_ASKED: tuple[tuple[str, Literal["quantile", "cvar", "probability"], str], ...] = (
+    ("quantiles", "quantile", "q"),
+    ("cvar", "cvar", "q"),
+    ("below", "probability", "below"),
+)
 CHAIN = "the log as a chain"  # what the features of a target's tails begin with
 
 
@@ -46,7 +55,7 @@ def fit_distribution(
     """The distribution beside a plan's estimate, and what notes say of it, in plain values."""
     survey, notes = log.survey, {}
     below = () if request.loss_below is None else (request.loss_below,)
-    asked = request.quantiles, request.level
+    asked = tuple(request.quantiles or ()), request.level
     if isinstance(plan, TargetPlan):
         phi, spelled = plan.partition(log)
         tails = ChainTails.fit_by(reduce, phi, plan.policy, request.discount, log.unit)
@@ -92,6 +101,25 @@ def rows(told: Mapping[str, Any]) -> Iterator[tuple[str, Estimate]]:
             yield f"mean of the worst {percent(float(q))}", Estimate(*value.values())
     for line, value in told["below"].items():
         yield f"chance of a return below {line}", Estimate(*value.values())
+
+
+def at_states(
+    distribution: DistributionAtStates, told: Mapping[str, Any], x: Floats, level: float, episodes: Floats
+) -> dict[str, dict[str, list[Estimate]]]:
+    """At states (n, dim) what a summary in plain values has over the starts, in its own order."""
+    found: dict[str, dict[str, list[Estimate]]] = {}
+    for kind, of, asked in _ASKED:
+        found[kind] = {}
+        for key in told[kind]:
+            given: Any = {asked: float(key)}
+            values, ends = getattr(distribution, of)(x, **given), np.full((len(x), 2), np.nan)
+            if distribution.has_intervals:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", FewEpisodesWarning)  # it is in the advice
+                    ends = distribution.interval(x, of, level=level, **given)
+            errors = np.diff(ends).ravel() / (2.0 * student_quantile(level, episodes))
+            found[kind][key] = [Estimate(*one) for one in zip(values, errors, *ends.T, strict=True)]
+    return found
 
 
 def without_model(told: Mapping[str, Any]) -> dict[str, tuple[Estimate | None, Estimate]]:

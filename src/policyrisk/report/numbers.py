@@ -61,7 +61,7 @@ def measure(evaluation: Evaluation, states: Floats) -> dict[str, Floats]:
     """What a cell has (``BITS``) at states (n, dim), (n,) each and in units; nan where unknown."""
     risk, level = evaluation.risk, evaluation.level
     bars, width = risk.error_bars, 0
-    method: IntervalMethod = "student" if risk.misfit is None else "full"
+    method: IntervalMethod = "student" if risk.widening is None else "full"
     if bars is not None:
         width = bars.width if method == "student" else bars.draws
     found = []

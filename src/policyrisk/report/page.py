@@ -134,7 +134,7 @@ def _security_policy(*scripts: str) -> str:
 def _features(evaluation: Evaluation) -> str:
     """The features of mean and variance, shortened where boxes have many coordinates."""
     risk = evaluation.risk
-    if risk.misfit is not None:  # the table of candidates has the rest
+    if risk.widening is not None:  # the table of candidates has the rest
         first, second = risk.features.size, risk.second_features.size
         described = f"{first:,} in all for the mean, {second:,} for the variance"
     elif risk.second_features != risk.features:
@@ -208,7 +208,7 @@ def riskiest(
     columns += [(name, values, _column(values)) for name, values in numbers.items()]
     riskier, episodes = sampled.riskier[rows], np.round(sampled.episodes[rows])
     columns.append(("riskier", riskier.astype(np.float64), ["yes" if surely else NONE for surely in riskier]))
-    few = (episodes < FEW_EPISODES) & (evaluation.risk.misfit is None)
+    few = (episodes < FEW_EPISODES) & (evaluation.risk.widening is None)
     texts = [text + _DAGGER * less for text, less in zip(_column(episodes), few.tolist(), strict=True)]
     columns.append(("episodes", episodes, texts))
     return [

@@ -86,7 +86,6 @@ def policy_estimates(risk: RiskFunction, states: npt.NDArray[Any]) -> StateEstim
         V,
         episodes,
         risk.variance_method,
-        lambda: None,
         spread=spread,
         covered=np.clip(stays, 0.0, 1.0),
     )

@@ -1,7 +1,7 @@
 """Bands: intervals at many states that hold all together, and states that differ with confidence for all.
 
-Of many intervals at 95 % some miss. With D_b(x) the deviation of a quantity at x in replicate b of the
-weights (to first order, a_J φ_Jᵀ dw_J,b + a_M φ_Mᵀ dw_M,b) and s(x) its standard deviation over b,
+Of many intervals at 95 % some miss. With D_b(x) the deviation of a quantity at x in draw b
+(:meth:`StateEstimates.drawn_deviations`) and s(x) its standard deviation over b,
 
     c = the ``level``-quantile over b of max_x |D_b(x)| / s(x)
 
@@ -70,14 +70,9 @@ class JudgedStates:
             by_J, by_V = by_J * unit, by_V * unit * unit
             size = magnitude(by_J, by_V)  # whose square may be no number
             by_J, by_V = by_J / size, by_V / size
-            a_J = by_J + by_V * part.gradient("variance")[0]
-            D = _deviations(part, (a_J, by_V), bars)
-            squared = np.square(D).mean(axis=1)
-            if part.model is not None:
-                factor, m_J, m_V = part.model
-                squared = factor * squared + by_J**2 * m_J + by_V**2 * m_V
+            D = part.moved_by(by_J, by_V, bars)
             dof = np.maximum(bars.behind(part.episodes) - 1.0, 1.0)
-            found.append((value, np.sqrt(squared) * size, dof, D * size))
+            found.append((value, np.sqrt(np.square(D).mean(axis=1)) * size, dof, D * size))
         return cls(*(np.concatenate(each) for each in zip(*found, strict=True)))
 
     def less(
@@ -116,7 +111,7 @@ def pointwise_level(parts: Iterable[StateEstimates], of: Quantity, level: float,
     """
     largest = np.zeros(bars.draws)
     for part in parts:
-        D = np.abs(_studentised(_deviations(part, part.gradient(of), bars)))
+        D = np.abs(_studentised(part.drawn_deviations(of, bars)))
         np.maximum(largest, D.max(axis=0, initial=0.0), out=largest)
     c = float(np.quantile(largest, level, method="higher"))
     return float(np.clip(2.0 * ndtr(c) - 1.0, level, _NEARLY_ONE))
@@ -127,7 +122,7 @@ def riskier(parts: Iterable[StateEstimates], level: float, bars: ErrorBars) -> B
     V, moved = [], []
     for part in parts:
         V.append(np.where(part.V > 0, part.V, np.nan))
-        moved.append((_deviations(part, part.gradient("variance"), bars) / V[-1][:, None]).astype(np.float32))
+        moved.append((part.moves(bars)[1] / V[-1][:, None]).astype(np.float32))
     variance, D = np.concatenate(V), np.concatenate(moved)
     found = np.zeros(len(variance), dtype=np.bool_)
     known = np.flatnonzero(np.isfinite(variance) & np.isfinite(D).all(axis=1))
@@ -143,14 +138,6 @@ def riskier(parts: Iterable[StateEstimates], level: float, bars: ErrorBars) -> B
     excess = np.log(variance[known] / variance[middle])
     found[known] = (excess > c * error) & (excess > 0)
     return found
-
-
-def _deviations(part: StateEstimates, gradient: tuple[Floats, Floats], bars: ErrorBars) -> Floats:
-    """D_b(x) of what has the gradient (a_J, a_M), of shape (n, B), nan where that is."""
-    a_J, a_M = gradient
-    dJ, d_second = part.deviations(bars)
-    D: Floats = a_J[:, None] * dJ + a_M[:, None] * d_second
-    return D
 
 
 def _studentised(D: Floats) -> Floats:

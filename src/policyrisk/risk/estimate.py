@@ -31,7 +31,7 @@ The delta method for the ratio m / √v of lognormal returns covers 57 and 74% w
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,8 @@ from policyrisk._core.arrays import Floats, as_number
 from policyrisk._core.text import NONE, number
 from policyrisk._core.units import magnitude
 from policyrisk.errors import InvalidInputError
+
+Ends: TypeAlias = "tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]"  # a value, its low and high
 
 
 def as_level(level: float) -> float:
@@ -145,19 +147,27 @@ def ratio(x: Estimate, y: Estimate, correlation: float = 0.0) -> tuple[float, fl
     (1.5, 3.5)
     """
     size = magnitude(x.value, y.value)  # whose fourth power may be no number
-    x, y = x.moved(1.0 / size, 0.0), y.moved(1.0 / size, 0.0)
-    low = _ratio_end(x.value, x.value - x.low, y, correlation)
-    return low, -_ratio_end(-x.value, x.high - x.value, y, -correlation)
+    one, other = ((each.value / size, each.low / size, each.high / size) for each in (x, y))
+    low, high = ratio_ends(one, other, correlation)
+    return float(low), float(high)
 
 
-def _ratio_end(x: float, a: float, y: Estimate, correlation: float) -> float:
+def ratio_ends(x: Ends, y: Ends, correlation: Any) -> tuple[Floats, Floats]:
+    """The ends of x / y, each of a shape that x, y and their correlation have in common."""
+    value, low, high = (np.asarray(each) for each in x)
+    return _ratio_end(value, value - low, y, correlation), -_ratio_end(-value, high - value, y, -correlation)
+
+
+def _ratio_end(x: Floats, a: Floats, y: Ends, correlation: Any) -> Floats:
     """The θ ≤ x / y with (x − θy)² = a² + θ²b² − 2ρaθb, b being how far y reaches on the side that counts."""
-    b = y.high - y.value if x > a else y.value - y.low
-    square, half, rest = y.value**2 - b**2, x * y.value - correlation * a * b, (x - a) * (x + a)
-    root = math.sqrt(max(half**2 - square * rest, 0.0))
-    if half > 0:
-        return rest / (half + root)
-    return (half - root) / square if square > 0 else -math.inf
+    value, low, high = (np.asarray(each) for each in y)
+    b = np.where(x > a, high - value, value - low)
+    square, half, rest = value**2 - b**2, x * value - correlation * a * b, (x - a) * (x + a)
+    root = np.sqrt(np.maximum(half**2 - square * rest, 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        below = np.where(square > 0, (half - root) / square, -np.inf)
+        found: Floats = np.where(half > 0, rest / (half + root), np.where(np.isnan(half), np.nan, below))
+    return found
 
 
 def hall(z: Floats, alpha: Floats) -> Floats:

@@ -10,14 +10,14 @@ bars the members' replicates side by side, which were drawn with the same multip
 (The paper's M̃ is mixed with the shares a, and Ṽ = M̃ − J̃².)
 
 No member has the truth among its features, and features and shares were chosen from the same episodes that
-were fitted. The :class:`Misfit` says what that adds to the squared standard errors s² of randomness:
+were fitted. Draw b of the answer holds what members disagree about: it takes one of them, member i with the
+probability a_i, the same one at every state, at twice its distance from the mixture, and the replicate dJ̃_b,
 
-    of J̃     ρ s_J² + κ (Σ_i a_i (J̃_i(x) − J̃(x))² + g_J Ṽ(x))
-    of Ṽ     ρ s_V² + κ (Σ_i b_i (Ṽ_i(x) − Ṽ(x))² + g_V Ṽ(x)²)
+    J̃_b = J̃ + 2 (J̃_i − J̃) + c_J dJ̃_b          of squared error  c_J² s_J² + 4 Σ_i a_i (J̃_i − J̃)²
 
-The sums are the spread of the members about the mixture. A few members may agree at a state by chance where
-all of them are wrong; g_J and g_V are what such spreads are elsewhere, in units of the variance and of its
-square.
+and Ṽ_b likewise, on the scale of its logarithm. Every quantity has its interval from these draws. 2 is the
+one constant: on tasks outside the suite s² + 4 · spread covers 94.6 and 93.6 % of the means and the stds at
+300 episodes (nominal 95 %), s² + spread 89 and 87 %, s² alone 80 %. c_J and c_V are the :class:`Widening`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from policyrisk.features import Features, Joint
 from policyrisk.features.target import PolicyFeatures
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.provenance import Provenance
+from policyrisk.risk.state_estimates import Said
 from policyrisk.risk.support import MixedSupport, Support
 
 if TYPE_CHECKING:
@@ -45,42 +46,27 @@ MIXTURE = "mixture"
 
 @record
 @dataclass(frozen=True)
-class Misfit:
-    """What is added to squared standard errors for the features and their choice."""
+class Widening:
+    """By how much draws move farther than replicates where few episodes decide these; at least 1."""
 
-    randomness: float = 1.0  # ρ
-    spread: float = 1.0  # κ
-    mean_level: float = 0.0  # g_J
-    variance_level: float = 0.0  # g_V
+    mean: float = 1.0  # c_J
+    variance: float = 1.0  # c_V
 
 
-def members_say(support: Support | MixedSupport, phi: Matrix, weights: Floats) -> tuple[Floats, Floats]:
-    """What each member says at states with features phi (n, l), and its share, 0 where it does not know.
+def members_say(support: Support | MixedSupport, phi: Matrix, weights: Floats) -> Said:
+    """What each member says at states with features phi (n, l), whether it knows them, and its share.
 
-    Each of shape (n, m); ``weights`` (l,) are the mixture's.
+    Of shape (n, m), (n, m) and (m,); ``weights`` (l,) are the mixture's.
     """
     if not isinstance(support, MixedSupport):
-        return np.asarray(phi @ weights)[:, None], np.ones((phi.shape[0], 1))
-    said, shares, end = [], [], 0
+        said = np.asarray(phi @ weights)[:, None]
+        return said, np.ones_like(said, dtype=np.bool_), np.ones(1)
+    all_said, known, end = [], [], 0
     for member, share, part in zip(support.members, support.shares, support.blocks(phi), strict=True):
         first, end = end, end + member.visits.size
-        said.append(np.asarray(part @ (weights[first:end] / share)))
-        shares.append(share * (member.episodes_behind(part) > 0))
-    return np.stack(said, axis=1), np.stack(shares, axis=1)
-
-
-def spread(said: Floats, shares: Floats, value: Floats) -> Floats:
-    """Σ_i a_i (J̃_i − J̃)² over the members that know a state, (n, m) and (n, m); of shape (n,).
-
-    ``value`` (n,) is J̃. It is 0 where there is one member alone.
-
-    >>> spread(np.array([[1.0, 3.0, 9.0]]), np.array([[0.25, 0.25, 0.0]]), np.array([2.0]))
-    array([1.])
-    """
-    if said.shape[1] == 1:
-        return np.zeros(len(value))
-    total: Floats = (shares * np.square(said - value[:, None])).sum(axis=1)
-    return total / np.where(shares.any(axis=1), shares.sum(axis=1), 1.0)
+        all_said.append(np.asarray(part @ (weights[first:end] / share)))
+        known.append(member.episodes_behind(part) > 0)
+    return np.stack(all_said, axis=1), np.stack(known, axis=1), support.shares
 
 
 def mixed_fields(

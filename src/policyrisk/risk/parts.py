@@ -17,7 +17,7 @@ from policyrisk.features.protocol import matrix_of
 from policyrisk.features.target import PolicyFeatures
 from policyrisk.risk import mixture
 from policyrisk.risk.action_estimates import policy_estimates
-from policyrisk.risk.state_estimates import Model, Said, StateEstimates
+from policyrisk.risk.state_estimates import Said, StateEstimates
 from policyrisk.risk.support import MixedSupport
 
 if TYPE_CHECKING:
@@ -69,23 +69,15 @@ def estimates(risk: RiskFunction, phi_J: Matrix, phi_M: Matrix) -> StateEstimate
     J, V = (np.where(episodes == 0, np.nan, values) for values in (J, V))
 
     def members() -> tuple[Said, Said]:
-        J_i, a = mixture.members_say(risk.support, phi_J, w_mean)
-        V_i, b = mixture.members_say(risk.second_support, phi_M, w_second)
-        return (J_i, a), (V_i - J_i**2 if risk.variance_method == "second-moment" else V_i, b)
+        of_mean = mixture.members_say(risk.support, phi_J, w_mean)
+        said, known, shares = mixture.members_say(risk.second_support, phi_M, w_second)
+        V_i = said if risk.variance_method == "direct" else said - of_mean[0] ** 2
+        return of_mean, (V_i, known, shares)
 
-    def model() -> Model | None:
-        if risk.misfit is None:
-            return None
-        of_J, of_V = members()
-        m_J, m_V = mixture.spread(*of_J, J), mixture.spread(*of_V, V)
-        V_known, misfit = np.maximum(V, 0.0), risk.misfit
-        m_J += misfit.mean_level * V_known
-        m_V += misfit.variance_level * V_known**2
-        return misfit.randomness, misfit.spread * m_J, misfit.spread * m_V
-
-    full = risk.misfit is not None
-    method = risk.variance_method
-    return StateEstimates(known_J, known_M, J, V, episodes, method, model, full=full, members_of=members)
+    widening = None if risk.widening is None else (risk.widening.mean, risk.widening.variance)
+    return StateEstimates(
+        known_J, known_M, J, V, episodes, risk.variance_method, widening=widening, members_of=members
+    )
 
 
 def _states_at_a_time(numbers: int) -> int:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -58,7 +58,7 @@ from policyrisk.risk.bands import Judge, JudgedStates, pointwise_level, riskier
 from policyrisk.risk.completed import CompletedReturns
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
-from policyrisk.risk.mixture import Misfit
+from policyrisk.risk.mixture import Widening
 from policyrisk.risk.parts import estimates_in_parts
 from policyrisk.risk.provenance import Provenance
 from policyrisk.risk.scoring import Score
@@ -121,7 +121,7 @@ class RiskFunction(Readable):
     error_bars: ErrorBars | None = None
     returns: SampleReturns | None = None
     starts: StartSums | None = None  # of the data that were fitted, where the estimator went over them
-    misfit: Misfit | None = None  # what features cannot express, where held-out episodes told
+    widening: Widening | None = None  # of draws that know what features add (:mod:`policyrisk.risk.mixture`)
     completed: CompletedReturns | None = None  # of the same data
     coordinates: Coordinates | None = None  # the names of the state's, where the data had names
     higher: HigherMoments | None = None  # the third and fourth central moments, where they were asked for
@@ -141,7 +141,7 @@ class RiskFunction(Readable):
         mean_shares: Sequence[float],
         variance_shares: Sequence[float] | None = None,
         *,
-        misfit: Misfit | None = None,
+        widening: Widening | None = None,
     ) -> RiskFunction:
         """J̃ = Σ a_i J̃_i and Ṽ = Σ b_i Ṽ_i of several estimates from the same episodes.
 
@@ -163,7 +163,7 @@ class RiskFunction(Readable):
         called = members[0].coordinates
         if any(member.coordinates != called for member in members):
             called = None
-        return cls(**fields, misfit=misfit, coordinates=called)
+        return cls(**fields, widening=widening, coordinates=called)
 
     def times(self, factor: float) -> RiskFunction:
         """The same for rewards that are ``factor`` times as large, a power of two."""
@@ -470,9 +470,8 @@ class RiskFunction(Readable):
 
         Notes
         -----
-        "full": estimate ± t · error, the error being that of :mod:`policyrisk.risk.mixture`; for the variance
-        and the std on the scale of log Ṽ, and higher up where Ṽ is skewed
-        (:mod:`policyrisk.risk.state_estimates`).
+        "full": estimate ± t · error, the error being that of the draws of :mod:`policyrisk.risk.mixture`; for
+        the variance and the std on the scale of log Ṽ (:mod:`policyrisk.risk.state_estimates`).
 
         "student": estimate ± t · standard error, where t is Student's quantile with max(e − 1, 1) degrees of
         freedom, e = ``episodes(x)`` being those behind the estimate. Where only one or two stand behind it
@@ -488,7 +487,7 @@ class RiskFunction(Readable):
         """
         check_choice(of, "of", get_args(Quantity))
         if method is None:
-            method = "student" if self.misfit is None else "full"
+            method = "student" if self.widening is None else "full"
         check_choice(method, "method", get_args(IntervalMethod))
         level = as_level(level)
         bars = self.bars
@@ -641,7 +640,9 @@ class RiskFunction(Readable):
         self.refuse_of_target("score")
         return scoring.score(self, held_out)
 
-    def to_frame(self, x: npt.ArrayLike, level: float = 0.95) -> Any:
+    def to_frame(
+        self, x: npt.ArrayLike, level: float = 0.95, *, beside: Mapping[str, Floats] | None = None
+    ) -> Any:
         """The states x, and what is estimated at them, as a data frame: a row for each, in their order.
 
         Parameters
@@ -650,6 +651,8 @@ class RiskFunction(Readable):
             States (n, dim).
         level
             That of the intervals.
+        beside
+            Further columns (n,), for the end.
 
         Returns
         -------
@@ -677,7 +680,7 @@ class RiskFunction(Readable):
             if self.error_bars is not None:
                 low, high = self.interval(states, of, level).T
                 found |= {f"{of}_low": low, f"{of}_high": high}
-        found["episodes"] = self.episodes(states)
+        found |= {"episodes": self.episodes(states), **(beside or {})}
         called = self.coordinates or Coordinates(numbered)
         return frame_like(x, called.columns(states), found)
 
@@ -778,7 +781,8 @@ class RiskFunction(Readable):
                 stacklevel=3,
             )
         if negative and of in ("std", "sharpe"):
-            come_to = "std and Sharpe ratio are nan" if self.misfit is None or of == "sharpe" else "std is 0"
+            none = self.widening is None or of == "sharpe"
+            come_to = "std and Sharpe ratio are nan" if none else "std is 0"
             warnings.warn(
                 f"the estimated variance is negative at {negative} of {plural(len(values), 'state')}, where "
                 f"{come_to}; demand V >= 0 there with nonnegative_at=, or use "

@@ -3,28 +3,26 @@
     mean J̃,   second moment M̃ = Ṽ + J̃²,   variance Ṽ,   std √Ṽ,   Sharpe ratio J̃/√Ṽ
 
 A negative Ṽ has neither std nor ratio: they are nan, but for the std of an answer that knows what its
-features miss, which is 0 then. A quantity has the gradient (a_J φ_J, a_M φ_M) in the weights, a_J and a_M
-being its derivatives by J̃ and by φ_Mᵀ w_second, and so the squared standard error
+features miss, which is 0 then. A quantity q has the gradient (a_J φ_J, a_M φ_M) in the weights, with
+a_J = ∂q/∂J̃ + ∂q/∂Ṽ · ∂Ṽ/∂J̃ and a_M = ∂q/∂Ṽ, and so the squared standard error
 
     a_J² s_JJ + 2 a_J a_M s_JM + a_M² s_MM            (s: see :mod:`policyrisk.risk.error_bars`)
 
-which is of randomness alone. Where it is known what features and their choice add (ρ and the spreads m_J and
-m_V of :mod:`policyrisk.risk.mixture`), the full squared error is ρ times that and (∂q/∂J̃)² m_J +
-(∂q/∂Ṽ)² m_V. Full intervals of the variance, with e that error of Ṽ, go
+which is of randomness alone. Where it is known what features and their choice add, full intervals are read
+off draws J̃ + E_J, Ṽ exp(E_V/Ṽ) (:mod:`policyrisk.risk.mixture`). With e the root mean square of a quantity's
+deviations in the draws they are value ± t e, and for the variance
 
-    from  Ṽ exp(−t e/Ṽ)  to  Ṽ exp(t e/Ṽ) or Hall's end, which is higher
+    from  Ṽ exp(−t e/Ṽ)  to  Ṽ exp(t e/Ṽ)
 
 Above, exp goes on along its tangent from t e = Ṽ on, to exp(1) t e, since what is known so little has no
-scale of its own; where Ṽ ≤ 0 that is the end too, and 0 the beginning. Hall's end is that of
-:mod:`policyrisk.risk.estimate`, α being the skewness of Ṽ over the bootstrap replicates where that is above
-0, as it is where a few long episodes make most of Ṽ. Intervals of the std are their roots.
+scale of its own; where Ṽ ≤ 0 that is the end too, and 0 the beginning. Intervals of the std are their roots,
+those of the ratio are made of the mean's and the std's (MOVER, :mod:`policyrisk.risk.estimate`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -36,7 +34,7 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.risk.error_bars import ErrorBars
-from policyrisk.risk.estimate import hall, student_interval, student_quantile
+from policyrisk.risk.estimate import ratio_ends, student_interval, student_quantile
 
 VarianceMethod: TypeAlias = Literal["second-moment", "direct"]
 Quantity: TypeAlias = Literal["mean", "second_moment", "variance", "std", "sharpe"]
@@ -44,11 +42,12 @@ IntervalMethod: TypeAlias = Literal["full", "student", "bootstrap"]
 # The estimates at states (n, dim), in order, some at a time.
 EstimatesAt: TypeAlias = "Callable[[npt.NDArray[Any]], Iterator[StateEstimates]]"
 _CELLS = 2**21  # numbers that are formed at a time
-Said: TypeAlias = "tuple[Floats, Floats]"  # what members say at states, and their shares, (n, m) each
+# What members say at states, whether they know them, (n, m) each, and their shares (m,).
+Said: TypeAlias = "tuple[Floats, Bools, Floats]"
 TWICE = 2.0  # times its distance from the mixture: how far a draw moves to the member that it takes
+_LEAST_SHARE = 1e-9  # of members that know a state
 _FARTHEST = 2.0  # of log V
 _ROTATIONS = 0.6180339887498949, 0.41421356237309515, 0.7320508075688772  # irrational, unlike each other
-Model: TypeAlias = tuple[float, Floats, Floats]  # ρ, m_J (n,) and m_V (n,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +60,8 @@ class StateEstimates:
     V: Floats  # (n,)
     episodes: Floats  # (n,): those behind the estimates, 0 where unvisited
     variance_method: VarianceMethod
-    model_of: Callable[[], Model | None]  # what features add; not asked for where errors are not
     spread: Matrix | None = None  # (n, l_J): the derivative by w_J of what Ṽ has beside φ_Mᵀ w_second
-    full: bool = False  # whether the model knows what features add
+    widening: tuple[float, float] | None = None  # c_J, c_V, where it is known what features add
     members_of: Callable[[], tuple[Said, Said]] | None = None  # what the members say of J and of V
     covered: Floats | None = None  # (n,): how surely the target stays with what was logged, from here on
     _moved: list[tuple[ErrorBars, tuple[Floats, Floats]]] = field(
@@ -78,14 +76,9 @@ class StateEstimates:
             kept[name] = None if values is None else values[which]
         return replace(self, **kept)
 
-    @cached_property
-    def model(self) -> Model | None:
-        """What features and their choice add to the errors, None where that is not known."""
-        return self.model_of()
-
     def value(self, of: Quantity) -> Floats:
         """A quantity at each state, of shape (n,)."""
-        return quantity(of, self.J, np.maximum(self.V, 0.0) if self.full and of == "std" else self.V)
+        return quantity(of, self.J, np.maximum(self.V, 0.0) if self.widening and of == "std" else self.V)
 
     def deviations(self, bars: ErrorBars) -> tuple[Floats, Floats]:
         """What each replicate adds to J̃ and to φ_Mᵀ w_second, each of shape (n, B); worked out once."""
@@ -95,13 +88,13 @@ class StateEstimates:
 
     def standard_error(self, of: Quantity, bars: ErrorBars) -> Floats:
         """Its standard error, of shape (n,), nan where unvisited."""
-        a_J, a_M = self.gradient(of)
-        held = bars.holds(self.gradient("variance")[0], self.phi_mean, self.phi_second)
-        if (
-            held.any() and self.spread is None
-        ):  # Ṽ has no error there: what is left is J̃'s, as if the two were fitted apart
-            a_J = np.where(held, replace(self, variance_method="direct").gradient(of)[0], a_J)
-            a_M = np.where(held, 0.0, a_M)
+        by_J, a_M = self.slopes(of)
+        by_weights = self._by_mean
+        held = bars.holds(by_weights, self.phi_mean, self.phi_second)
+        if held.any() and self.spread is None:
+            # Ṽ has no error there: what is left is J̃'s, as if the two were fitted apart
+            by_weights, a_M = np.where(held, 0.0, by_weights), np.where(held, 0.0, a_M)
+        a_J = by_J + a_M * by_weights
         moved = self.deviations(bars) if bars.width else None
         s_JJ, s_JM, s_MM = bars.quadratic(self.phi_mean, self.phi_second, moved, self.spread)
         squared = a_J**2 * s_JJ + 2 * a_J * a_M * s_JM + a_M**2 * s_MM
@@ -112,80 +105,94 @@ class StateEstimates:
         """Its confidence interval, of shape (n, 2)."""
         if method == "bootstrap":
             return self._bootstrap_interval(of, level, bars)
-        if of == "std" and method == "full":
-            return np.sqrt(self.interval("variance", level, method, bars))
-        error, behind = self.standard_error(of, bars), bars.behind(self.episodes)
-        if method == "student":
-            return student_interval(self.value(of), error, behind, level)
-        full = self._full_error(of, error)
-        if of != "variance":
-            return student_interval(self.value(of), full, behind, level)
-        V = np.maximum(self.V, 0.0)
-        t = student_quantile(level, behind)
-        with np.errstate(divide="ignore", invalid="ignore"):  # 0 has no logarithm
-            low = np.where(V > 0, V * np.exp(-t * full / V), V)
-            high = np.where(t * full <= V, V * np.exp(np.minimum(t * full / V, 1.0)), np.e * t * full)
-        skewed = self._full_error(of, error * hall(t, self._skewness(bars)) / t)
-        return np.column_stack([low, np.fmax(high, V + t * skewed)])
+        if method == "full":
+            return self._full_interval(of, level, bars)
+        behind = bars.behind(self.episodes)
+        return student_interval(self.value(of), self.standard_error(of, bars), behind, level)
 
-    def _skewness(self, bars: ErrorBars) -> Floats:
-        """That of Ṽ over the replicates, of shape (n,): 0 where it is negative, or where there are none."""
-        if bars.replicates is None:
-            return np.zeros(len(self.V))
-        dJ, d_second = self.deviations(bars)
-        moved = d_second + self.gradient("variance")[0][:, None] * dJ
-        square = np.square(moved).mean(axis=1)
-        cube = (moved**3).mean(axis=1)
-        skewness: Floats = np.maximum(cube / np.where(square > 0, square, np.inf) ** 1.5, 0.0)
-        return skewness
-
-    def _full_error(self, of: Quantity, error: Floats) -> Floats:
-        """Its error with what features and their choice add to that of randomness, of shape (n,)."""
-        if self.model is None:
+    def _full_interval(self, of: Quantity, level: float, bars: ErrorBars) -> Floats:
+        if self.widening is None:
             raise InvalidInputError(
                 'method="full" needs to know what the features miss, and this estimate does not: it was '
                 'fitted with given features; use method="student", or policyrisk.evaluate'
             )
-        factor, m_J, m_V = self.model
-        by_J, by_V = replace(self, variance_method="direct").gradient(of)
-        return np.sqrt(factor * error**2 + by_J**2 * m_J + by_V**2 * m_V)
+        if of == "std":
+            return np.sqrt(self._full_interval("variance", level, bars))
+        E_J, E_V = self.moves(bars)
+        if of == "sharpe":
+            ends = [self._full_interval(each, level, bars).T for each in ("mean", "std")]
+            together = np.sqrt(np.square(E_J).mean(axis=1) * np.square(E_V).mean(axis=1))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                correlation = np.nan_to_num((E_J * E_V).mean(axis=1) / together)
+                std = np.sqrt(self.V)
+                return np.column_stack(ratio_ends((self.J, *ends[0]), (std, *ends[1]), correlation))
+        behind = bars.behind(self.episodes)
+        if of != "variance":
+            error = _rms(self.drawn_deviations(of, bars))
+            return student_interval(self.value(of), error, behind, level)
+        V, t = np.maximum(self.V, 0.0), student_quantile(level, behind)
+        reach = np.where(self.episodes > 0, t * _rms(E_V), np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):  # 0 has no logarithm
+            low = np.where(V > 0, V * np.exp(-reach / V), V)
+            high = np.where(reach <= V, V * np.exp(np.minimum(reach / V, 1.0)), np.e * reach)
+        return np.column_stack([low, high])
 
-    def gradient(self, of: Quantity) -> tuple[Floats, Floats]:
-        """a_J and a_M, the derivatives of a quantity by J̃ and by φ_Mᵀ w_second, each of shape (n,)."""
-        J, V, direct = self.J, self.V, self.variance_method == "direct"
+    def slopes(self, of: Quantity) -> tuple[Floats, Floats]:
+        """The derivatives of a quantity by J̃ and by Ṽ, each of shape (n,)."""
+        J, V = self.J, self.V
         zero, one = np.zeros_like(J), np.ones_like(J)
         if of == "mean":
             return one, zero
         if of == "second_moment":
-            return (2 * J if direct else zero), one
-        dV_J = zero if direct else -2 * J
+            return 2 * J, one
         if of == "variance":
-            return dV_J, one
+            return zero, one
         root = np.sqrt(np.where(V > 0, V, np.nan))
-        if of == "std":
-            return dV_J / (2 * root), one / (2 * root)
-        return one / root - J * dV_J / (2 * root**3), -J / (2 * root**3)
+        return (zero, one / (2 * root)) if of == "std" else (one / root, -J / (2 * root**3))
+
+    @property
+    def _by_mean(self) -> Floats:
+        """∂Ṽ/∂J̃, of shape (n,)."""
+        return np.zeros_like(self.J) if self.variance_method == "direct" else -2 * self.J
+
+    def moves(self, bars: ErrorBars) -> tuple[Floats, Floats]:
+        """E_J and E_V, what each draw adds to J̃ and to Ṽ, (n, B) each.
+
+        It is the replicate's move, of randomness alone, unless it is known what features add: then it is
+        widened, and the draw takes a member besides, the same one at every state.
+        """
+        dJ, d_second = self.deviations(bars)
+        dV = d_second + self._by_mean[:, None] * dJ
+        if self.widening is None or self.members_of is None:
+            return dJ, dV
+        found = []
+        told = zip(self.members_of(), (self.J, self.V), (dJ, dV), self.widening, strict=True)
+        for turn, ((said, known, shares), value, moved, widening) in enumerate(told):
+            apart = np.where(known, np.nan_to_num(said) - np.nan_to_num(value)[:, None], 0.0)
+            asked = np.sqrt(np.maximum(known @ shares, _LEAST_SHARE))[:, None]  # how often one that knows it
+            taken = apart[:, member_picks(shares, dJ.shape[1], turn)] / asked
+            found.append(TWICE * taken + widening * moved)
+        return found[0], found[1]
 
     def drawn(self, bars: ErrorBars) -> tuple[Floats, Floats]:
-        """Draws of J and V ≥ 0, (n, B) each: one member at twice its distance, and the replicate's move.
-
-        The draw takes the same member at every state. V moves on the log scale, up to a factor of e² either
-        way.
-        """
-        assert self.members_of is not None
-        dJ, d_second = self.deviations(bars)
-        dV = d_second + self.gradient("variance")[0][:, None] * dJ
-        B = dJ.shape[1]
-        apart = [
-            TWICE * _distances(said, shares, value)[:, member_picks(shares.mean(axis=0), B, turn)]
-            for turn, ((said, shares), value) in enumerate(
-                zip(self.members_of(), (self.J, self.V), strict=True)
-            )
-        ]
+        """Draws of J and V ≥ 0, (n, B) each. V moves on the log scale, up to a factor of e² either way."""
+        E_J, E_V = self.moves(bars)
         V = np.maximum(self.V, 0.0)[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            factor = np.exp(np.clip((apart[1] + dV) / V, -_FARTHEST, _FARTHEST))
-        return self.J[:, None] + apart[0] + dJ, np.where(V > 0, V * factor, np.maximum(apart[1] + dV, 0.0))
+            factor = np.exp(np.clip(E_V / V, -_FARTHEST, _FARTHEST))
+        return self.J[:, None] + E_J, np.where(V > 0, V * factor, np.maximum(E_V, 0.0))
+
+    def drawn_deviations(self, of: Quantity, bars: ErrorBars) -> Floats:
+        """How far a quantity is off in each draw, (n, B); to first order where V may fall below 0."""
+        if self.widening is not None:
+            return quantity(of, *self.drawn(bars)) - self.value(of)[:, None]
+        return self.moved_by(*self.slopes(of), bars)
+
+    def moved_by(self, by_J: Floats, by_V: Floats, bars: ErrorBars) -> Floats:
+        """How far what has these derivatives (n,) is off in each draw, (n, B), to first order."""
+        E_J, E_V = self.moves(bars)
+        D: Floats = by_J[:, None] * E_J + by_V[:, None] * E_V
+        return D
 
     def _bootstrap_interval(self, of: Quantity, level: float, bars: ErrorBars) -> Floats:
         """The replicates of ranks k and B − 1 − k in order, k = ⌊B (1 − level)/2⌋, of shape (n, 2).
@@ -225,9 +232,10 @@ def member_picks(shares: Floats, draws: int, turn: int) -> Ints:
     return found
 
 
-def _distances(said: Floats, shares: Floats, value: Floats) -> Floats:
-    """How far each member is from the mixture, (n, m), 0 where it says nothing."""
-    return np.where(shares > 0, np.nan_to_num(said) - np.nan_to_num(value)[:, None], 0.0)
+def _rms(D: Floats) -> Floats:
+    """The root mean square of each row of D (n, B), (n,)."""
+    found: Floats = np.sqrt(np.square(D).mean(axis=1))
+    return found
 
 
 def changes_by_coordinate(

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -239,7 +239,7 @@ def specification_test(
     source, bars = risk.provenance, risk.bars
     if not bars.draws or bars.key is None:
         bars = _replicated(risk, data, seed)
-    estimates = replace(risk, misfit=None).parts  # the misfit widens intervals, which are not asked for
+    estimates = risk.parts
     data = InUnits(data, risk.unit)
     if source.given_up:
         data = Shortened(data, partial(_known, estimates))

@@ -19,21 +19,12 @@ candidates are averaged. The largest few shares are kept.
 
 *Cut-off episodes* are completed by one of the candidates (:mod:`policyrisk.selection.out_of_fold`).
 
-*Misfit* (:mod:`policyrisk.risk.mixture`). Features and shares are chosen from the episodes that are fitted,
-and returns are skewed: the fewer episodes, the more the standard errors of randomness leave out, and the
-fewer count that a few of them make most of the variance. With Q_k the sum of q_t/v_t over episode k,
-
-    ρ = 1 + 100/(30 + n)          n = 3 (Σ_k Q_k)²/Σ_k Q_k², K at most
-
-(3: squares of normal deviations count in full). Candidates that are alike in what they miss tell little about
-it, and one that is alone nothing. So levels of the spread are taken over all steps,
-
-    g_J = ½ Σ_i a_i mean (J_i − J)²/v          g_V = ½ max over c = b, ω of Σ_i c_i mean (V_i − V)²/v²
-
-ω_i ∝ e^(−5 l_i), l_i being the part of what the best candidate explains of q, beyond a constant, that
-candidate i does not. The constants, κ = 4/3 among them, were chosen by the coverage of nominal 95 % intervals
-on the tasks of ``benchmarks/truth.py``; they are no theorem. What held-out regions show of the misfit is too
-random to be put into intervals.
+*Widening* (:mod:`policyrisk.risk.mixture`). Returns are skewed: where a few episodes make most of Σ_t q_t,
+they make most of the standard error as well, which then tells little. With e_k the sum over episode k of
+(B_t − J)/√v_t for the mean, of (q_t − V)/v_t for the variance, less its average, the standard error has
+Satterthwaite's ν = 2 / (Σ e_k⁴/(Σ e_k²)² − 1/K) degrees of freedom, and the draws' randomness is multiplied
+by Student's quantile at ν over the normal one. Finding the shares anew in every draw was tried on the tuning
+tasks of ``benchmarks/truth.py``, and changed no coverage by more than 1 %.
 """
 
 from __future__ import annotations
@@ -54,7 +45,8 @@ from policyrisk.lstd import LSTD
 from policyrisk.passes.episode_folds import FOLDS, folds_of
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.completion import EpisodeSteps
-from policyrisk.risk.mixture import Misfit
+from policyrisk.risk.estimate import student_quantile
+from policyrisk.risk.mixture import Widening
 from policyrisk.risk.scoring import completed_returns
 from policyrisk.selection.out_of_fold import out_of_fold, reference_of
 
@@ -64,8 +56,7 @@ _ROUNDS = 4
 _WORSE = 3.0  # times the least loss: candidates above it are left out, however little that tells
 _FLOOR = 0.1  # of the mean: v is not below it
 _NOTHING = 1e-140  # where nothing is random: the sum of many 1/v² is still a number
-CHOSEN, FEW, SPREAD, ELSEWHERE = 100.0, 30.0, 4 / 3, 0.5  # ρ = 1 + CHOSEN / (FEW + n), κ, and ½
-_NEAR = 0.2  # of what the best candidate explains: those that lose more count little in g_V
+_LEVEL = 0.95  # of the intervals that are widened to cover as often
 FOREST = "forest"
 
 # From episodes, an estimate of what follows cut-off ones, and the J that residuals are taken from (steps,),
@@ -91,7 +82,7 @@ class Stack:
     """The shares of the candidates, and what held-out episodes say of their mixture."""
 
     candidates: tuple[StackedCandidate, ...]  # those with shares first, the best of the others then
-    misfit: Misfit
+    widening: Widening
     mse: float  # of the mixture's J on episodes that its members did not see
     constant_mse: float  # of the mean return to go
     calibration: float  # the mean of q / V
@@ -156,7 +147,7 @@ class Stack:
         """Everything in plain values."""
         arrays = "mean", "variance", "ends"
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in arrays}
-        plain = {"candidates": [asdict(each) for each in self.candidates], "misfit": asdict(self.misfit)}
+        plain = {"candidates": [asdict(each) for each in self.candidates], "widening": asdict(self.widening)}
         return {**values, **plain, "explained": self.explained}
 
 
@@ -213,11 +204,9 @@ def stack(
     lines += [StackedCandidate(name, reason=reason) for name, reason in failed.items()]
     return Stack(
         candidates=tuple(lines),
-        misfit=Misfit(
-            1.0 + CHOSEN / (FEW + _counting(q / v, steps.episode)),
-            SPREAD,
-            ELSEWHERE * float(a @ (np.square(J_i - J[:, None]) / v[:, None]).mean(axis=0)),
-            _variance_level(V_i, q, v, b, score),
+        widening=Widening(
+            _widening((completed - J) / np.sqrt(v), steps.block),
+            _widening((q - V_i @ b) / v, steps.block),
         ),
         mse=float(np.mean((completed - J) ** 2)),
         constant_mse=float(completed.var()),
@@ -300,23 +289,14 @@ def shares_of(X: Floats, y: Floats, weight: Floats, episode: Ints) -> Floats:
     return kept
 
 
-def _counting(squares: Floats, episode: Ints) -> float:
-    """n of episodes whose steps have such squares (steps,)."""
-    of_episode = np.bincount(episode, squares)
-    if not of_episode.any():
-        return float(len(of_episode))
-    parts = of_episode / of_episode.max()
-    return min(float(len(parts)), 3.0 * float(parts.sum() ** 2 / (parts @ parts)))
-
-
-def _variance_level(V_i: Floats, q: Floats, v: Floats, b: Floats, score: Floats) -> float:
-    """g_V of candidates that say V_i (n, m) where squares q (n,) were seen, with v (n,), b and score (m,)."""
-    apart = np.square((V_i - (V_i @ b)[:, None]) / v[:, None]).mean(axis=0)
-    of_constant = np.square((q - np.average(q, weights=v**-2.0)) / v).mean()
-    more = score - score.min()
-    explained = max(of_constant - score.min(), 1e-9 * more.max(), _NOTHING)
-    near = np.exp(-more / explained / _NEAR)
-    return ELSEWHERE * float(max(b @ apart, near @ apart / near.sum()))
+def _widening(errors: Floats, block: Ints) -> float:
+    """Student's quantile over the normal one, for errors of steps (n,) in independent blocks of them (n,)."""
+    change = np.bincount(block, errors)
+    change -= change.mean()
+    squares, K = np.square(change / (float(np.abs(change).max()) or 1.0)), len(change)
+    excess = float(squares @ squares) / max(float(squares.sum()) ** 2, _NOTHING) - 1.0 / K
+    dof = min(max(2.0 / max(excess, _NOTHING), 1.0), K - 1.0)
+    return float(student_quantile(_LEVEL, dof + 1.0) / student_quantile(_LEVEL, np.inf))
 
 
 def _stacked(X: Floats, y: Floats, weight: Floats) -> Floats:
