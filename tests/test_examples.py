@@ -268,6 +268,23 @@ def test_sepsis_truths(run, policy):
     assert abs(found[0] - SEPSIS[policy][0]) < 5.1e-7
 
 
+TAILS = {  # of the stay: 95 % quantile, mean of the longest 5 and 1 %, P(more than 30)
+    "clinicians": (28, 38.080113, 53.641629, 0.04025858),
+    "random": (29, 39.124921, 55.140007, 0.04378099),
+    "optimal": (35, 46.791567, 66.261035, 0.07084840),
+}
+
+
+@pytest.mark.parametrize("policy", TAILS)
+def test_sepsis_tails(run, policy):
+    names, _, _ = run("sepsis")
+    stay = pr.MarkovChain.from_mdp(
+        names["P"], -1.0 * (np.arange(names["STATES"]) < names["DIED"]), names["policies"][policy]
+    ).distribution(names["start"])
+    found = -stay.quantile(0.05), -stay.cvar(0.05), -stay.cvar(0.01), stay.cdf(-31)
+    np.testing.assert_allclose(found, TAILS[policy], rtol=1e-7, atol=5.1e-7)
+
+
 def test_sepsis_no_policy_is_better_than_the_optimal_one(run):
     """One step that departs from it, anywhere, gains nothing; and clinicians know all that it does."""
     names, _, _ = run("sepsis")

@@ -59,6 +59,30 @@ def same(one, other):
     assert one.coordinates == other.coordinates
 
 
+def test_several_kinds_of_rewards(tmp_path):
+    """The first is the reward; end rows have none of the others, and files keep all."""
+    frame = log().assign(fee=lambda f: np.where(f.cost.isna(), np.nan, np.arange(len(f))))
+    columns = {**COLUMNS, "reward": ["cost", "fee"]}
+    data, plain = pr.Trajectories.from_frame(frame, **columns), pr.Trajectories.from_frame(frame, **COLUMNS)
+    same(data, plain)
+    np.testing.assert_array_equal(data.other_rewards[:, 0], frame.fee.dropna())
+    np.testing.assert_array_equal(
+        data[2:4].other_rewards, data.other_rewards[data.offsets[2] : data.offsets[4]]
+    )
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    pr.write_parquet(data, tmp_path / "ours.parquet")
+    write_npz(data, tmp_path / "ours.npz")
+    again = (
+        pr.read(tmp_path / "log.csv", **columns, batch_rows=6).load(),
+        pr.read(tmp_path / "ours.parquet", reward=["reward", "reward_1"]).load(),
+        pr.read(tmp_path / "ours.npz").load(),
+    )
+    for each in again:
+        np.testing.assert_array_equal(each.other_rewards, data.other_rewards)
+    assert pr.read(tmp_path / "ours.parquet").load().other_rewards is None
+    assert pr.Trajectories.concatenate([data[:1], data[1:]]).other_rewards.shape == (data.transitions, 1)
+
+
 def by_hand(frame):
     """What the states are, from the frame itself."""
     city = frame.city.map({"Bern": 0, "Oslo": 1, "Rome": 2})

@@ -245,6 +245,17 @@ BAD_COLUMNS = {
     "a state twice": ({}, {"state": ["x", "x"]}, r"state must name each column once"),
     "no states at all": ({}, {"state": []}, r"state must be a column's name or a list of names"),
     "a number for a name": ({}, {"state": "x", "reward": 3}, r"reward must be a column's name, got 3"),
+    "no rewards": ({}, {"state": "x", "reward": []}, r"reward must be a column's name, got \[\]"),
+    "a reward twice": (
+        {},
+        {"state": "x", "reward": ["reward", "reward"]},
+        r"reward must be a column's name, got \['reward', 'reward'\]; pass a string, or a list of different",
+    ),
+    "one of the rewards": (
+        {},
+        {"state": "x", "reward": ["reward", "r"]},
+        r"reward must name a column, got 'r'",
+    ),
     "no rows at a time": ({}, {"state": "x", "batch_rows": 0}, r"batch_rows must be a whole number"),
 }
 

@@ -66,8 +66,8 @@ class Columns:
         kinds = _each(reward)
         if not (kinds and len(set(kinds)) == len(kinds) and all(isinstance(name, str) for name in kinds)):
             raise InvalidInputError(
-                f"reward must be a column's name, or a list of different names, got {self.reward!r}; pass "
-                "for example 'profit' or ['profit', 'cost']"
+                f"reward must be a column's name, got {self.reward!r}; pass a string, or a list of different "
+                "ones, as ['profit', 'cost']"
             )
         for argument in (*(each for each in USUAL if each != "reward"), "propensity", *_OF_EPISODES):
             name = getattr(self, argument)
