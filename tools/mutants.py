@@ -42,7 +42,7 @@ ROOMS = {
     "markov": "markov linear chain_distribution curves mdp questions projected diagnosis oracles "
     "target_tails",
     "risk": "risk bands completed influence mixture bounds starts cross_validation clusters "
-    "tail_criteria units",
+    "tail_criteria criteria units",
     "returns": "return_distribution distribution_mixture distribution_scores forest curves monitor "
     "montecarlo retention target_tails evaluate_quantiles",
     "selection": "stacking cross_validation specification criteria gate influence distribution_mixture",
