@@ -166,7 +166,7 @@ def test_compare_is_the_librarys_ranking(place, capsys, tmp_path):
         assert entry["feasible"] == ranked.assessment.feasible
         assert entry["value"]["value"] == pytest.approx(ranked.assessment.value.value, rel=1e-12)
         assert entry["value"]["low"] == pytest.approx(ranked.assessment.value.low, rel=1e-12)
-    assert (result["starts"], result["pooled"], result["starts_apart"]) == (4000, False, None)
+    assert (result["starts"], result["starts_apart"]) == (4000, None)
     assert picture.read_bytes().startswith(b"\x89PNG")
     code, out, _ = call(capsys, *arguments)
     assert code == 0
@@ -701,22 +701,6 @@ def test_compare_asks_for_the_same_coordinates_where_they_have_names(place, caps
     code, _, err = call(capsys, "compare", tmp_path / "named", tmp_path / "other", *picture)
     assert code == 1
     assert "same coordinates to be compared, got place in" in err
-
-
-def test_compare_with_an_older_evaluation_pools_the_starts(place, capsys, tmp_path):
-    older = Evaluation.load(place / "quick")
-    replace(older, risk=replace(older.risk, completed=None)).save(tmp_path / "older")
-    arguments = ("compare", place / "slow", tmp_path / "older", "--out", tmp_path / "p.png")
-    code, out, _ = call(capsys, *arguments, "--json")
-    assert code == 0
-    result = json.loads(out)
-    risks = {name: pr.LSTD(pr.Tabular(10)).fit(walk(p)) for name, p in (("slow", 0.7), ("quick", 0.8))}
-    expected = pr.compare(risks, np.zeros((4000, 1)))
-    assert (result["starts"], result["pooled"]) == (4000, True)
-    value = result["ranking"][0]["value"]
-    assert value["low"] == pytest.approx(expected.ranking[0].assessment.value.low, rel=1e-9)
-    _, out, _ = call(capsys, *arguments)
-    assert "note: over the 4000 recorded starts of all 2 together" in out
 
 
 def diagonal(episodes, seed):

@@ -120,16 +120,21 @@ def test_folders_are_compared_by_their_distributions(tmp_path, capsys):
         assert difference["value"] == pytest.approx(own.significance.difference.value)
         assert difference["low"] == pytest.approx(own.significance.difference.low, rel=1e-4)
         assert difference["low"] > 0
-        assert (told["pooled"], told["starts"]) == (False, 800)
+        assert told["starts"] == 800
         for ranked in told["ranking"]:
             whole = data[ranked["name"]].returns()
             assert ranked["summary"]["mean"]["value"] == pytest.approx(whole.mean())
             assert ranked["summary"]["variance"]["value"] == pytest.approx(whole.var(ddof=1), rel=5e-3)
     plain = walks(tmp_path, 0.7, "plain")
-    assert run([*words[:2], str(plain), "--criterion", "cvar:0.05"]) != 0
-    said = capsys.readouterr().err
-    assert str(plain) in said
-    assert "--quantiles" in said
+    assert run([*words[:2], str(plain), *words[3:], "--criterion", "cvar:0.05"]) == 0  # by its own returns
+    assert "p0.6" in capsys.readouterr().out
+    cut = pr.domains.walk(6, p=0.7).sample(0, 400, seed=1, max_steps=10)
+    pr.evaluate(cut, features="tabular", seed=0).save(tmp_path / "cut")
+    assert run(["compare", str(tmp_path / "cut"), *words[3:], "--criterion", "cvar:0.05"]) == 1
+    assert (
+        "got Evaluation policy, which has mean and variance alone; evaluate with quantiles"
+        in capsys.readouterr().err
+    )
     assert run([*words, "--criterion", "cvar:2"]) == 2
     assert "--criterion" in capsys.readouterr().err
 

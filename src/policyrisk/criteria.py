@@ -386,9 +386,10 @@ class Tail(Protocol):
 
 def no_distribution(criterion: Any, got: Any) -> NoDistributionError:
     """The error of a criterion of the tail where the distribution of the return is not known."""
+    named = f" {got.name}" if hasattr(got, "name") else ""
     return NoDistributionError(
-        f"{criterion!r} needs the distribution of the return, got {type(got).__name__}, which has "
-        "mean and variance alone; fit pr.ReturnDistribution(features) to the data"
+        f"{criterion!r} needs the distribution of the return, got {type(got).__name__}{named}, which has "
+        "mean and variance alone; evaluate with quantiles, or fit pr.ReturnDistribution(features) to the data"
     )
 
 

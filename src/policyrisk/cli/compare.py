@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,10 +21,7 @@ from policyrisk.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from policyrisk._core.arrays import Floats
-    from policyrisk.criteria import Criterion
     from policyrisk.evaluation import Evaluation
-    from policyrisk.returns.distribution_function import DistributionAtStates
     from policyrisk.selection.comparison import Comparison
 
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -60,10 +57,9 @@ def compare(
 ) -> None:
     """Rank policies by a risk criterion, each by the returns from its own start states.
 
-    The data must start alike, as those of one task do. Where an evaluation of an older version is among them,
-    all are judged by their estimates from the same starts: those of all the evaluations, pooled, up to 10,000
-    of each. By quantile: and cvar: so they are where an episode was cut off, and these need the distributions
-    that `evaluate --quantiles` keeps; mean and variance beside them are still those of the returns.
+    The data must start alike, as those of one task do. By quantile: and cvar: a policy is judged by its
+    estimate where an episode was cut off, and needs the distribution that `evaluate --quantiles` keeps; mean
+    and variance beside them are still those of the returns.
     """
     for folder in folders:
         check_there(folder)
@@ -72,6 +68,7 @@ def compare(
     from policyrisk.data.files import check_distinct
     from policyrisk.evaluation import Evaluation
     from policyrisk.plotting import plot_mean_std
+    from policyrisk.selection import comparison
 
     criterion = criterion_of(by)
     if out.suffix not in _SUFFIXES:
@@ -82,19 +79,18 @@ def compare(
     evaluations = [Evaluation.load(folder, features=given) for folder in folders]
     check_distinct([[folder] for folder in folders], "folders")
     policies = dict(zip(_titles(evaluations, folders), evaluations, strict=True))
-    starts = _pooled_starts(evaluations, folders)
-    result, own = _compared(policies, folders, criterion, by, starts, level)
-    result = replace(result, trust={name: str(evaluation.trust) for name, evaluation in policies.items()})
+    _check_names(evaluations, folders)
+    result = comparison.compare(policies, None, criterion, level=level)
+    tails = isinstance(criterion, Quantile | CVaR)
+    if tails:
+        result = _with_moments(result, policies)
     if drawn:
         summaries = {ranked.name: ranked.summary for ranked in result.ranking}
         write_figure(plot_mean_std(summaries, criterion=criterion), out)
-    tails = isinstance(criterion, Quantile | CVaR)
     spelled = {name: _spelled(evaluation, tails) for name, evaluation in policies.items()}
-    recorded = sum(evaluation.survey.episodes for evaluation in evaluations)
-    difference = _starts_differ(policies) if own else None
+    difference = _starts_differ(policies)
     extra = {
-        "starts": recorded if own else len(starts),
-        "pooled": not own,
+        "starts": sum(evaluation.survey.episodes for evaluation in evaluations),
         "starts_apart": difference,
         "doubts": {name: _doubts(evaluation) for name, evaluation in policies.items()},
         "features": spelled,
@@ -104,11 +100,8 @@ def compare(
     if difference is not None:
         lines.append(f"doubt about the difference: the data do not start alike, {difference}")
     by_features = (not tails and r.summary.cut_off for r in result.ranking)  # what they complete
-    if (not own or any(by_features)) and len(set(spelled.values())) > 1:
+    if any(by_features) and len(set(spelled.values())) > 1:
         lines.append(_different(spelled))
-    if not own:
-        sampled = "" if len(starts) == recorded else f"a sample of {len(starts)} of "
-        lines.append(f"note: over {sampled}the {recorded} recorded starts of all {len(folders)} together")
     if drawn:
         lines.append(f"written: {out}")
     screen.answer(result.to_dict() | extra, "\n".join(lines))
@@ -127,46 +120,6 @@ def _doubts(evaluation: Evaluation) -> list[str]:
     return [advice.title for advice in evaluation.advice if advice.severity in ("serious", "warning")]
 
 
-def _compared(
-    policies: Mapping[str, Evaluation],
-    folders: Sequence[Path],
-    criterion: Criterion,
-    by: str,
-    starts: Floats,
-    level: float,
-) -> tuple[Comparison, bool]:
-    """The comparison, and whether each was judged by the returns from its own starts."""
-    from policyrisk.criteria import CVaR, Quantile
-    from policyrisk.evaluation.tails import recorded_returns
-    from policyrisk.selection import comparison
-
-    completed = all(evaluation.risk.completed is not None for evaluation in policies.values())
-    if not isinstance(criterion, Quantile | CVaR):
-        return comparison.compare(policies, None if completed else starts, criterion, level=level), completed
-    judged: Any = _distributions(policies, folders, by)
-    samples: Any = {name: recorded_returns(e.survey, judged[name].discount) for name, e in policies.items()}
-    own = completed and None not in samples.values()
-    result = comparison.compare(samples if own else judged, None if own else starts, criterion, level=level)
-    return _with_moments(result, policies) if completed else result, own
-
-
-def _distributions(
-    policies: Mapping[str, Evaluation], folders: Sequence[Path], by: str
-) -> dict[str, DistributionAtStates]:
-    """The distributions that the evaluations keep; an error where one has none."""
-    from policyrisk.errors import NoDistributionError
-
-    found = {}
-    for (name, evaluation), folder in zip(policies.items(), folders, strict=True):
-        if evaluation.distribution is None:
-            raise NoDistributionError(
-                f"--criterion {by} needs the distribution of the return, and the evaluation in {folder} has "
-                "none; evaluate again with --quantiles, or choose a criterion of mean and variance"
-            )
-        found[name] = evaluation.distribution
-    return found
-
-
 def _with_moments(result: Comparison, policies: Mapping[str, Evaluation]) -> Comparison:
     """The comparison with mean, variance and std of the completed returns in place of the distributions'."""
     ranking = []
@@ -182,7 +135,7 @@ def _spelled(evaluation: Evaluation, tails: bool) -> str:
     from policyrisk.errors import InvalidInputError
     from policyrisk.features.spelling import Spelling
 
-    notes = evaluation.notes["distribution"] if tails else evaluation.notes
+    notes = (evaluation.noted("distribution") if tails else {}) or evaluation.notes
     spelled = str(notes.get("features"))
     if len(spelled) > _LONGEST:
         return spelled
@@ -192,10 +145,8 @@ def _spelled(evaluation: Evaluation, tails: bool) -> str:
         return spelled
 
 
-def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> Floats:
-    """The starts (n, dim) of all evaluations, whose coordinates must agree."""
-    import numpy as np
-
+def _check_names(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> None:
+    """Raise where coordinates are called differently."""
     from policyrisk.errors import MismatchError
     from policyrisk.selection.comparable import same_names
 
@@ -207,7 +158,6 @@ def _pooled_starts(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -
                 f"{', '.join(first.names)} in {folders[0]} and {', '.join(evaluation.names)} in {folder}; "
                 "evaluate them with the same --state and --time-limit"
             )
-    return np.concatenate([evaluation.survey.starts for evaluation in evaluations])
 
 
 def _starts_differ(policies: Mapping[str, Evaluation]) -> str | None:
