@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from inspect import Parameter
+from inspect import Parameter, signature
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
 
 from policyrisk._core.arrays import as_list, check_choice, check_kind, is_utf8
-from policyrisk._core.keywords import taking
+from policyrisk._core.keywords import check_options, taking
 from policyrisk.errors import InvalidInputError
 
 Missing = Literal["refuse", "drop", "last"]  # what is done about missing values
@@ -89,6 +89,12 @@ class Columns:
         for name in self.used():
             if not is_utf8(name):
                 raise InvalidInputError(f"names of columns must be text in UTF-8, got {name!r}; correct it")
+
+    @classmethod
+    def asked(cls, reader: Callable[..., Any], state: Any, columns: Mapping[str, Any]) -> Columns:
+        """What a reader was called with; an unknown option is an error that names the nearest one."""
+        check_options(columns, options_of(reader), reader.__name__)
+        return cls(state, **columns)
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -229,6 +235,11 @@ def reading(options: type) -> Callable[[T], T]:
             for name in in_order
         )
     )
+
+
+def options_of(reader: Callable[..., Any]) -> list[str]:
+    """The names of a reader's options."""
+    return list(signature(reader).parameters)[1:]
 
 
 def as_codes(codes: Mapping[str, Sequence[str]] | None) -> LabelNames:

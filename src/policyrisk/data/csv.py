@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from policyrisk.data.columns import BATCH_ROWS, Columns, Missing
+from policyrisk.data.columns import BATCH_ROWS, Columns, ReaderOptions, TableOptions, reading
 from policyrisk.data.files import PathOrPaths, Table, table_stream
 from policyrisk.data.stream import Stream
 from policyrisk.errors import BadRowError
@@ -25,22 +25,13 @@ _WRONG = re.compile(r"column #(\d+): (?:Row #(\d+): )?CSV conversion error to (\
 _KINDS = {"double": "numbers", "bool": "true or false"}
 
 
+@reading(ReaderOptions)
 def read_csv(
     path: PathOrPaths,
     state: str | Sequence[str] | None = None,
     *,
-    episode: str = "episode",
-    reward: str | Sequence[str] = "reward",
-    terminated: str | None = "terminated",
-    truncated: str | None = "truncated",
-    step: str | None = "step",
-    action: str | Sequence[str] | None = "action",
-    propensity: str | None = "propensity",
-    codes: Mapping[str, Sequence[str]] | None = None,
-    missing: Missing = "refuse",
-    cluster: str | None = None,
-    time: str | None = None,
     batch_rows: int = BATCH_ROWS,
+    **columns: Unpack[TableOptions],
 ) -> Stream:
     """A stream of the episodes in CSV files with a header.
 
@@ -72,10 +63,8 @@ def read_csv(
     [[0.5], [0.7], [0.9]]
     >>> folder.cleanup()
     """
-    columns = Columns(
-        state, episode, reward, terminated, truncated, step, action, propensity, codes, missing, cluster, time
-    )
-    return table_stream(path, "a CSV file with a header", ".csv", _open, columns, batch_rows)
+    found = Columns.asked(read_csv, state, columns)
+    return table_stream(path, "a CSV file with a header", ".csv", _open, found, batch_rows)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from policyrisk._core.arrays import as_whole
 from policyrisk._core.files import check_expansion, from_json, write_atomically
 from policyrisk._core.imports import check_installed
-from policyrisk.data.columns import BATCH_ROWS, USUAL, Columns, Missing
+from policyrisk.data.columns import BATCH_ROWS, USUAL, Columns, ReaderOptions, TableOptions, reading
 from policyrisk.data.files import PathOrPaths, Table, damage_named, table_stream
 from policyrisk.data.source import Source, batches
 from policyrisk.data.stream import Piece, Stream
@@ -35,23 +35,14 @@ _BYTES = "BYTE_ARRAY"  # what Parquet calls texts
 _NOTE = b"policyrisk"  # in a file's metadata: which columns are the state's
 
 
+@reading(ReaderOptions)
 def read_parquet(
     path: PathOrPaths,
     state: str | Sequence[str] | None = None,
     *,
-    episode: str = "episode",
-    reward: str | Sequence[str] = "reward",
-    terminated: str | None = "terminated",
-    truncated: str | None = "truncated",
-    step: str | None = "step",
-    action: str | Sequence[str] | None = "action",
-    propensity: str | None = "propensity",
-    codes: Mapping[str, Sequence[str]] | None = None,
-    missing: Missing = "refuse",
-    cluster: str | None = None,
-    time: str | None = None,
     batch_rows: int = BATCH_ROWS,
     row_groups: tuple[int, int] | None = None,
+    **columns: Unpack[TableOptions],
 ) -> Stream:
     """A stream of the episodes in Parquet files.
 
@@ -138,9 +129,7 @@ def read_parquet(
     0
     >>> folder.cleanup()
     """
-    found = Columns(
-        state, episode, reward, terminated, truncated, step, action, propensity, codes, missing, cluster, time
-    )
+    found = Columns.asked(read_parquet, state, columns)
     return table_stream(
         path,
         "a Parquet file",

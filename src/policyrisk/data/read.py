@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from policyrisk.data.columns import (
     Columns,
     ReaderOptions,
     TableOptions,
+    options_of,
     reading,
 )
 from policyrisk.data.csv import read_csv
@@ -81,7 +81,7 @@ def read(
     """
     reader, target = _reader(path)
     named = f"the data frame {type(path).__name__}" if is_frame(path) else str(path)
-    check_options(options, _options_of(reader), reader.__name__, f", for {named}")
+    check_options(options, options_of(reader), reader.__name__, f", for {named}")
     stream = reader(target, **options)
     return stream if time_limit is None else stream.with_time_limit(time_limit)
 
@@ -118,7 +118,6 @@ def read_frame(
     >>> read_frame(frame, state="x").load().states.tolist()
     [[0.5], [0.7]]
     """
-    check_options(columns, _options_of(read_frame), "read_frame")
     table = as_table(frame, "frame")
 
     def batches(columns: Columns, rows: int) -> Iterator[pa.RecordBatch]:
@@ -128,19 +127,14 @@ def read_frame(
     def opened(path: Path) -> Iterator[Table]:
         yield Table(table.schema.names, table.schema.types, batches)
 
-    return table_stream(None, "a data frame", "", opened, Columns(state, **columns), batch_rows)
+    return table_stream(
+        None, "a data frame", "", opened, Columns.asked(read_frame, state, columns), batch_rows
+    )
 
 
 def has_columns(path: PathOrPaths) -> bool:
     """Whether what is there is read by columns that have names."""
-    return set(OPTIONS) <= set(_options_of(_reader(path)[0]))
-
-
-def _options_of(reader: Callable[..., Stream]) -> list[str]:
-    """The names of a reader's options."""
-    _, *named = inspect.signature(reader).parameters.values()
-    own = [each.name for each in named if each.kind is not each.VAR_KEYWORD]
-    return own if len(own) == len(named) else list(dict.fromkeys([*OPTIONS, *own]))
+    return set(OPTIONS) <= set(options_of(_reader(path)[0]))
 
 
 def _reader(path: Any) -> tuple[Callable[..., Stream], Any]:
