@@ -116,9 +116,9 @@ class Converter:
         if columns.action is not None:
             rows = rows._replace(**self._taken(batch, ended))
         if columns.cluster is not None:
-            rows = rows._replace(clusters=self._of_first(batch, columns.cluster, new, self._keys))
+            rows = rows._replace(clusters=self._where(new, batch, columns.cluster, self._keys))
         if columns.time is not None:
-            rows = rows._replace(times=self._of_first(batch, columns.time, new, self._numbers))
+            rows = rows._replace(times=self._where(new, batch, columns.time, self._numbers))
         if self.missing != "refuse":
             wide = [np.tile(hole[:, None], part.shape[1]) for hole, part in zip(holes, parts, strict=True)]
             rows = rows._replace(holes=np.concatenate(wide, axis=1), lost=self._lost)
@@ -176,15 +176,18 @@ class Converter:
         hashes = np.array([hash(value) for value in encoded.dictionary.to_pylist()], dtype=np.int64)
         return np.asarray(hashes[encoded.indices.to_numpy()])
 
-    def _of_first(
-        self, batch: pa.RecordBatch, name: str, new: Bools, values: Callable[[Any, str], npt.NDArray[Any]]
+    def _where(
+        self, chosen: Bools, batch: pa.RecordBatch, name: str, values: Callable[[Any, str], npt.NDArray[Any]]
     ) -> npt.NDArray[Any]:
-        """A column's values in the first rows of episodes, the only ones that are looked at; else 0, (n,)."""
-        self._rows = np.flatnonzero(new)
-        found = values(_plain(batch.column(name)).take(self._rows), name)
+        """A column's values in some rows, the only ones that are looked at, and 0 in others: (n, …)."""
+        column = _plain(batch.column(name))
+        if chosen.all():
+            return values(column, name)
+        self._rows = np.flatnonzero(chosen)
+        found = values(column.take(self._rows), name)
         self._rows = None
-        out = np.zeros(new.size, dtype=found.dtype)
-        out[new] = found
+        out = np.zeros((chosen.size, *found.shape[1:]), dtype=found.dtype)
+        out[chosen] = found
         return out
 
     def _rewards(self, column: pa.Array[Any], name: str) -> tuple[Floats, Bools]:
@@ -270,35 +273,27 @@ class Converter:
         """A column that belongs to the reward (n, width): 0 in end rows, and where a value is missing."""
         values, hole = self._column(batch, name, ended)
         self._lost |= hole & ~ended
-        return np.where((hole | ended)[:, None], 0, values)
+        return values
 
     def _column(
         self, batch: pa.RecordBatch, name: str, absent: Bools | None = None
     ) -> tuple[npt.NDArray[Any], Bools]:
-        """One column as an array (n, width), and where values are missing (n,): another is in their place.
+        """One column as an array (n, width), and where values are missing (n,): 0 is in their place.
 
-        Another value stands also in rows where it is ``absent``: what the file has there is not looked at.
+        So it is in rows where it is ``absent``: what the file has there is not looked at.
         """
-        column = _plain(batch.column(name))
-        hole = np.zeros(len(column), dtype=np.bool_) if self.missing == "refuse" else _missing(column)
-        left_out = hole if absent is None else hole | absent
-        if not left_out.any():
-            values = self._values(column, name)
-        elif not left_out.all():
-            self._rows = np.where(left_out, left_out.argmin(), np.arange(hole.size))
-            values = self._values(column.take(self._rows), name)
-            self._rows = None
-        else:
-            whole = name in self.columns.text or not _is_fractional(column.type)
-            kind: Any = np.int64 if whole else np.float64
-            values = np.zeros((hole.size, self._widths.get(name, _list_size(column.type))), dtype=kind)
-        return values, hole
+        hole = np.zeros(batch.num_rows, dtype=np.bool_)
+        if self.missing != "refuse":
+            hole = _missing(_plain(batch.column(name)))
+        return self._where(~hole if absent is None else ~(hole | absent), batch, name, self._values), hole
 
     def _values(self, column: Any, name: str) -> npt.NDArray[Any]:
         """One column without missing values as an array (n, width): a value, or a list, in each row."""
         import pyarrow.compute as pc
         from pyarrow import types
 
+        if types.is_null(column.type) and not len(column):  # nothing is known of it
+            return np.zeros((0, self._widths.get(name, 1)), dtype=np.int64)
         if name in self.columns.text:
             return self._codes(column, name)[:, None]
         if not _is_list(column.type):
@@ -400,22 +395,6 @@ def _is_list(kind: pa.DataType) -> bool:
     from pyarrow import types
 
     return types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
-
-
-def _list_size(kind: Any) -> int:
-    """The width of a column of which nothing is known but its type."""
-    from pyarrow import types
-
-    return kind.list_size if types.is_fixed_size_list(kind) else 1
-
-
-def _is_fractional(kind: Any) -> bool:
-    """Whether a column's values, or those in its lists, are no whole numbers."""
-    from pyarrow import types
-
-    if _is_list(kind):
-        kind = kind.value_type
-    return not (types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind))
 
 
 def _missing(column: Any) -> Bools:
