@@ -40,7 +40,8 @@ LEAVING = {"Falling", "Sarsa", "SarsaResult", "train_pinball", "reproduce", "tra
 RECORDS = {
     "DistributionFunction": "cdf quantile cvar probability interval mean variance std summary score save "
     "load",
-    "Evaluation": "risk summary advice trust check distribution to_dict report save load of",
+    "Evaluation": "risk summary advice trust check distribution to_dict report save load of metrics "
+    "prediction prediction_interval calibrated to_frame",
     "RiskFunction": "mean second_moment variance std sharpe visited episodes standard_error interval summary "
     "score action_mean action_variance covered to_frame save load features second_features w_mean w_second",
 }

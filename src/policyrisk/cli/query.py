@@ -47,6 +47,12 @@ def query(
         typer.Option(help="module:name of the target again, where it is a function: files hold no code."),
     ] = None,
     features: FeaturesAgain = None,
+    predict: Annotated[
+        bool,
+        typer.Option(
+            "--predict", help="Also between what a single episode from there will end: at --level, or 0.9."
+        ),
+    ] = False,
 ) -> None:
     """Mean, variance, std, Sharpe ratio and tails at a state, with intervals and the episodes behind them."""
     check_there(folder)
@@ -62,10 +68,18 @@ def query(
         )
     states = [_point(text, evaluation) for text in at]
     answers = _answers(evaluation, states, evaluation.level if level is None else level)
+    told: dict[str, Any] = {"name": evaluation.name, "trust": asdict(evaluation.trust), "states": answers}
+    last = f"\ntrust: {evaluation.trust}"
+    if predict:
+        share = 0.9 if level is None else level
+        ends = evaluation.prediction_interval(states, share).tolist()
+        assert evaluation.prediction is not None
+        told["prediction"] = evaluation.prediction.to_dict()
+        last = f"\nnext return: {evaluation.prediction.said(share)}{last}"
+        for answer, (low, high) in zip(answers, ends, strict=True):
+            answer["prediction"] = {"level": share, "low": low, "high": high}
     text = "\n\n".join(_text(evaluation, answer) for answer in answers)
-    trust = asdict(evaluation.trust)
-    text += f"\ntrust: {evaluation.trust}"
-    screen.answer({"name": evaluation.name, "trust": trust, "states": answers}, text)
+    screen.answer(told, text + last)
 
 
 def _point(text: str, evaluation: Evaluation) -> list[float]:
@@ -164,7 +178,7 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
 
 
 def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
-    from policyrisk._core.text import percent, printable, table
+    from policyrisk._core.text import number, percent, printable, table
     from policyrisk.evaluation import tails
     from policyrisk.risk.estimate import Estimate
 
@@ -186,6 +200,9 @@ def _text(evaluation: Evaluation, answer: dict[str, Any]) -> str:
     estimates: dict[str, Estimate] = {of: Estimate(*answer[of].values()) for of in _QUANTITIES}
     estimates |= dict(tails.rows(answer)) if "quantiles" in answer else {}
     rows = [[of, *each.cells] for of, each in estimates.items()]
+    if next_return := answer.get("prediction"):
+        ends = f"{number(next_return['low'])} to {number(next_return['high'])} ({next_return['level']:.4g})"
+        rows.append(["next return", "", "", ends])
     header = ["", "value", "std error", f"{answer['level']:.4g} interval"]
     beyond = (
         "\noutside of the features' box: these are the numbers at its nearest point" * answer["outside_box"]

@@ -44,7 +44,7 @@ from policyrisk.selection.margin import (
     unknown,
 )
 from policyrisk.selection.permutation import Clusters
-from policyrisk.selection.regions import Regions
+from policyrisk.selection.regions import Regions, points_of
 
 REGIONS = "regions"
 _GROUPS = 20  # at most
@@ -310,12 +310,8 @@ def _regions(baseline: Any) -> tuple[Regions, tuple[str, ...], Any]:
         )
     starts = baseline.survey.starts
     order = [d for d in np.argsort(-baseline.influence, kind="stable").tolist() if baseline.influence[d] > 0]
-    boxes = Regions.of(_points(starts), np.arange(len(starts)), order, _DEPTH)
+    boxes = Regions.of(points_of(starts), np.arange(len(starts)), order, _DEPTH)
     return boxes, baseline.names, baseline.label_names
-
-
-def _points(starts: Floats) -> Floats:
-    return np.column_stack([starts, np.zeros(len(starts))])
 
 
 def _sample(
@@ -417,7 +413,7 @@ def _of_evaluation(
         boxes, names, labels = regions
         if len(names) != survey.dim:
             raise MismatchError(f"both evaluations must have {len(names)} coordinates, got {survey.dim}")
-        by = np.array(boxes.names(names, labels))[boxes.index(_points(survey.starts))]
+        by = np.array(boxes.names(names, labels))[boxes.index(points_of(survey.starts))]
     return _marked(survey.returns[0], marks, by, cluster)
 
 

@@ -54,7 +54,7 @@ class Log:
     shards: ShardReduce | None  # of a cluster, whose workers read the data
     survey: Survey
     unit: float  # of the rewards, in which they are fitted
-    sample: Trajectories | None  # episodes that features are chosen on, and tails looked at, in this unit
+    sample: Trajectories  # episodes that features are chosen on, and held-out ones predicted, in this unit
     names: tuple[str, ...]  # of the coordinates
     columns: tuple[str, ...]  # as the data call them
     labels: Mapping[int, tuple[str, ...]]  # coordinates that are labels for certain, with the names of texts
@@ -96,8 +96,9 @@ def surveyed(request: EvaluationRequest) -> Log:
                 f"{type(request.source).__name__}; load the data, or evaluate in one process"
             )
         shards = ShardReduce(shards_of(data if whole else request.source, reader, **how), "stop")
-    sampled = request.spelling is None or request.target is not None or bool(request.quantiles)
-    work = SurveyPass(request.seed, (EPISODES, TRANSITIONS) if sampled else None, request.discount)
+    spelled = request.spelling is not None and request.target is None and not request.quantiles
+    bounds = (EPISODES, TRANSITIONS, 1) if spelled else (EPISODES, TRANSITIONS)
+    work = SurveyPass(request.seed, bounds, request.discount)
     found = here(Watched("survey", data))(work) if shards is None else shards(work)
     survey, unit = found.survey(), unit_of(found.largest)
     if request.discount == 1.0 and survey.cut_off == survey.episodes:
@@ -115,7 +116,7 @@ def surveyed(request: EvaluationRequest) -> Log:
                     f"{plural(len(request.box), 'pair')}; pass one for each coordinate"
                 )
             low, high = np.array(request.box).T.copy()
-    sample = in_units(found.sample(), unit) if sampled else None
+    sample = in_units(found.sample(), unit)
     never = tuple(names[d] for d in constant)
     return Log(data, shards, survey, unit, sample, names, columns, labels, low, high, never)
 

@@ -44,6 +44,7 @@ from policyrisk.passes.reduce import Reduce, reduce_in_units
 from policyrisk.passes.survey import Survey
 from policyrisk.returns.forest import Grown, ReturnForest
 from policyrisk.risk import RiskFunction, VarianceMethod
+from policyrisk.selection.distribution_stack import Completed
 from policyrisk.selection.specification import specification_test
 from policyrisk.selection.stacking import Stack, brief, stack
 
@@ -267,6 +268,11 @@ class MixturePlan:
             return replace(fitted, check=specification_test(fitted.risk, looked_at))
         except (PolicyRiskError, np.linalg.LinAlgError):
             return fitted  # the advice does not call it made
+
+    def held_out(self, sample: Trajectories, seed: int) -> Completed | None:
+        """By the mixture of what the members said out of fold."""
+        found = self.stack.mean, self.stack.variance, self.stack.ends
+        return Completed.of(sample, *found, self.fitting.discount, self.key)
 
 
 def candidates(survey: Survey, transitions: int) -> list[Spelling]:

@@ -28,6 +28,7 @@ from policyrisk.evaluation.arguments import checked
 from policyrisk.evaluation.log import Log, Watched, described, fingerprint, surveyed
 from policyrisk.evaluation.mixture import MixturePlan
 from policyrisk.evaluation.plan import Fitted, Fitting, Plan, SpelledPlan
+from policyrisk.evaluation.prediction import predicted
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.request import AUTO, EvaluationRequest
 from policyrisk.evaluation.tails import fit_distribution
@@ -187,6 +188,8 @@ def run(request: EvaluationRequest) -> Evaluation:
         if log.shards is None and log.survey.transitions <= JUDGED:
             with clock("check"):
                 fitted = plan.judge(fitted, log.data)
+        seen = evaluation_of(request, log, fitted, None, notes, clock)
+        fitted = replace(fitted, prediction=predicted(seen, plan, log, request.seed))
     return answered(request, log, fitted, distribution, notes, clock)
 
 
@@ -196,7 +199,6 @@ def planned(request: EvaluationRequest, log: Log) -> Plan:
         return TargetPlan.of(request, log)
     if request.spelling is not None:
         return SpelledPlan.of(request, log)
-    assert log.sample is not None
     fitting = Fitting.of(request, log, "direct")
     return MixturePlan.of(log.sample, fitting, request.seed, log.unit)
 
@@ -241,7 +243,7 @@ def fit(
     if not request.quantiles:
         return fitted, None
     if request.target is not None:
-        refuse_uncovered(found(request, log, fitted, None, notes, clock))
+        refuse_uncovered(evaluation_of(request, log, fitted, None, notes, clock))
     with clock("distribution"):
         distribution, notes["distribution"] = fit_distribution(request, plan, fitted.risk, reduce, log)
     return fitted, distribution
@@ -265,14 +267,14 @@ def answered(
     clock: Clock,
 ) -> Evaluation:
     """The evaluation; an error where too little of a target was logged."""
-    result = found(request, log, fitted, distribution, notes, clock)
+    result = evaluation_of(request, log, fitted, distribution, notes, clock)
     if result.target is None:
         return result
     refuse_uncovered(result)
     return result.judged()
 
 
-def found(
+def evaluation_of(
     request: EvaluationRequest,
     log: Log,
     fitted: Fitted,
@@ -294,6 +296,7 @@ def found(
         clock.seconds,
         fitted.check,
         distribution=distribution,
+        prediction=fitted.prediction,
     )
 
 

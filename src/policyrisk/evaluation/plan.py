@@ -9,22 +9,32 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol
 
+import numpy as np
+
 from policyrisk._core.arrays import Floats
-from policyrisk.data import Source
-from policyrisk.errors import NoErrorBarsWarning
+from policyrisk._core.random import keys
+from policyrisk.data import Source, Trajectories
+from policyrisk.errors import NoErrorBarsWarning, PolicyRiskWarning
 from policyrisk.evaluation.arguments import naming_arguments
 from policyrisk.evaluation.log import Log
+from policyrisk.evaluation.prediction import Prediction
 from policyrisk.evaluation.request import EvaluationRequest
 from policyrisk.features import Features
 from policyrisk.features.spelling import Spelling
 from policyrisk.lstd import LSTD, LSTDQ
+from policyrisk.passes.episode_folds import FOLDS, folds_of
 from policyrisk.passes.reduce import Reduce, reduce_in_units
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction, VarianceMethod
+from policyrisk.risk.completion import EpisodeSteps
+from policyrisk.selection.distribution_stack import Completed
+from policyrisk.selection.out_of_fold import fits_without_each, one_out_of_fold
 from policyrisk.selection.specification import SpecificationTest
+
+_REFITTED = 1000  # features, up to which they are fitted again without each fold
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +44,7 @@ class Fitted:
     risk: RiskFunction
     notes: Mapping[str, Any] = field(default_factory=dict)  # beside those of the plan
     check: SpecificationTest | None = None  # the test of the features, where it was made
+    prediction: Prediction | None = None  # what intervals of the next episode rest on
 
 
 class Plan(Protocol):
@@ -76,6 +87,9 @@ class Plan(Protocol):
 
     def judge(self, fitted: Fitted, data: Source) -> Fitted:
         """The fit, judged by one more pass over data of moderate size."""
+
+    def held_out(self, sample: Trajectories, seed: int) -> Completed | None:
+        """What a fit without their episodes says of a sample's steps; None where there is no such fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +176,19 @@ class SpelledPlan:
     def judge(self, fitted: Fitted, data: Source) -> Fitted:
         """The same: features that were not chosen are not tested."""
         return fitted
+
+    def held_out(self, sample: Trajectories, seed: int) -> Completed | None:
+        """By fits without each fold; of many features, whose fits take long, none."""
+        lstd, key = replace(self.lstd, nonnegative_at=None), int(keys(seed)[0])
+        if max(lstd.features.size, lstd.view.second_features.size) > _REFITTED or len(sample) < FOLDS:
+            return None
+        folds, steps = folds_of(sample, FOLDS, key), EpisodeSteps.of(sample, lstd.discount)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PolicyRiskWarning)
+            fits = fits_without_each(lstd, [sample[np.flatnonzero(folds == k)] for k in range(FOLDS)])
+            said = one_out_of_fold(fits, steps, folds[steps.episode], folds[~sample.terminated])
+        ends = np.array([said.end_mean, said.end_variance])
+        return Completed.of(sample, said.mean, said.variance, ends, lstd.discount, key)
 
 
 def fit_warning(estimator: LSTD | LSTDQ, reduce: Reduce, **bootstrap: Any) -> RiskFunction:

@@ -31,12 +31,13 @@ from policyrisk._core.arrays import Bools, Floats, as_list, as_path, check_kind,
 from policyrisk._core.imports import hindrance
 from policyrisk._core.output import make_folder
 from policyrisk._core.text import NONE, Readable, TextTable, escape, number, percent, plural, printable
-from policyrisk.data import Source, coordinates_of
+from policyrisk.data import Source, Trajectories, batches, coordinates_of
 from policyrisk.errors import InvalidInputError, MismatchError, WithdrawnWarning
 from policyrisk.evaluation.advice import Advice
 from policyrisk.evaluation.findings import Trust, advise
 from policyrisk.evaluation.notes import Notes, without_intervals
 from policyrisk.evaluation.order import EpisodeOrder
+from policyrisk.evaluation.prediction import Prediction, by_fit
 from policyrisk.features import Features, Tabular
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
 from policyrisk.passes.survey import Survey
@@ -44,7 +45,7 @@ from policyrisk.returns import DistributionMixture
 from policyrisk.returns.chain_tails import ChainTails
 from policyrisk.returns.distribution_function import DistributionAtStates
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.estimate import Estimate
+from policyrisk.risk.estimate import Estimate, as_level
 from policyrisk.risk.state_estimates import changes_by_coordinate
 from policyrisk.risk.summary import PolicySummary
 from policyrisk.selection.specification import SpecificationTest
@@ -76,6 +77,7 @@ class SavedEvaluation(TypedDict):
     notes: Notes
     check: SpecificationTest | None
     saved_advice: NotRequired[tuple[Advice, ...]]
+    prediction: NotRequired[Prediction | None]
     risk: str
     distribution: NotRequired[str]
 
@@ -107,6 +109,8 @@ class Evaluation(Readable):
         hold none, or the intervals were withdrawn.
     distribution
         That of the return, where quantiles or the chance of a loss were asked for.
+    prediction
+        What :meth:`prediction_interval` rests on: ``guarantee``, ``episodes`` and their regions.
 
     Examples
     --------
@@ -134,6 +138,7 @@ class Evaluation(Readable):
     seconds: Mapping[str, float] = field(default_factory=dict)  # that the parts took; they are not saved
     check: SpecificationTest | None = None  # the test of the features, where it was made
     saved_advice: tuple[Advice, ...] | None = None  # where it cannot be found again
+    prediction: Prediction | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if len(self.names) != self.survey.dim or not all(isinstance(name, str) for name in self.names):
@@ -485,10 +490,143 @@ class Evaluation(Readable):
             "variance_method": self.risk.variance_method,
             **notes,
             "check": None if self.check is None else self.check.to_dict(),
+            "prediction": None if self.prediction is None else self.prediction.to_dict(),
             "influence": dict(zip(self.names, self.influence.tolist(), strict=True)),
             "advice": [asdict(one) for one in self.advice],
             "seconds": dict(self.seconds),
         }
+
+    def metrics(self) -> dict[str, float]:
+        """The answer as numbers by name, for trackers of experiments.
+
+        Returns
+        -------
+        dict
+            Mean, variance, std, Sharpe ratio, and quantiles, CVaRs and chances of a loss that were asked for
+            (``quantile_0.05``), each with ``_low`` and ``_high``; counts; ``trust``, from 0 (none) to 3
+            (good). What is not known is left out.
+
+        Examples
+        --------
+        >>> import policyrisk as pr
+        >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1)
+        >>> metrics = pr.evaluate(data, features="tabular", quantiles=[0.05], seed=0).metrics()
+        >>> {name: round(metrics[name], 1) for name in ("mean", "std_high", "cvar_0.05", "trust")}
+        {'mean': -10.5, 'std_high': 8.4, 'cvar_0.05': -31.7, 'trust': 3.0}
+        """
+        told: dict[str, Any] = {of: getattr(self.summary, of) for of in ("mean", "variance", "std", "sharpe")}
+        found = {of: {"value": float(each), "low": each.low, "high": each.high} for of, each in told.items()}
+        tails = self.noted("distribution")
+        for of, name in (("quantiles", "quantile"), ("cvar", "cvar"), ("below", "below")):
+            found |= {f"{name}_{q}": value for q, value in tails.get(of, {}).items()}
+        numbers = {
+            name if of == "value" else f"{name}_{of}": float(value)
+            for name, values in found.items()
+            for of, value in values.items()
+            if of != "standard_error"
+        }
+        numbers |= {"episodes": float(self.survey.episodes), "transitions": float(self.survey.transitions)}
+        numbers |= {
+            "cut_off_share": self.cut_off_share,
+            "trust": float(("none", "poor", "fair", "good").index(self.trust.level)),
+        }
+        return {name: value for name, value in numbers.items() if np.isfinite(value)}
+
+    def prediction_interval(self, x: npt.ArrayLike, level: float = 0.9, *, start: bool = False) -> Floats:
+        """Between what a single return from each state will come to end.
+
+        The interval is for one further episode, where those of ``risk`` are for means. What it guarantees,
+        and by how many episodes, is in ``prediction`` (:mod:`policyrisk.evaluation.prediction`).
+
+        Parameters
+        ----------
+        x
+            States (n, dim).
+        level
+            The chance that the return is inside, over the states that a new episode visits (in a part of the
+            state space with 50 recorded episodes or more, over those).
+        start
+            Whether a new episode begins at x: the chance is then over starts.
+
+        Returns
+        -------
+        (n, 2) array
+            Infinite where there are too few episodes for the level, with a FewEpisodesWarning; nan where no
+            episode was, and where the trust is "none".
+
+        Raises
+        ------
+        InvalidInputError
+            There are no calibration episodes: :meth:`calibrated` takes them.
+
+        Examples
+        --------
+        >>> import policyrisk as pr
+        >>> chain = pr.domains.walk(n=30, p=0.7)
+        >>> result = pr.evaluate(chain.sample(start=0, episodes=300, seed=1), seed=0)
+        >>> result.prediction_interval([[0], [20]]).round()
+        array([[-109.,  -46.],
+               [ -44.,  -11.]])
+        >>> result.prediction.guarantee, result.prediction.episodes
+        ('out-of-fold', 300)
+        """
+        if self.prediction is None:
+            raise InvalidInputError(
+                "prediction_interval needs calibration episodes, got none: an Evaluation of an estimate has "
+                "none, nor has a target's without propensities; pass some to calibrated"
+            )
+        return self.prediction.interval(self.risk, self.risk._states(x), as_level(level), start)
+
+    def calibrated(self, held_out: Source) -> Evaluation:
+        """The same with prediction intervals that fresh episodes vouch for, whatever the model.
+
+        Parameters
+        ----------
+        held_out
+            Trajectories, or a stream of them, that nothing was fitted to; they are loaded.
+
+        Returns
+        -------
+        Evaluation
+            Its prediction intervals are exact in finite samples, if no episode was cut off.
+
+        Examples
+        --------
+        >>> import policyrisk as pr
+        >>> chain = pr.domains.walk(n=5, p=0.7)
+        >>> fitted, fresh = (chain.sample(0, episodes=300, seed=seed) for seed in (1, 2))
+        >>> result = pr.Evaluation.of(pr.LSTD(pr.Tabular(5)).fit(fitted), fitted).calibrated(fresh)
+        >>> result.prediction.guarantee, result.prediction_interval([[0]]).round().tolist()
+        ('exact', [[-27.0, -5.0]])
+        """
+        data = Trajectories.concatenate(batches(held_out))
+        return replace(
+            self,
+            prediction=Prediction.of(self, data, by_fit(self, data), former=self.prediction, fresh=True),
+        )
+
+    def to_frame(self, x: npt.ArrayLike, level: float = 0.95, predict: float = 0.9) -> Any:
+        """As ``risk.to_frame``, with the ends of the prediction interval.
+
+        Parameters
+        ----------
+        x
+            States (n, dim).
+        level
+            That of the intervals of mean, variance, std and Sharpe ratio.
+        predict
+            That of the prediction interval.
+
+        Returns
+        -------
+        data frame
+            With the columns ``prediction_low`` and ``prediction_high``, where they are known.
+        """
+        more: dict[str, Floats] = {}
+        if self.prediction is not None:
+            low, high = self.prediction_interval(x, predict).T
+            more = {"prediction_low": low, "prediction_high": high}
+        return self.risk.frame(x, level, more)
 
     def tails(self) -> tuple[str, dict[str, Estimate], dict[str, Estimate]]:
         """What quantiles and the like over the starts are of, they by their names, and the model's.
@@ -589,7 +727,8 @@ class Evaluation(Readable):
         place = as_path(folder, "folder")
         make_folder(place, "folder")
         self.risk.save(place / RISK)
-        values = {of: getattr(self, of) for of in ("name", "names", "survey", "level", "notes", "check")}
+        saved = "name", "names", "survey", "level", "notes", "check", "prediction"
+        values = {of: getattr(self, of) for of in saved}
         a_function = self.target is not None and isinstance(self.target.policy, PolicyFunction)
         if a_function or self.saved_advice is not None:
             values["saved_advice"] = self.advice
@@ -657,6 +796,7 @@ class Evaluation(Readable):
             values["notes"],
             check=values["check"],
             saved_advice=values.get("saved_advice"),
+            prediction=values.get("prediction"),
             distribution=distribution,
         )
         return found if found.saved_advice is None else found.judged()

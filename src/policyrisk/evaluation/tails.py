@@ -76,7 +76,7 @@ def fit_distribution(
         notes = {"features": plan.spelling.text(log.names)}
     model = dist.summary(survey.starts, *asked, below=below).to_dict()
     recorded: StartDistribution | None = recorded_returns(survey, request.discount)
-    if survey.cut_off and log.sample is not None and len(log.sample) > 1:
+    if survey.cut_off and len(log.sample) > 1:
         cut_off = CutOffReturns(log.sample, request.discount, log.unit)
         notes["without_model"] = cut_off.summary(*asked, below=below)
         recorded = dist.completing(log.sample) if isinstance(dist, DistributionMixture) else None

@@ -51,6 +51,7 @@ from policyrisk.passes.reduce import Reduce, reduce_in_units
 from policyrisk.passes.survey import Survey
 from policyrisk.returns.chain_tails import is_partition
 from policyrisk.risk import FEW_EPISODES, VarianceMethod
+from policyrisk.selection.distribution_stack import Completed
 
 TABLE_VISITS = 20  # transitions to a value of the state, on average, from which on there is a table of them
 SPARSE_TABLE = 4  # numbers to a value, up to which a table has a place for each number
@@ -147,7 +148,6 @@ class TargetPlan:
     def of(cls, request: EvaluationRequest, log: Log) -> TargetPlan:
         """The plan of a request that has a target."""
         sample, survey, named = log.sample, log.survey, action_names(log.data)
-        assert sample is not None
         with naming_arguments("target"):
             policy = as_target(request.target, sample, survey, named)
         fitting, scores = Fitting.of(request, log, "direct"), None
@@ -229,7 +229,6 @@ class TargetPlan:
         fitting, survey = Fitting.of(self.request, log, "direct"), log.survey
         spelling, dim = self.spelling, survey.dim
         if not is_partition(fitting.maps(spelling)[0], survey.visited):
-            assert log.sample is not None
             most = survey.transitions / (20 * self.policy.actions)
             grids = [
                 Spelling("tiles", (b,) * dim, by=by) for b in _GRIDS for by in ("", "rank") if b**dim <= most
@@ -253,6 +252,10 @@ class TargetPlan:
                 found = self.lstdq.doubly_robust(data, level=self.request.level, seed=self.request.seed)
                 target["doubly_robust"] = {**found.to_dict(), "apart": list(found.apart)}
         return replace(fitted, notes={"target": target})
+
+    def held_out(self, sample: Trajectories, seed: int) -> Completed | None:
+        """None: no episode is of the target."""
+        return None
 
 
 def _longest(request: EvaluationRequest, survey: Survey) -> float:

@@ -225,7 +225,7 @@ class FoldTerms:
             last = known_ends(data, critic.parts, gamma)[0]
             kept = last >= 0
             some, steps = data[kept], last[kept]
-            ratios, values = _ratios(target, some), CriticValues.of(critic, some)
+            ratios, values = step_ratios(target, some), CriticValues.of(critic, some)
             cut = np.flatnonzero(~some.terminated)
             rows = some.offsets[cut] + cut + steps[cut]
             terms, bare = (
@@ -326,7 +326,7 @@ def _check_data(lstdq: LSTDQ, data: Source, folds: int) -> float:
                     "data must have no clusters for doubly_robust, got some, which its intervals do not "
                     "know; use fit, or pass the data without them"
                 )
-            _ratios(lstdq.policy, batch[:1])
+            step_ratios(lstdq.policy, batch[:1])
             centre = centre if count else float(batch.returns(lstdq.discount).mean())
         count += len(batch)
         if count >= folds:
@@ -336,7 +336,7 @@ def _check_data(lstdq: LSTDQ, data: Source, folds: int) -> float:
     )
 
 
-def _ratios(target: Target, data: Trajectories) -> Floats:
+def step_ratios(target: Target, data: Trajectories) -> Floats:
     """π/μ of every step, (transitions,)."""
     if data.propensities is None:
         raise InvalidInputError(

@@ -144,11 +144,11 @@ class SampledRows:
 class SampledEpisodes:
     """A uniform sample of episodes: those with the smallest random keys, as far as they fit together.
 
-    These are at most ``bounds`` episodes and transitions, and at least FEWEST episodes, whatever their
-    length. What is small enough is kept whole and in its order.
+    These are at most ``bounds`` episodes and transitions, and at least FEWEST episodes (or as many as
+    ``bounds`` has behind these), whatever their length. What is small enough is kept whole and in its order.
     """
 
-    bounds: tuple[int, int] = (0, 0)  # most episodes and transitions
+    bounds: tuple[int, ...] = (0, 0)  # most episodes and transitions
     keys: Floats = field(default_factory=lambda: np.empty(0))  # (n,)
     kept: tuple[Trajectories, ...] = ()  # n of one episode each, in the order they came
     limit: float = np.inf  # episodes with a key from here on do not fit
@@ -167,15 +167,15 @@ class SampledEpisodes:
         return SampledEpisodes(bounds, keys[chosen], tuple(kept[k] for k in chosen.tolist()), limit)
 
 
-def _fitting(keys: Floats, lengths: Ints, limit: float, bounds: tuple[int, int]) -> tuple[Ints, float]:
+def _fitting(keys: Floats, lengths: Ints, limit: float, bounds: tuple[int, ...]) -> tuple[Ints, float]:
     """Which episodes are sampled, in their order, and the least key that does not fit.
 
     These are the first in the order of the keys. What fits among all episodes fits among those of a part.
     """
-    episodes, transitions = bounds
+    episodes, transitions, fewest = (*bounds, FEWEST)[:3]
     order = np.argsort(keys, kind="stable")
     fits = (np.cumsum(lengths[order]) <= transitions) & (np.arange(order.size) < episodes)
-    fits[:FEWEST] = True
+    fits[:fewest] = True
     fits &= keys[order] < limit
     count = order.size if fits.all() else int(np.argmin(fits))
     if count < order.size:
@@ -223,7 +223,7 @@ class SurveySums(Additive):
         cls,
         source: Source,
         seed: Seed = None,
-        bounds: tuple[int, int] | None = None,
+        bounds: tuple[int, ...] | None = None,
         discount: float = 1.0,
     ) -> SurveySums:
         """The sums of a source, in one pass; ``seed`` is the samples', ``bounds`` those of whole episodes."""
@@ -314,7 +314,7 @@ class SurveyPass:
     """
 
     seed: int
-    bounds: tuple[int, int] | None = None  # most episodes and transitions of the sample
+    bounds: tuple[int, ...] | None = None  # most episodes and transitions of the sample
     discount: float = 1.0  # of the returns
 
     def __call__(self, source: Source, part: int) -> SurveySums:

@@ -21,6 +21,7 @@ from policyrisk._core.arrays import (
     check_callable,
     check_choice,
     check_kind,
+    check_shape,
 )
 from policyrisk._core.frames import states_of
 from policyrisk.errors import InvalidInputError, NoDistributionError
@@ -129,6 +130,7 @@ def plot_fan(
     *,
     axis: int = 0,
     axes: Axes | None = None,
+    prediction: npt.ArrayLike | None = None,
 ) -> Axes:
     """The quantiles of the return along a line of states, as a fan: the darker, the more central.
 
@@ -145,6 +147,8 @@ def plot_fan(
         The coordinate that is drawn to the right.
     axes
         Where to draw; new ones where None.
+    prediction
+        The ends of an interval for one return (n, 2), as of ``Evaluation.prediction_interval(x)``.
 
     Returns
     -------
@@ -182,6 +186,11 @@ def plot_fan(
         label = "median" if middle == 0.5 else f"{100 * middle:g}% quantile"
         axes.plot(at, values[bands], color="tab:blue", linewidth=1.6, label=label)
     axes.plot(at, dist.mean(states), color="black", linestyle="--", linewidth=1.2, label="mean")
+    if prediction is not None:
+        ends = as_array(prediction, "prediction", "numbers of shape (n, 2)")
+        check_shape(ends, "prediction", (len(states), 2))
+        how: dict[str, Any] = {"color": "tab:orange", "linewidth": 1.2, "linestyle": ":"}
+        axes.plot(at, ends, label=["next return", "_"], **how)
     axes.set_xlabel("state" if states.shape[1] == 1 else f"coordinate {axis}")
     axes.set_ylabel("return")
     axes.legend(frameon=False)

@@ -39,7 +39,7 @@ from policyrisk.returns.distribution_mixture import DistributionMember, Distribu
 from policyrisk.returns.forest import ReturnForest, grown_trees
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.completion import EpisodeSteps
-from policyrisk.selection.regions import Regions
+from policyrisk.selection.regions import Regions, points_of
 from policyrisk.selection.stacking import FOREST, Stack, shares_of
 
 THRESHOLDS = 48  # of returns, and of residuals
@@ -83,18 +83,29 @@ class Completed:
     least_variance: float
 
     @classmethod
-    def of(cls, sample: Trajectories, stack: Stack, discount: float, key: int) -> Completed:
-        """By what the stack says without each step's episode."""
+    def of(
+        cls,
+        sample: Trajectories,
+        mean: Floats,
+        variance: Floats,
+        ends: Floats,
+        discount: float,
+        key: int,
+        least: float | None = None,
+    ) -> Completed:
+        """By J and V at the steps (n,), and at the cuts (2, m)."""
         steps = EpisodeSteps.of(sample, discount)
-        least = _LEAST_VARIANCE * float(np.maximum(stack.variance, 0.0).mean()) or 1.0
-        sigma = np.sqrt(np.maximum(stack.variance, least))
+        mean, variance = np.where(np.isnan(mean), np.nanmean(mean), mean), np.nan_to_num(variance)
+        ends = np.nan_to_num(ends)
+        least = least or _LEAST_VARIANCE * float(np.maximum(variance, 0.0).mean()) or 1.0
+        sigma = np.sqrt(np.maximum(variance, least))
         B, rng = steps.rewards, np.random.default_rng(key)
         u = rng.standard_normal(steps.cut_off)  # episodes that ended are the short ones: not of theirs alone
         for _ in range(_ROUNDS if steps.cut_off else 0):
-            B = steps.completed(steps.rewards, stack.ends[0] + np.sqrt(np.maximum(stack.ends[1], 0.0)) * u)
-            u = rng.choice((B - stack.mean) / sigma, steps.cut_off)
+            B = steps.completed(steps.rewards, ends[0] + np.sqrt(np.maximum(ends[1], 0.0)) * u)
+            u = rng.choice((B - mean) / sigma, steps.cut_off)
         folds = folds_of(sample, FOLDS, key)[steps.episode]
-        return cls(steps, B, (B - stack.mean) / sigma, stack.mean, sigma, folds, least)
+        return cls(steps, B, (B - mean) / sigma, mean, sigma, folds, least)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +238,7 @@ def stack_distribution(
     ``key`` drew the folds of the stack; ``names`` are the coordinates'.
     """
     discount = risk.provenance.discount
-    data = Completed.of(sample, stack, discount, key)
+    data = Completed.of(sample, stack.mean, stack.variance, stack.ends, discount, key)
     theta, steps = thresholds(data.returns)
     u = thresholds(data.residuals)[0]
     targets = {False: _below(data.returns, theta), True: _below(data.residuals, u)}
@@ -318,7 +329,7 @@ def regions(
     data: Completed, scored: Ints, pit: Floats, names: Sequence[str] | None = None
 ) -> tuple[TailRegion, ...]:
     """How often F(B) of held-out steps is below 5 %, by regions of the states."""
-    points = np.column_stack([data.steps.states[scored], np.zeros(len(scored))]).astype(np.float64)
+    points = points_of(data.steps.states[scored])
     episode = data.steps.episode[scored]
     boxes = Regions.of(points, episode, range(data.steps.states.shape[1]), _DEPTH)
     region = boxes.index(points)

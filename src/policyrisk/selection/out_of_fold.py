@@ -40,7 +40,7 @@ from policyrisk.passes.episode_folds import FOLDS
 from policyrisk.passes.reduce import here
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.completion import EpisodeSteps
-from policyrisk.selection.regions import Regions
+from policyrisk.selection.regions import Regions, points_of
 
 _DEPTH = 5  # cuts: up to 32 regions
 _ZERO = 3.0  # standard errors
@@ -82,7 +82,7 @@ def out_of_fold(
             try:
                 # δ² holds the error of J̃ where the features miss J: the data tell.
                 fits = fits_without_each(lstd, parts, choose=True)
-                new = _one_out_of_fold(fits, steps, folds[steps.episode], cut_folds)
+                new = one_out_of_fold(fits, steps, folds[steps.episode], cut_folds)
                 alike = next((other for other, each in said.items() if each.same(new)), None)
                 if alike is None:
                     said[name] = new
@@ -99,9 +99,10 @@ def out_of_fold(
     return said, failed
 
 
-def _one_out_of_fold(
+def one_out_of_fold(
     fits: Sequence[RiskFunction], steps: EpisodeSteps, step_folds: Ints, cut_folds: Ints
 ) -> OutOfFold:
+    """What an estimate says of the steps and cuts by its fits without their folds."""
     said = []
     for states, fold in ((steps.states, step_folds), (steps.cuts, cut_folds)):
         found: Any = np.empty((2, len(states)))
@@ -117,7 +118,7 @@ def reference_of(said: Mapping[str, OutOfFold], steps: EpisodeSteps) -> tuple[st
     """The candidates whose own equations of J and of V hold best; None where no episode was cut off."""
     if not (steps.weight > 0).any():
         return None
-    points = np.column_stack([steps.states, np.zeros(len(steps.states))]).astype(np.float64)
+    points = points_of(steps.states)
     regions = Regions.of(points, steps.episode, range(steps.states.shape[1]), _DEPTH).index(points)
 
     def best(y: Floats, power: int, values: Mapping[str, tuple[Floats, Floats]]) -> tuple[str, Floats]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, Ints, freeze
 from policyrisk._core.records import record
@@ -44,11 +46,13 @@ class Regions:
         return len(self.low)
 
     @classmethod
-    def of(cls, points: Floats, episode: Ints, order: Sequence[int], depth: int) -> Regions:
+    def of(
+        cls, points: Floats, episode: Ints, order: Sequence[int], depth: int, fewest: int = FEWEST
+    ) -> Regions:
         """At most 2^depth regions of points (n, dim + 1) that belong to episodes (n,)."""
         dim = points.shape[1]
         everywhere = np.full(dim, -np.inf), np.full(dim, np.inf)
-        boxes = list(_halves(points, episode, list(order), depth, everywhere))
+        boxes = list(_halves(points, episode, list(order), depth, everywhere, fewest))
         low, high = (np.array([box[end] for box in boxes]) for end in (0, 1))
         return cls(low, high, points.min(axis=0), points.max(axis=0))
 
@@ -77,8 +81,13 @@ class Regions:
         return [_in_words(*box, [*given, "the step"], labels or {}) for box in boxes]
 
 
+def points_of(states: npt.NDArray[Any]) -> Floats:
+    """States (n, dim) as points at step 0, where regions do not look at the step."""
+    return np.column_stack([states, np.zeros(len(states))]).astype(np.float64)
+
+
 def _halves(
-    points: Floats, episode: Ints, order: list[int], depth: int, box: tuple[Floats, Floats]
+    points: Floats, episode: Ints, order: list[int], depth: int, box: tuple[Floats, Floats], fewest: int
 ) -> Iterator[tuple[Floats, Floats]]:
     """The boxes that a box is cut into, ``order`` beginning with the coordinate whose turn it is."""
     for turn, i in enumerate(order if depth else []):
@@ -87,14 +96,14 @@ def _halves(
         lower = values <= median
         if lower.all():
             lower = values < median
-        if min(np.unique(episode[half]).size for half in (lower, ~lower)) < FEWEST:
+        if min(np.unique(episode[half]).size for half in (lower, ~lower)) < fewest:
             continue
         cut = (values[lower].max() + values[~lower].min()) / 2
         after = order[turn + 1 :] + order[: turn + 1]
         for half, end in ((lower, 1), (~lower, 0)):
             part = box[0].copy(), box[1].copy()
             part[end][i] = cut
-            yield from _halves(points[half], episode[half], after, depth - 1, part)
+            yield from _halves(points[half], episode[half], after, depth - 1, part, fewest)
         return
     yield box
 
