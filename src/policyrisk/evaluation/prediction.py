@@ -46,7 +46,7 @@ from policyrisk._core.records import record
 from policyrisk._core.text import percent, plural
 from policyrisk.data import Trajectories
 from policyrisk.data.source import in_units
-from policyrisk.errors import FewEpisodesWarning, PolicyRiskError
+from policyrisk.errors import FewEpisodesWarning, InvalidInputError, PolicyRiskError
 from policyrisk.lstd.doubly_robust import step_ratios
 from policyrisk.risk import RiskFunction
 from policyrisk.selection.distribution_stack import Completed
@@ -256,6 +256,8 @@ def by_fit(evaluation: Evaluation, data: Trajectories) -> Completed:
     risk = evaluation.risk
     states, cuts = data.states[data.visited_rows], data.states[data.final_rows[~data.terminated]]
     J, V = risk.mean_and_variance(states)
+    if not np.isfinite(J).any():
+        raise InvalidInputError("held_out must have states that the fit has visited, got none; pass others")
     ends = np.array(risk.mean_and_variance(cuts)) if len(cuts) else np.empty((2, 0))
     least = None if evaluation.prediction is None else evaluation.prediction.least_variance
     return Completed.of(data, J, V, ends, risk.provenance.discount, 0, least)
