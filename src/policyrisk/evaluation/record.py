@@ -626,7 +626,7 @@ class Evaluation(Readable):
         if self.prediction is not None:
             low, high = self.prediction_interval(x, predict).T
             more = {"prediction_low": low, "prediction_high": high}
-        return self.risk.frame(x, level, more)
+        return self.risk._frame(x, level, more)
 
     def tails(self) -> tuple[str, dict[str, Estimate], dict[str, Estimate]]:
         """What quantiles and the like over the starts are of, they by their names, and the model's.

@@ -670,9 +670,9 @@ class RiskFunction(Readable):
         0    0.0 -5.73     -6.03
         1    2.0 -2.08     -2.27
         """
-        return self.frame(x, level, {})
+        return self._frame(x, level, {})
 
-    def frame(self, x: npt.ArrayLike, level: float, more: Mapping[str, Floats]) -> Any:
+    def _frame(self, x: npt.ArrayLike, level: float, more: Mapping[str, Floats]) -> Any:
         """As :meth:`to_frame`, with more columns."""
         states = self._states(x)
         dim = states.shape[1]
