@@ -9,7 +9,7 @@ By the default of ``pr.evaluate`` at level 0.9. At 100 visited states of every t
     region      the same in the worst of the regions of the record that have 5 of these states or more
     width       the average width in units of the average true range from 5 % to 95 %
 
-The steps that count and the regions were chosen on the tuning tasks; nothing was chosen on the reporting ones.
+Steps and regions were chosen on the tuning tasks, and nothing on the reporting ones.
 """
 
 from __future__ import annotations

@@ -666,14 +666,18 @@ def validated(given: Given) -> Any:
     return str(pr.cross_validate(estimators, data(given), folds=3, seed=0))
 
 
-@use("evaluate", "Evaluation", "Evaluation.of", "Evaluation.outside", "write_report")
+@use(
+    *("evaluate", "Evaluation", "Evaluation.of", "Evaluation.outside", "write_report"),
+    *("Evaluation.prediction_interval", "Evaluation.calibrated"),
+)
 def evaluated(given: Given) -> Any:
     fitted = pr.LSTD(pr.Tabular(STATES)).fit(data(given))
     result = pr.evaluate(data(given), features="tiles:6", seed=0)
     with tempfile.TemporaryDirectory() as folder:
         pr.write_report(result, Path(folder) / "report.html")
     outside = result.outside(given.array([[0.0], [99.0]]))
-    return [pr.Evaluation.of(fitted, data(given)).survey.low, outside, *numbers(result.risk)]
+    ends = result.calibrated(data(given)).prediction_interval(given.array([[0.0]]), 0.5)
+    return [pr.Evaluation.of(fitted, data(given)).survey.low, outside, ends, *numbers(result.risk)]
 
 
 @use("write_parquet", "readers.write_npz", "readers.Stream", "read_minari")
@@ -856,6 +860,7 @@ NOT_USED = {
     "readers.Stream.with_time_limit": "Trajectories.with_time_limit of each of its parts",
     "RiskFunction.load": "takes a path and a function",
     "Evaluation.load": "takes a path and a function",
+    "Evaluation.to_frame": "risk.to_frame and prediction_interval do it",
     "DistributionFunction.load": "takes a path and a function",
     "RadialBasis.gpu_input": "part of RadialBasis.__call__",
     "RadialBasis.gpu_rows": "takes a GPU's arrays",

@@ -605,29 +605,6 @@ class Evaluation(Readable):
             prediction=Prediction.of(self, data, by_fit(self, data), former=self.prediction, fresh=True),
         )
 
-    def to_frame(self, x: npt.ArrayLike, level: float = 0.95, predict: float = 0.9) -> Any:
-        """As ``risk.to_frame``, with the ends of the prediction interval.
-
-        Parameters
-        ----------
-        x
-            States (n, dim).
-        level
-            That of the intervals of mean, variance, std and Sharpe ratio.
-        predict
-            That of the prediction interval.
-
-        Returns
-        -------
-        data frame
-            With the columns ``prediction_low`` and ``prediction_high``, where they are known.
-        """
-        more: dict[str, Floats] = {}
-        if self.prediction is not None:
-            low, high = self.prediction_interval(x, predict).T
-            more = {"prediction_low": low, "prediction_high": high}
-        return self.risk._frame(x, level, more)
-
     def tails(self) -> tuple[str, dict[str, Estimate], dict[str, Estimate]]:
         """What quantiles and the like over the starts are of, they by their names, and the model's.
 
@@ -641,7 +618,7 @@ class Evaluation(Readable):
         model = dict(tails.rows(notes["model"])) if "model" in notes else {}
         return tails.whose(notes, self.survey), dict(tails.rows(notes)), model
 
-    def to_frame(self, x: npt.ArrayLike, level: float | None = None) -> Any:
+    def to_frame(self, x: npt.ArrayLike, level: float | None = None, predict: float = 0.9) -> Any:
         """The states x, and what is estimated at them, tails included, as a data frame.
 
         Parameters
@@ -650,19 +627,21 @@ class Evaluation(Readable):
             States (n, dim).
         level
             That of the intervals; the evaluation's where None.
+        predict
+            That of the interval for one return, :meth:`prediction_interval`.
 
         Returns
         -------
         data frame
             That of :meth:`RiskFunction.to_frame`, with columns such as ``quantile_0.05``, ``cvar_0.05`` and
-            ``below_0``, each with the ends of its interval.
+            ``below_0``, each with the ends of its interval, and ``prediction_low`` and ``prediction_high``.
 
         Examples
         --------
         >>> import policyrisk as pr
         >>> result = pr.evaluate(pr.domains.walk(n=5, p=0.7).sample(0, episodes=300, seed=1), seed=0)
-        >>> list(result.to_frame([0, 4]).columns)[-3:]
-        ['below_0', 'below_0_low', 'below_0_high']
+        >>> list(result.to_frame([0, 4]).columns)[-4:]
+        ['below_0_low', 'below_0_high', 'prediction_low', 'prediction_high']
         """
         from policyrisk.evaluation import tails
 
@@ -676,6 +655,9 @@ class Evaluation(Readable):
                     values = np.array([[each.value, each.low, each.high] for each in estimates]).T
                     ends = ("", "_low", "_high")[: 3 if self.distribution.has_intervals else 1]
                     columns |= {f"{name}_{key}{end}": each for end, each in zip(ends, values, strict=False)}
+        if self.prediction is not None:
+            low, high = self.prediction_interval(x, predict).T
+            columns |= {"prediction_low": low, "prediction_high": high}
         return self.risk.to_frame(x, level, beside=columns)
 
     def without_model(self) -> dict[str, tuple[Estimate | None, Estimate]]:

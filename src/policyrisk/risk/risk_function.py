@@ -670,10 +670,6 @@ class RiskFunction(Readable):
         0    0.0 -5.73     -6.03
         1    2.0 -2.08     -2.27
         """
-        return self._frame(x, level, {})
-
-    def _frame(self, x: npt.ArrayLike, level: float, more: Mapping[str, Floats]) -> Any:
-        """As :meth:`to_frame`, with more columns."""
         states = self._states(x)
         dim = states.shape[1]
         numbered = numbered_names("state", dim)
@@ -686,7 +682,7 @@ class RiskFunction(Readable):
                 found |= {f"{of}_low": low, f"{of}_high": high}
         found |= {"episodes": self.episodes(states), **(beside or {})}
         called = self.coordinates or Coordinates(numbered)
-        return frame_like(x, called.columns(states), {**found, **more})
+        return frame_like(x, called.columns(states), found)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to an npz file with a version and a checksum; see :func:`RiskFunction.load`.
