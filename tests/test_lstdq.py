@@ -505,3 +505,29 @@ def test_a_summary_from_one_start_is_the_estimate_there(monkeypatch, many, varia
             estimate = getattr(summary, of)
             assert estimate == pytest.approx(getattr(risk, of)([2])[0], rel=1e-9)
             assert estimate.standard_error == pytest.approx(risk.standard_error([2], of)[0], rel=1e-5)
+
+
+class Wavering:
+    """Actions that are standard normal ones everywhere."""
+
+    def sample(self, states, seed):
+        return np.random.default_rng(seed).normal(size=(len(states), 1))
+
+
+@pytest.mark.parametrize("variance", ["direct", "second-moment"])
+def test_the_error_of_sampled_actions_is_in_the_standard_errors(variance):
+    """One step of reward a + a² from one state, without noise: all of the error is that of the draws."""
+    a = np.linspace(-3, 3, 400)[:, None]
+    data = pr.Trajectories(
+        np.zeros((800, 1)), (a + a**2)[:, 0], np.ones(400, int), np.ones(400, bool), actions=a
+    )
+    phi = pr.ActionFeatures(pr.Polynomial(4, low=[-3], high=[3], dims=[1]))
+    fits = [pr.LSTDQ(phi, Wavering(), seed=seed, variance=variance).fit(data) for seed in range(150)]
+    for of, truth in (("mean", 1.0), ("variance", 3.0)):
+        found = np.array([getattr(fit, of)([[0.0]])[0] for fit in fits])
+        errors = np.array([fit.standard_error([[0.0]], of)[0] for fit in fits])
+        z = np.sqrt(len(fits)) * (found.mean() - truth) / found.std()
+        assert abs(z) < 3.5
+        assert np.sqrt(np.mean(errors**2)) / found.std() == pytest.approx(1.0, abs=0.25)
+        if of == "mean":  # 64 squares of normal actions are too few for the coverage of the variance, .82
+            assert np.mean(np.abs(found - truth) < 1.96 * errors) > 0.9

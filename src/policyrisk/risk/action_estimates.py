@@ -66,13 +66,21 @@ def policy_estimates(risk: RiskFunction, states: npt.NDArray[Any]) -> StateEstim
     mean, second = at.mean.combined(at.pi), at.second.combined(at.pi)
     w_mean, w_second = risk.unit_weights
     J, M = np.asarray(mean @ w_mean), np.asarray(second @ w_second)
+    draws = phi_J.target.draws
     spread: Matrix | None = None
+    sampling: Floats | None = None
     V = M - J**2
     if risk.variance_method == "direct":
         Q = at.mean.values(w_mean)
-        draws = phi_J.target.draws
         about = spread_about(at.pi, Q) * (draws / (draws - 1) if draws else 1.0)
         V, spread = M + (about * Q).sum(axis=1), at.mean.combined(2.0 * about)
+    if draws:
+        Q, own = at.mean.values(w_mean) - J[:, None], at.second.values(w_second)
+        moved = own + Q**2 - V[:, None]
+        if risk.variance_method == "second-moment":
+            moved = own - M[:, None] - 2 * J[:, None] * Q
+        weights = at.pi**2 * (draws / (draws - 1))
+        sampling = np.stack([(weights * each).sum(axis=1) for each in (Q**2, moved**2, Q * moved)])
     stays = at.covered - (0.0 if support.lost is None else np.asarray(mean @ support.lost))
     with np.errstate(divide="ignore", invalid="ignore"):
         behind = 1.0 / np.where(at.pi > 0, at.pi**2 / at.episodes, 0.0).sum(axis=1)
@@ -87,6 +95,7 @@ def policy_estimates(risk: RiskFunction, states: npt.NDArray[Any]) -> StateEstim
         episodes,
         risk.variance_method,
         spread=spread,
+        sampling=sampling,
         covered=np.clip(stays, 0.0, 1.0),
     )
 

@@ -64,13 +64,16 @@ class StateEstimates:
     widening: tuple[float, float] | None = None  # c_J, c_V, where it is known what features add
     members_of: Callable[[], tuple[Said, Said]] | None = None  # what the members say of J and of V
     covered: Floats | None = None  # (n,): how surely the target stays with what was logged, from here on
+    sampling: Floats | None = (
+        None  # (3, n): squares of J̃'s and Ṽ's errors by actions that were drawn, product
+    )
     _moved: list[tuple[ErrorBars, tuple[Floats, Floats]]] = field(
         default_factory=list, init=False, repr=False
     )
 
     def some(self, which: Bools) -> StateEstimates:
         """Those at some of the states, ``which`` (n,)."""
-        kept: dict[str, Any] = {}
+        kept: dict[str, Any] = {"sampling": None if self.sampling is None else self.sampling[:, which]}
         for name in ("phi_mean", "phi_second", "J", "V", "episodes", "spread", "covered"):
             values = getattr(self, name)
             kept[name] = None if values is None else values[which]
@@ -98,6 +101,9 @@ class StateEstimates:
         moved = self.deviations(bars) if bars.width else None
         s_JJ, s_JM, s_MM = bars.quadratic(self.phi_mean, self.phi_second, moved, self.spread)
         squared = a_J**2 * s_JJ + 2 * a_J * a_M * s_JM + a_M**2 * s_MM
+        if self.sampling is not None:
+            of_J, of_V, both = self.sampling
+            squared = squared + by_J**2 * of_J + a_M**2 * of_V + 2 * by_J * a_M * both
         # Σ is positive semi-definite up to rounding, which may leave a square of −1e-20.
         return np.where(self.episodes > 0, np.sqrt(np.maximum(squared, 0.0)), np.nan)
 
