@@ -2,9 +2,9 @@
 
 Maps are some numbers a cell (``BITS``): J, V, how far from these the ends of the intervals of mean and std
 are, the episodes behind them, of a target policy how much of it the data cover; and where tails were asked
-for the mean of the worst returns, the chance of a loss, and what a return is between. They are sent as
-float32 of which so many bits are kept, all first bytes before all second ones, compressed (:func:`packed`).
-Std and Sharpe ratio follow from those in the browser.
+for the mean of the worst returns and the chance of a loss; and what one further return is between. They are
+sent as float32 of which so many bits are kept, all first bytes before all second ones, compressed
+(:func:`packed`). Std and Sharpe ratio follow from those in the browser.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def measure(evaluation: Evaluation, states: Floats) -> dict[str, Floats]:
     values = dict(zip(kinds, np.hstack(found), strict=False))
     if isinstance(risk.features, PolicyFeatures):
         values["covered"] = risk.covered(states)
-    return values | _tails(evaluation, states)
+    return values | _tails(evaluation, states) | _next_return(evaluation, states)
 
 
 def asked_tails(evaluation: Evaluation) -> tuple[float, float | None]:
@@ -86,22 +86,28 @@ def asked_tails(evaluation: Evaluation) -> tuple[float, float | None]:
 
 
 def _tails(evaluation: Evaluation, states: Floats) -> dict[str, Floats]:
-    """The mean of the worst, the chance of a loss, and the ends of what a return is between, in units."""
+    """The mean of the worst returns, in units, and the chance of a loss."""
     dist = evaluation.distribution
     if dist is None:
         return {}
     q, below = asked_tails(evaluation)
-    out = np.full((4, len(states)), np.nan)
+    found = {"worst": np.full(len(states), np.nan), "loss": np.full(len(states), np.nan)}
     line = 0.0 if below is None else dist.just_below(below) / dist.unit
-    beyond = (1.0 - evaluation.level) / 2.0
     for some, grid, curves in dist.readings(states):
-        ends = (grid.quantile(curves, share) for share in (beyond, 1.0 - beyond))
-        out[:, some] = [grid.cvar(curves, q), grid.read(curves, "cdf", z=line), *ends]
-    out *= np.array([[dist.unit], [1.0], [dist.unit], [dist.unit]])
-    found = dict(zip(("worst", "loss", "return_low", "return_high"), out, strict=True))
+        found["worst"][some] = grid.cvar(curves, q)
+        found["loss"][some] = grid.read(curves, "cdf", z=line)
+    found["worst"] *= dist.unit / evaluation.risk.unit
     if below is None:
         del found["loss"]
-    return {kind: each if kind == "loss" else each / evaluation.risk.unit for kind, each in found.items()}
+    return found
+
+
+def _next_return(evaluation: Evaluation, states: Floats) -> dict[str, Floats]:
+    """The ends of what one further return is between, in units."""
+    if evaluation.prediction is None:
+        return {}
+    low, high = evaluation.prediction_interval(states, evaluation.level).T / evaluation.risk.unit
+    return {"return_low": low, "return_high": high}
 
 
 def _measure_inside(evaluation: Evaluation, states: Floats) -> dict[str, Floats]:
@@ -182,7 +188,8 @@ def line(evaluation: Evaluation, grid: MapGrid) -> dict[str, Any]:
     }
     if (dist := evaluation.distribution) is not None:
         q, below = asked_tails(evaluation)
-        tails = {kind: np.where(blank, np.nan, each) for kind, each in _tails(evaluation, states).items()}
+        tails = _tails(evaluation, states) | _next_return(evaluation, states)
+        tails = {kind: np.where(blank, np.nan, each) for kind, each in tails.items()}
         values |= {kind: each if kind == "loss" else each * risk.unit for kind, each in tails.items()}
         how: dict[str, dict[str, Any]] = {"worst": {"of": "cvar", "q": q}, "loss": {"below": below}}
         for kind in how.keys() & tails if dist.has_intervals else ():

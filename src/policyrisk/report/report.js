@@ -125,7 +125,7 @@
       : ["std " + digits(cell.std) + between(cell.std_low, cell.std_high), "Sharpe " + digits(cell.sharpe) + between(cell.sharpe_low, cell.sharpe_high)];
     const tails = "worst" in cell ? ["worst " + percent(data.asked[0]) + ": " + digits(cell.worst) + between(cell.worst_low, cell.worst_high)] : [];
     if ("loss" in cell) tails.push("below " + digits(data.asked[1]) + ": " + percent(cell.loss) + (Number.isFinite(cell.loss_low) ? " (" + percent(cell.loss_low) + " to " + percent(cell.loss_high) + ")" : ""));
-    if ("worst" in cell) tails.push(level + " of returns: " + digits(cell.return_low) + " to " + digits(cell.return_high));
+    if (!Number.isNaN(cell.return_low ?? NaN)) tails.push("next return, " + level + ": " + digits(cell.return_low) + " to " + digits(cell.return_high));
     return [...where, "mean " + digits(cell.mean) + between(cell.mean_low, cell.mean_high), ...spread, ...tails,
       "episodes " + digits(Math.round(cell.episodes)), ...coverage(cell.covered)].join("<br>");
   };
