@@ -1,6 +1,7 @@
 """Improving a policy as a task: the comparison on fresh episodes, environments in time, and the command."""
 
 import json
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -15,7 +16,7 @@ from policyrisk.control.actor_critic import ActorCriticResult
 from policyrisk.control.before_after import BeforeAfter
 from policyrisk.control.imitation import agreement, imitated
 from policyrisk.control.tasks import TimedEnvironment, task
-from policyrisk.criteria import MeanMinusStd, MeanMinusVariance, Sharpe
+from policyrisk.criteria import MeanMinusStd, MeanMinusVariance, MomentCriterion, Sharpe, Slopes
 
 
 def episodes_of_one_step(returns):
@@ -302,6 +303,16 @@ def test_the_best_policy_is_kept_and_not_the_last(monkeypatch):
     assert found.result.policy is better
     assert found.to_dict()["iteration"] == 5
     assert found.compared()["value"][2] > 0
+
+    class Loss(MomentCriterion):
+        """The same to be made small."""
+
+        larger_is_better = False
+
+        def slopes(self, mean, variance):
+            return Slopes(*(-each for each in search.criterion.slopes(mean, variance)))
+
+    assert improve(replace(search, criterion=Loss()), portfolio, seed=0, fresh=400).iteration == 5
 
 
 def test_frontier_of_a_simulator_takes_the_longest_episode():
