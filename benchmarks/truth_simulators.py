@@ -91,20 +91,24 @@ def mountain_car() -> Task:
     return Task(start, step)
 
 
+def push_cart(x: Array, right: Array) -> tuple[Array, Array]:
+    """CartPole's next states, pushed to the right or to the left, and where it is over."""
+    _, speed, angle, turn = x.T
+    force = np.where(right, 10.0, -10.0)
+    cos, sin = np.cos(angle), np.sin(angle)
+    pull = (force + 0.05 * turn**2 * sin) / 1.1
+    bend = (9.8 * sin - cos * pull) / (0.5 * (4.0 / 3.0 - 0.1 * cos**2 / 1.1))
+    gain = pull - 0.05 * bend * cos / 1.1
+    after = x + 0.02 * np.stack([speed, gain, turn, bend], 1)
+    return after, (np.abs(after[:, 0]) > 2.4) | (np.abs(after[:, 2]) > 12 * np.pi / 180)
+
+
 @task
 def cart_pole() -> Task:
     """CartPole with a noisy linear policy; the limit of 500 steps cuts off."""
 
     def step(x: Array, rng: Rng) -> tuple[Array, Array, Array]:
-        _, speed, angle, turn = x.T
-        push = angle + 0.3 * turn + 0.25 * rng.standard_normal(len(x))
-        force = np.where(push > 0, 10.0, -10.0)
-        cos, sin = np.cos(angle), np.sin(angle)
-        pull = (force + 0.05 * turn**2 * sin) / 1.1
-        bend = (9.8 * sin - cos * pull) / (0.5 * (4.0 / 3.0 - 0.1 * cos**2 / 1.1))
-        gain = pull - 0.05 * bend * cos / 1.1
-        after = x + 0.02 * np.stack([speed, gain, turn, bend], 1)
-        over = (np.abs(after[:, 0]) > 2.4) | (np.abs(after[:, 2]) > 12 * np.pi / 180)
+        after, over = push_cart(x, x[:, 2] + 0.3 * x[:, 3] + 0.25 * rng.standard_normal(len(x)) > 0)
         return after, np.ones(len(x)), over
 
     return Task(

@@ -74,6 +74,13 @@ def test_the_share_of_few_is_that_of_visited_states():
     assert f"{share:.1%} of the visited states" in found(evaluation, "Few episodes").seen
 
 
+def with_share(evaluation, share):
+    """The same with a negative variance at this share of the states."""
+    changed = dataclasses.replace(evaluation)
+    changed.__dict__["negative_share"] = share
+    return changed
+
+
 def test_negative_variance():
     data = pr.domains.walk(n=30, p=0.7).sample(0, episodes=2000, seed=1)
     lstd = pr.LSTD(pr.Polynomial(1, [0], [29]), pr.Polynomial(2, [0], [29]), lam=0.95)
@@ -85,6 +92,8 @@ def test_negative_variance():
     assert f"At {evaluation.negative_share:.1%} of the visited" in advice.seen
     assert "--direct" in advice.remedy
     assert "--nonnegative" in advice.remedy
+    some = found(with_share(evaluation, 0.0006), "variance is negative")
+    assert (some.severity, with_share(evaluation, 0.0006).trust.level) == ("note", "good")
     direct = dataclasses.replace(
         evaluation.risk, variance_method="direct", w_second=-evaluation.risk.w_second, starts=None
     )

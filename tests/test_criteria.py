@@ -436,7 +436,7 @@ def test_evaluations_and_spellings_are_compared():
 def test_what_has_withdrawn_its_intervals_is_not_ranked():
     chain = pr.domains.walk(n=5, p=0.7)
     sound = pr.LSTD(pr.Tabular(5)).fit(chain.sample(0, episodes=300, seed=1))
-    silent = replace(sound.times(4.0), error_bars=sound.bars.without_numbers())
+    silent = replace(sound.times(4.0), error_bars=sound.bars.widened(np.nan))
     assert "error bars: withdrawn" in str(silent)
     some = compare({"a": silent, "b": sound, "c": sound.times(0.5)}, [0], "mean")
     assert [(each.name, each.withdrawn) for each in some.ranking] == [("c", False), ("b", False), ("a", True)]

@@ -12,7 +12,7 @@ import pytest
 import policyrisk as pr
 from policyrisk._core.frames import Coordinates
 from policyrisk.data import write_npz
-from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.errors import BadRowError, InvalidInputError, MismatchError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::policyrisk.errors.FewEpisodesWarning"),
@@ -282,9 +282,9 @@ def test_dates_in_days():
         np.testing.assert_array_equal(states[::2, 0], expected)
     back = pa.table({**usual, "episode": [1, 1, 1], "when": columns["ns"], "x": [1, 2, 3]})
     flags = back.set_column(2, "terminated", [[False, False, True]])
+    assert pr.read(flags, state="x", step="when").load().states.ravel().tolist() == [2, 1, 3, 3]
     with pytest.raises(InvalidInputError, match="step must rise from row to row"):
-        pr.read(flags, state="x", step="when").load()
-    assert pr.read(flags.take([1, 0, 2]), state="x", step="when", terminated=None, truncated="terminated")
+        pr.read(flags.take([1, 0, 0, 2]), state="x", step="when").load()
 
 
 def test_a_text_in_a_file_is_named(tmp_path):
@@ -330,3 +330,55 @@ def test_a_misspelled_option_is_answered_with_the_nearest(given):
         readers[given](frame, rewrad="reward")
     with pytest.raises(InvalidInputError, match=r"text must be an option .*state, .*episode"):
         readers[given](frame, text=frozenset())
+
+
+def shuffled(frame, seed=0):
+    return frame.iloc[np.random.default_rng(seed).permutation(len(frame))]
+
+
+def by_episode(data):
+    """Episodes in an order that does not depend on that of the log."""
+    return data[np.lexsort(data.starts().T)]
+
+
+def test_rows_in_any_order(tmp_path, monkeypatch):
+    frame = log()
+    data = by_episode(pr.read(frame, **COLUMNS).load())
+    mixed = shuffled(frame)
+    mixed.to_csv(tmp_path / "log.csv", index=False)
+    mixed.to_parquet(tmp_path / "log.parquet", row_group_size=50)
+    several = [tmp_path / "log.csv", tmp_path / "log.parquet"]
+    for source in (*(other for _, other in kinds(mixed)), *several):
+        for rows in (7, 1000):
+            stream = pr.read(source, **COLUMNS, batch_rows=rows)
+            same(by_episode(stream.load()), data)
+            assert stream.load().returns().tolist() == stream.load().returns().tolist()
+    # Episodes that go on side by side, as in a log by date, stay in the order in which they begin.
+    side = frame.sort_values(["at", "run"], kind="stable")
+    assert pr.read(side, **COLUMNS).load().states[0].tolist() == by_hand(side)[0].tolist()
+    given = pr.evaluate(mixed, features=FEATURES, **COLUMNS).summary.mean
+    whole = pr.evaluate(frame, features=FEATURES, **COLUMNS).summary.mean
+    assert given.value == pytest.approx(whole.value, rel=1e-12)
+    assert given.standard_error == pytest.approx(whole.standard_error, rel=1e-9)
+    monkeypatch.setattr("policyrisk.data.files.SORTED", 1 << 12)
+    for source in several:
+        with pytest.raises(InvalidInputError, match=r"sorted by run and at .* ORDER BY run, at"):
+            pr.read(source, **COLUMNS, batch_rows=7).load()
+
+
+def test_rows_that_cannot_be_sorted(tmp_path, monkeypatch):
+    frame = log(20)
+    mixed = shuffled(frame)
+    unnamed = {**COLUMNS, "step": None}
+    with pytest.raises(BadRowError, match=r"together.*step="):
+        pr.read(mixed, **unnamed).load()
+    twice = pd.concat([mixed, frame.iloc[5:6]])
+    with pytest.raises(BadRowError, match=r"at must be different .* twice in run 'r.* of the data frame"):
+        pr.read(twice, **COLUMNS).load()
+    # Where the disorder comes late in a file, the rows before have been given out.
+    late = pd.concat([frame, shuffled(log(5).assign(run=lambda each: "late " + each.run))])
+    late.to_parquet(tmp_path / "late.parquet")
+    monkeypatch.setattr("policyrisk.data.files.LOOKED", 20)
+    with pytest.raises(BadRowError, match="sort the rows"):
+        pr.read(tmp_path / "late.parquet", **COLUMNS, batch_rows=20).load()
+    assert len(pr.read(late, **COLUMNS, batch_rows=20).load()) == 25

@@ -125,6 +125,7 @@ def test_an_evaluation_tells(tmp_path):
         result = pr.evaluate(table, features="poly:1", state="x", missing="last")
     assert (result.notes["filled_values"], result.notes["dropped_episodes"]) == (1, 1)
     assert result.to_dict()["dropped_episodes"] == 1
+    assert "of 199 episodes, 1 left out, with values missing, 1 missing value filled in" in str(result)
     advice = next(each for each in result.advice if each.title == "Values were missing in the data")
     assert "1 value of states" in str(advice)
     assert "1 of 200 episodes" in str(advice)
@@ -142,3 +143,25 @@ def test_a_null_in_a_dictionary_is_a_null(column):
     texts = pa.array([*"aaabbbccdd", NO]).dictionary_encode(null_encoding="encode")
     with pytest.raises(BadRowError, match=f"{column} must not be null, got null in row 10 of the data frame"):
         pr.read(frame(**{column: texts}), state=["x", "y"]).load()
+
+
+@pytest.mark.filterwarnings("ignore::policyrisk.errors.UnrecordedEndWarning")
+@pytest.mark.parametrize("missing", ["refuse", "drop", "last"])
+@pytest.mark.parametrize("rows", [1, 100])
+def test_a_last_reward_that_is_missing_is_no_end(rows, missing):
+    """Its row would be the only one of an end; that of a flag in the row before is one."""
+    plain = {
+        "episode": list("aabbccdd"),
+        "x": np.arange(8.0),
+        "reward": [1.0, 2.0, 3.0, NO, 5.0, 6.0, 7.0, 8.0],
+        "terminated": [False, True] * 4,
+    }
+    how = {"state": "x", "missing": missing, "batch_rows": rows}
+    with pytest.raises(BadRowError, match=r"got null in row 3 of the data frame .* 3 of 4 such"):
+        pr.read(pa.table(plain), **how).load()
+    cut = {**plain, "truncated": plain["terminated"], "terminated": [False] * 8}
+    assert pr.read(pa.table(cut), **how).load().returns().tolist() == [1.0, 3.0, 5.0, 7.0]
+    ended = {**plain, "terminated": [False, True, True, False, False, True, False, True]}
+    assert pr.read(pa.table(ended), **how).load().returns().tolist() == [3.0, 3.0, 11.0, 15.0]
+    most = {**plain, "reward": [1.0, NO, 3.0, NO, 5.0, 6.0, 7.0, NO]}
+    assert pr.read(pa.table(most), **how).load().returns().tolist() == [1.0, 3.0, 11.0, 7.0]

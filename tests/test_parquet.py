@@ -162,10 +162,13 @@ def test_a_small_table(tmp_path):
 
 BAD_ROWS = {
     "an episode that comes back": (
-        {"episode": [1, 1, 2, 1, 1]},
+        {"episode": [1, 1, 2, 1, 1], "step": None},
         r"episode must keep .* got 1 again .* in row 3",
     ),
-    "interleaved strings": ({"episode": ["a", "b", "a", "b", "b"]}, r"got 'a' again .* in row 2"),
+    "interleaved strings": (
+        {"episode": ["a", "b", "a", "b", "b"], "step": None},
+        r"got 'a' again .* in row 2",
+    ),
     "a null id": ({"episode": [1, 1, 1, 2, None]}, r"episode must not be null, got null in row 4"),
     "a null state": ({"x": [0.1, None, 0.3, 0.4, 0.5]}, r"x must not be null, got null in row 1"),
     "a nan state": ({"x": [0.1, 0.2, 0.3, float("nan"), 0.5]}, r"x must be finite, got nan in row 3"),
@@ -179,7 +182,11 @@ BAD_ROWS = {
         r"reward must not be null before .* in row 1",
     ),
     "a repeated step": ({"step": [0, 1, 1, 0, 1]}, r"step must rise .* got 1 after 1 in row 2"),
-    "a falling step": ({"step": [0, 1, 2, 5, 4]}, r"step must rise .* got 4 after 5 in row 4"),
+    "a falling step": ({"step": [0, 1, 2, 5, 5]}, r"step must rise .* got 5 after 5 in row 4"),
+    "a step that comes twice": (
+        {"episode": [1, 1, 2, 1, 1], "step": [0, 1, 0, 1, 2]},
+        r"different in all rows of an episode, got 1 twice in episode 1 of",
+    ),
     "a null step": ({"step": [0, 1, None, 5, 6]}, r"step must not be null, got null in row 2"),
     "a flag inside": (
         {"terminated": [True, False, False, False, True]},

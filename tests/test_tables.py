@@ -83,7 +83,7 @@ def test_whole_numbers_first_and_fractions_later(tmp_path, monkeypatch):
     [
         (changed(1, ",1,0.25,2,-2,true,false\n"), "episode must not be null, got null in row 1"),
         (changed(3, "a,3,1e-3,4,0,false,false\n"), "reward must not be null before .* in row 2"),
-        ([*ROWS, "a,9,1,1,1,true,false\n"], "got 'a' again after another episode in row 6"),
+        ([*ROWS, "a,9,1,1,1,true,false\n"], "reward must not be null before .* sorted by episode and step"),
         (changed(1, "a,1,,2,-2,true,false\n"), "x must not be null, got null in row 1"),
         (changed(1, "a,1,nan,2,-2,true,false\n"), "x must be finite, got nan in row 1"),
         (changed(2, "a,2,0.125,3,nan,,\n"), "reward must be finite, got nan in row 2"),

@@ -2,10 +2,15 @@
 
 import json
 import math
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from test_lstdq import ACTIONS, N, log, policies, process
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+from logs import lean, played
 
 import policyrisk as pr
 from policyrisk.cli import run
@@ -25,6 +30,7 @@ from policyrisk.evaluation.target_findings import NOT_TOLD
 from policyrisk.passes.episode_folds import fold_of_episodes
 
 SIDE = 6
+CHANCES = (0.35, 0.45, 0.6, 0.7)  # of a target to push to the side that the pole falls to
 MOVES = np.array([(1, 0), (0, 1), (0, -1)])
 
 
@@ -226,3 +232,27 @@ def test_what_a_log_cannot_tell_is_said(poles, tmp_path, capsys):
     (advice,) = (one for one in spelled.advice if one.title == NOT_TOLD[0])
     assert advice.severity == "serious"
     assert "All recorded rewards are 1, so that no policy has a mean below 1" in advice.seen
+
+
+@pytest.mark.filterwarnings("ignore::policyrisk.errors.WithdrawnWarning")
+@pytest.mark.filterwarnings("ignore::policyrisk.errors.NegativeVarianceWarning")
+@pytest.mark.parametrize(
+    ("discount", "chance", "logs"),
+    [(0.95, 0.6, 2), (1.0, 0.52, 1)] + [pytest.param(0.95, c, 6, marks=pytest.mark.slow) for c in CHANCES],
+)
+def test_intervals_hold_what_features_miss(discount, chance, logs):
+    """CartPole from random episodes: the mean of a target near them is in the interval, or there is none."""
+    right = lean(chance)
+    truth = played(right, 20_000, np.random.default_rng(0)).returns(discount)
+    for seed in range(logs):
+        data = played(lean(0.5), 300, np.random.default_rng(seed))
+        result = pr.evaluate(
+            data, discount, target=lambda x: np.stack([1 - right(x), right(x)], axis=1), seed=seed
+        )
+        mean = result.summary.mean
+        assert np.isnan(mean.low) or mean.low < truth.mean() < mean.high
+        bias = result.notes["choice"]["one_step"]["bias"]
+        assert bias > 0
+        if result.trust.level != "none":
+            assert mean.standard_error > bias
+            assert mean.standard_error < 0.3 * truth.std()

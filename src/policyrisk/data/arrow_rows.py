@@ -149,7 +149,9 @@ class Converter:
                 np.arange(len(ids)) == starts[again],
                 f"{name} must keep each episode's rows together",
                 lambda at: f"{ids[at].as_py()!r} again after another episode",
-                "sort the rows by episode and step",
+                f"sort the rows by {name} and {self.columns.step}, or pass a data frame, which is sorted"
+                if self.columns.step
+                else "sort the rows, or name the column of their order in an episode with step=",
             )
         return new
 

@@ -10,22 +10,25 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from policyrisk._core.arrays import as_count, as_list, as_path, name_some
-from policyrisk._core.frames import is_text
+from policyrisk._core.frames import is_numeric, is_text
 from policyrisk._core.imports import check_installed
 from policyrisk._core.text import plural
 from policyrisk.data.arrow_rows import Converter, distinct_names
 from policyrisk.data.columns import Columns, LabelNames
 from policyrisk.data.rows import episodes
 from policyrisk.data.stream import Once, Piece, Stream
-from policyrisk.errors import InvalidInputError, PolicyRiskError, RepeatedFileWarning
+from policyrisk.errors import BadRowError, InvalidInputError, PolicyRiskError, RepeatedFileWarning
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+LOOKED = 1 << 16  # rows by which it is seen whether a file is sorted
+SORTED = 1 << 30  # bytes of a file's rows, up to which they are sorted in memory
 PathOrPaths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
 
@@ -121,6 +124,8 @@ def table_stream(
     columns: Columns,
     batch_rows: int,
     open_whole: Opener | None = None,
+    *,
+    sort: bool = True,
 ) -> Stream:
     """A stream over the episodes of some files of one kind; the first file's columns are checked at once.
 
@@ -157,15 +162,93 @@ def table_stream(
     def parts() -> Iterator[Piece]:
         for file in files:
             with damage_named(file, kind), open_table(file) as table:
-                converter = Converter(columns.matched(table.names, str(file)), str(file), labels())
-                batches = (batch for batch in table.batches(converter.columns, rows) if batch.num_rows)
-                checked = map(converter.rows, batches)
-                yield from episodes(checked, str(file), converter.coordinates, columns.missing)
+                own = columns.matched(table.names, str(file))
+                title = str(file)
+                found: Iterator[pa.RecordBatch] = filter(len, table.batches(own, rows))
+                if sort:
+                    title, found = in_order(found, own, title, rows, path is None)
+                converter = Converter(own, title, labels())
+                checked = map(converter.rows, found)
+                yield from episodes(checked, title, converter.coordinates, columns.missing)
 
     name = str(path if isinstance(path, str | os.PathLike) else files[0])
     if not isinstance(path, str | os.PathLike) and len(files) > 1:
         name += f" and {len(files) - 1} more"
     return Stream(name, parts, rows, labels, first.states)
+
+
+def in_order(
+    batches: Iterator[pa.RecordBatch], columns: Columns, title: str, rows: int, whole: bool
+) -> tuple[str, Iterator[pa.RecordBatch]]:
+    """A table's batches, sorted by episode and step where they need it, and what to call the table then.
+
+    Whether they need it shows in the first LOOKED rows, or in all of them where the table is in memory anyhow
+    (``whole``). Episodes are in the order in which they begin, and at most SORTED bytes are in hand.
+    """
+    import pyarrow as pa
+
+    first: list[pa.RecordBatch] = []
+    while (whole or sum(batch.num_rows for batch in first) < LOOKED) and (more := next(batches, None)):
+        first.append(more)
+    if columns.step is None or not first or _order(first, columns.episode, columns.step) is None:
+        return title, chain(first, batches)
+    every: list[pa.RecordBatch] = []
+    size = 0
+    for batch in chain(first, batches):
+        every.append(batch)
+        size += batch.nbytes
+        if size > SORTED and not whole:
+            raise InvalidInputError(
+                f"path must be sorted by {columns.episode} and {columns.step} where it holds more than "
+                f"{SORTED >> 20:,} MB, got {title}; sort it first, as DuckDB does on disk: COPY (FROM "
+                f"'{title}' ORDER BY {columns.episode}, {columns.step}) TO 'sorted.parquet'"
+            )
+    table = pa.Table.from_batches(every).unify_dictionaries()
+    sorted_rows = table.take(_order(every, columns.episode, columns.step))
+    _check_once(sorted_rows, columns.episode, columns.step, title)
+    named = f"{title}, sorted by {columns.episode} and {columns.step}"
+    return named, iter(sorted_rows.to_batches(max_chunksize=rows))
+
+
+def _order(batches: list[pa.RecordBatch], episode: str, step: str) -> Any:
+    """The places of rows in the order of episodes, as they begin, and of steps; None where they are in it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = pa.Table.from_batches([batch.select([episode, step]) for batch in batches])
+    ids, steps = table.column(0), table.column(1)
+    plain = ids.cast(_plain_type(ids.type))
+    if plain.null_count or steps.null_count or pa.types.is_nested(plain.type) or not is_numeric(steps.type):
+        return None  # whose rows are named as they are
+    encoded: Any = plain.combine_chunks().dictionary_encode()
+    ranks = encoded.indices.to_numpy()
+    falls = pc.less(steps.slice(1), steps.slice(0, len(steps) - 1)).to_numpy()
+    if not ((ranks[1:] < ranks[:-1]) | falls & (ranks[1:] == ranks[:-1])).any():
+        return None
+    keys = pa.table({"episode": encoded.indices, "step": steps})
+    return pc.sort_indices(keys, sort_keys=[("episode", "ascending"), ("step", "ascending")])
+
+
+def _plain_type(kind: Any) -> Any:
+    """That of the values of a dictionary."""
+    from pyarrow import types
+
+    return kind.value_type if types.is_dictionary(kind) else kind
+
+
+def _check_once(table: pa.Table, episode: str, step: str, title: str) -> None:
+    """Raise where two rows that were sorted have the same episode and step."""
+    import pyarrow.compute as pc
+
+    above, below = (table.slice(first, table.num_rows - 1) for first in (0, 1))
+    names = [each.column(episode).cast(_plain_type(each.column(episode).type)) for each in (above, below)]
+    same = pc.and_(pc.equal(*names), pc.equal(above.column(step), below.column(step)))
+    if (at := pc.index(same, True).as_py()) >= 0:
+        raise BadRowError(
+            f"{step} must be different in all rows of an episode, got {above.column(step)[at]} twice in "
+            f"{episode} {names[0][at].as_py()!r} of {title}, whose rows are not sorted; give each episode an "
+            "id of its own, or remove a row"
+        )
 
 
 def is_number(text: str) -> bool:

@@ -67,8 +67,9 @@ def read_parquet(
         whole numbers stay whole. None takes those that a file of :func:`write_parquet` names, else the column
         ``state``, or ``state_0``, ``state_1``, …
     episode
-        Whole numbers or strings. An episode's rows are together, in one file; the same id in another file is
-        another episode. Ids are remembered, 8 bytes each, to find one that comes back.
+        Whole numbers or strings. An episode's rows are in one file, and together unless ``step`` sorts them;
+        the same id in another file is another episode. Ids are remembered, 8 bytes each, to find one that
+        comes back.
     reward
         Null only in an episode's last row, which then is the state that it ended in. Without such a row, a
         terminated episode repeats its last state as its end (nothing follows it, so it is never looked at),
@@ -81,7 +82,8 @@ def read_parquet(
         ``terminated`` alone, an unflagged episode was cut off; with ``truncated`` alone it terminated; with
         both, it was cut off.
     step
-        Numbers or dates that rise within an episode; None does not check it.
+        Numbers or dates that rise within an episode. Rows that are not in this order are sorted: of a data
+        frame, and of a file of at most 1 GB that is out of order from the beginning. None does not look.
     action
         The action that was taken on leaving the state: a column of whole numbers or of text, whose names are
         numbered as the state's; for continuous actions a list of columns or a column of lists. End rows have
@@ -138,6 +140,7 @@ def read_parquet(
         found,
         batch_rows,
         open_whole=partial(_open, row_groups=None),
+        sort=row_groups is None,
     )
 
 

@@ -18,6 +18,10 @@ what stands there is not looked at. Without an end row,
 With ``terminated`` alone, an episode that is not flagged was cut off; with ``truncated`` alone it terminated;
 with both, one that is flagged by neither was cut off (the recording stopped), one flagged by both terminated.
 
+A last row with a null reward that is the first with ``terminated`` may be an end row, or miss its reward. It
+misses one where more of the file's terminated episodes have no such row, and none has an end row that tells
+what it is.
+
 Values may be *missing*, where that is allowed: a state's, for which its last value in the episode can stand,
 and rewards and actions, for which nothing can. An episode with one that nothing stands for is left out.
 """
@@ -94,8 +98,10 @@ def episodes(
     states' coordinates are called is asked once there are rows.
     """
 
+    ends = EndRows(file)
+
     def assembled(rows: CheckedRows, row: int) -> Piece:
-        return _assemble(rows, file, row, coordinates(), missing)
+        return _assemble(rows, file, row, coordinates(), missing, ends)
 
     kept: list[CheckedRows] = []
     row = 0  # of the file, where the kept rows begin
@@ -111,9 +117,37 @@ def episodes(
             kept = [part.some(slice(last, None))]
     if kept:
         yield assembled(CheckedRows.join(kept), row)
+    ends.check()
 
 
-def _assemble(rows: CheckedRows, file: str, row: int, coordinates: Coordinates, missing: Missing) -> Piece:
+class EndRows:
+    """A file's terminated episodes: how many have no end row, one that may miss its reward, or another."""
+
+    def __init__(self, file: str) -> None:
+        self._file, self._none, self._doubtful, self._others, self._first = file, 0, 0, 0, 0
+
+    def add(self, has_end: Bools, doubtful: Bools, rows: Ints) -> None:
+        """Episodes (n,), and their last rows."""
+        if doubtful.any() and not self._doubtful:
+            self._first = int(rows[doubtful.argmax()])
+        self._none += int((~has_end).sum())
+        self._doubtful += int(doubtful.sum())
+        self._others += int((has_end & ~doubtful).sum())
+
+    def check(self) -> None:
+        """Raise where a last reward is missing."""
+        if 0 < self._doubtful < self._none and not self._others:
+            raise BadRowError(
+                "reward must not be null in a terminated episode's last row where others have no row for "
+                f"their end, got null in row {self._first} of {self._file} (counted from 0), and a reward in "
+                f"{self._none:,} of {self._none + self._doubtful:,} such rows; fill it in or leave the "
+                "episode out, or, where the row is the state that it ended in, set the flag in the row before"
+            )
+
+
+def _assemble(
+    rows: CheckedRows, file: str, row: int, coordinates: Coordinates, missing: Missing, ends: EndRows
+) -> Piece:
     """Whole episodes as Trajectories; ``row`` is the number of the first row in its file."""
     first, last, is_last = _bounds(rows)
     if rows.lost is not None:  # a null reward that is none of an end row, among others
@@ -130,6 +164,9 @@ def _assemble(rows: CheckedRows, file: str, row: int, coordinates: Coordinates, 
     assert flags is not None
     flagged = flags[last] | flags[final]
     terminated = ~flagged if rows.terminated is None else flagged
+    if rows.terminated is not None:
+        doubtful = has_end & ~(flags[final] & (final < last))
+        ends.add(has_end[terminated], doubtful[terminated], row + last[terminated])
     counted = last - first + ~has_end  # rewards
     kept = counted > 0
 

@@ -95,7 +95,7 @@ def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
         answers = {rule: rule(evaluation) for rule in RULES if applies.get(rule.subject, True)}
     found = [each for each in answers.values() if isinstance(each, Advice)]
     if all(advice.severity == "note" for advice in found):
-        skipped = [rule.checks for rule, answer in answers.items() if answer == SKIPPED]
+        skipped = [rule.checks for rule, answer in answers.items() if rule.checks and answer == SKIPPED]
         checked = [rule.checks for rule, answer in answers.items() if rule.checks and answer != SKIPPED]
         found.append(_no_problems(evaluation, checked, skipped))
     return tuple(sorted(found, key=lambda advice: SEVERITIES.index(advice.severity)))
@@ -294,7 +294,7 @@ def _beyond_returns(evaluation: Evaluation) -> Seen:
 @rule("estimate", "The estimated variance is negative in places", checks="variance")
 def _negative(evaluation: Evaluation) -> Seen:
     summary, share = evaluation.summary, evaluation.negative_share
-    severity = severity_of(share, (0.0, 0.0, 0.05))
+    severity = severity_of(share, (0.0, 0.001, 0.05))
     over_starts = summary.variance_value < 0
     if severity is None and not over_starts:
         return None
@@ -305,11 +305,11 @@ def _negative(evaluation: Evaluation) -> Seen:
             f" Over the start states it is {number(summary.variance_value)}, so that the policy as a whole "
             "has no std and no Sharpe ratio."
         )
-    if evaluation.risk.widening is not None:
+    if severity == "serious" and evaluation.risk.widening is not None:
         severity = "warning"  # of all candidates these did best on held-out episodes
     demand = "Demand" if direct else "Estimate the variance itself with --direct (variance='direct'), demand"
     return Advice(
-        "serious" if over_starts else severity or "warning",
+        "serious" if over_starts else severity or "note",
         "The estimated variance is negative in places",
         f"At {percent(share)} of the visited states the variance is below 0; the std is left blank "
         f"there.{cause}",
@@ -389,18 +389,20 @@ def _tells_hardly_anything(evaluation: Evaluation) -> Seen:
     checks="condition number",
 )
 def _condition(evaluation: Evaluation) -> Seen:
-    condition = evaluation.risk.provenance.condition
+    condition, mixed = evaluation.risk.provenance.condition, evaluation.risk.widening is not None
     if math.isnan(condition):
         return SKIPPED  # a forest has none
-    limits = (math.inf, 1e9, 1e12)  # 16 digits less 9 leave 7
-    if evaluation.risk.widening is not None:  # held-out episodes have judged what came of it
-        limits = (1e9, 1e12, math.inf)
+    limits = (1e9, math.inf, math.inf) if mixed else (math.inf, 1e9, 1e12)  # 16 digits less 9 leave 7
     severity = severity_of(condition, limits)
     lost = min(round(math.log10(condition)), 16) if severity else 0
-    return severity, (
+    seen = (
         f"Their condition number is {number(condition, 2)}: of about 16 digits {lost} may be lost, and small "
         "changes of the data change the estimates a lot."
     )
+    if severity and mixed:
+        remedy = "Nothing: these features were not asked for, and held-out episodes have judged them."
+        return Advice(severity, "The equations are ill-conditioned", seen, remedy)
+    return severity, seen
 
 
 @rule("estimate", "Some features are redundant", "Nothing. Fewer features would do as well.")

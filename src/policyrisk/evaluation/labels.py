@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ def label_spellings(survey: Survey, names: Sequence[str], labels: Sequence[int])
     """The features that are tried where some coordinates are labels: tables of these beside the others.
 
     One label with few values, numbered without gaps, is also crossed with the others: tiles, as many along
-    it as it has values.
+    it as it has values. So are several labels with few values together, where nothing else is beside them.
 
     >>> import policyrisk as pr
     >>> data = pr.Trajectories([[7, 0.1], [-7, 0.5], [7, 0.7]], [1.0, 1.0], [2], [True])
@@ -150,7 +151,11 @@ def label_spellings(survey: Survey, names: Sequence[str], labels: Sequence[int])
             f"labels,shrink=1,dims={quoted(names[tables[0]])}"
         )
     if not others:
-        return [Spelling("labels", shrink=visits, dims=tables) for visits in (0.0, 1.0)]
+        found = [Spelling("labels", shrink=visits, dims=tables) for visits in (0.0, 1.0)]
+        sizes = tuple(tiles_of_labels(survey, tables).values())
+        if len(tables) > 1 and prod(sizes) <= CROSSED:
+            found.append(Spelling("tiles", sizes, dims=tables))
+        return found
     smooth = [Spelling("poly", (degree,), dims=others) for degree in (1, 2)]
     if len(others) <= 3:
         side = (10, 10, 4)[len(others) - 1]
@@ -162,6 +167,11 @@ def label_spellings(survey: Survey, names: Sequence[str], labels: Sequence[int])
         side = 5 if len(others) == 1 else 3
         found.append(Spelling("tiles", (count, *[side] * len(others)), dims=tables + others))
     return found
+
+
+def tiles_of_labels(survey: Survey, labels: Sequence[int]) -> dict[int, int]:
+    """How many tiles leave every value of a label one of its own, for each label."""
+    return {d: int(survey.high[d] - survey.low[d]) + 1 for d in labels}
 
 
 def _quadratics(states: Floats) -> Floats:

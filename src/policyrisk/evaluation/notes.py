@@ -86,6 +86,7 @@ class NotedTargetCandidate(TypedDict):
     name: str
     score: float
     misfit: float
+    misfit_error: float
     unsteady: float
     mean: float
     possible: bool
@@ -98,6 +99,7 @@ class NotedSingleSteps(TypedDict):
     ranking: list[NotedTargetCandidate]
     reward: float
     misfit: float
+    bias: float
     rivals: list[float]
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -224,8 +225,14 @@ class Evaluation(Readable):
             return f"of {name}, from {episodes} of another policy that hold {covered} of what it does"
         if self.summary.completed is None:
             return f"from {plural(self.summary.starts, 'start')}, by {self.summary.estimator}"
-        cut = self.cut_off_share
-        return f"of {episodes}" + (f", {percent(cut)} of them cut off and completed" if cut else "")
+        said, cut = [f"of {episodes}"], self.cut_off_share
+        if cut:
+            said.append(f"{percent(cut)} of them cut off and completed")
+        if dropped := self.notes.get("dropped_episodes"):
+            said.append(f"{dropped:,} left out, with values missing")
+        if filled := self.notes.get("filled_values"):
+            said.append(f"{plural(filled, 'missing value')} filled in")
+        return ", ".join(said)
 
     @classmethod
     def of(
@@ -310,7 +317,7 @@ class Evaluation(Readable):
         bars = self.risk.error_bars
         if bars is None or bars.withdrawn:
             return self
-        kept: dict[str, Any] = {"risk": replace(self.risk, error_bars=bars.without_numbers())}
+        kept: dict[str, Any] = {"risk": replace(self.risk, error_bars=bars.widened(math.nan))}
         if isinstance(self.distribution, ChainTails):
             told = without_intervals(self.notes["distribution"])
             kept |= {

@@ -57,8 +57,8 @@ def fit_distribution(
     below = () if request.loss_below is None else (request.loss_below,)
     asked = tuple(request.quantiles or ()), request.level
     if isinstance(plan, TargetPlan):
-        phi, spelled = plan.partition(log)
-        tails = ChainTails.fit_by(reduce, phi, plan.policy, request.discount, log.unit)
+        phi, spelled, bias = plan.partition(log)
+        tails = ChainTails.fit_by(reduce, phi, plan.policy, request.discount, log.unit, bias)
         notes = {"features": f"{CHAIN}, {spelled}", **tails.over().summary(*asked, below=below).to_dict()}
         return replace(tails, coordinates=log.coordinates), notes
     if isinstance(plan, MixturePlan) and risk.bars.key is not None:

@@ -5,7 +5,8 @@ from states (n, dim) to probabilities (n, actions) or to actions (n,), by their 
 the state get a block for each action (:class:`policyrisk.LSTDQ`). Where none are spelled they are
 
     a table          of one whole-numbered coordinate: where π is a table, where the coordinate is a label, or
-                     with at least TABLE_VISITS transitions to a value
+                     with at least TABLE_VISITS transitions to a value; of several labels where each
+                     combination of them and an action has as many
     otherwise        the candidates of :mod:`policyrisk.evaluation.mixture` with at most n/(20 m)
                      features, m being the number of actions: the one with the smallest errors of one step
                      for π on held-out episodes (:mod:`policyrisk.evaluation.target_choice`)
@@ -25,6 +26,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,9 +34,9 @@ import numpy as np
 from policyrisk._core.arrays import as_array, as_floats, as_whole
 from policyrisk._core.text import plural
 from policyrisk.data import Source, Stream, Trajectories
-from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning
+from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning, UncoveredError
 from policyrisk.evaluation.arguments import naming_arguments
-from policyrisk.evaluation.labels import label_columns, label_spellings
+from policyrisk.evaluation.labels import label_columns, label_spellings, tiles_of_labels
 from policyrisk.evaluation.log import Log
 from policyrisk.evaluation.mixture import candidates
 from policyrisk.evaluation.overlap import NotLogged, Overlap
@@ -115,6 +117,10 @@ def tabulated(target: Target, survey: Survey) -> Target:
 
 def table_spelling(target: Target, survey: Survey, labels: Sequence[int]) -> Spelling | None:
     """A table of the states, where one is to be had; None where features have to be chosen."""
+    if 1 < survey.dim == len(labels):
+        sizes = tuple(tiles_of_labels(survey, sorted(labels)).values())
+        visited = prod(sizes) * target.actions * TABLE_VISITS <= survey.transitions
+        return Spelling("tiles", sizes) if visited else None
     values = survey.values[0] if survey.dim == 1 and survey.values else None
     if values is None:
         return None
@@ -199,6 +205,11 @@ class TargetPlan:
         )
 
     @property
+    def bias(self) -> float:
+        """By how much the mean may be off for what the features that were chosen miss."""
+        return 0.0 if self.scores is None else self.scores.bias
+
+    @property
     def notes(self) -> dict[str, Any]:
         """What the target is, and what features were chosen from."""
         choice = None
@@ -218,21 +229,27 @@ class TargetPlan:
         The draws are always the same, so that targets on one log are compared by episode.
         """
         risk = fit_warning(self.lstdq, reduce_in_units(reduce, unit), bootstrap=FEWEST_DRAWS, seed=0)
+        if self.bias and risk.error_bars is not None:
+            with suppress(UncoveredError):  # which comes again
+                error = unit * risk.summary().mean.standard_error
+                wide = math.hypot(1.0, self.bias / error) if error > 0 else 1.0
+                risk = replace(risk, error_bars=risk.error_bars.widened(wide))
         overlap = reduce(self._overlap).to_dict()
         return Fitted(risk, {"target": {**self.notes["target"], **overlap}})
 
     def _overlap(self, source: Source, part: int = 0) -> Overlap:
         return Overlap.over(source, self.policy, self.request.discount)
 
-    def partition(self, log: Log) -> tuple[Features, str]:
-        """Features that put every state into one cell, and their spelling: the plan's own, if they do."""
+    def partition(self, log: Log) -> tuple[Features, str, float]:
+        """Features that put every state into one cell, the plan's own if they do; their spelling and bias."""
         fitting, survey = Fitting.of(self.request, log, "direct"), log.survey
-        spelling, dim = self.spelling, survey.dim
+        spelling, dim, bias = self.spelling, survey.dim, self.bias
         if not is_partition(fitting.maps(spelling)[0], survey.visited):
             most = survey.transitions / (20 * self.policy.actions)
-            grids = [
-                Spelling("tiles", (b,) * dim, by=by) for b in _GRIDS for by in ("", "rank") if b**dim <= most
-            ]
+            names = tiles_of_labels(survey, fitting.labels)
+            sizes = dict.fromkeys(tuple(names.get(d, b) for d in range(dim)) for b in _GRIDS)
+            ways = ("",) if names else ("", "rank")
+            grids = [Spelling("tiles", each, by=by) for each in sizes for by in ways if prod(each) <= most]
             if not grids:
                 raise InvalidInputError(
                     f"features must put states into cells for a target's quantiles, got {self.spelled}, and "
@@ -240,8 +257,9 @@ class TargetPlan:
                     'too few to choose a grid; name one, as in "tiles:2,dims=0", or gather more'
                 )
             how: dict[str, Any] = {"seed": self.request.seed, "most_steps": _longest(self.request, survey)}
-            spelling = choose_for_target(log.sample, fitting, self.policy, **how, among=grids)[0]
-        return fitting.maps(spelling)[0], spelling.text(log.names)
+            spelling, scores = choose_for_target(log.sample, fitting, self.policy, **how, among=grids)
+            bias = scores.times(log.unit).bias
+        return fitting.maps(spelling)[0], spelling.text(log.names), bias
 
     def judge(self, fitted: Fitted, data: Source) -> Fitted:
         """The doubly robust figures, where their intervals can be trusted."""

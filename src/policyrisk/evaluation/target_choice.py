@@ -17,9 +17,17 @@ bias of J̃ if all errors along the way have one sign, H being the (discounted) 
 the log, and unsteady is its variance at the average start, the jackknife's over folds. The smallest score is
 chosen.
 
+The score takes all errors along the way to have one sign. How large the squared bias is beside it, the means
+J_i of the candidates tell, of which J_1 is that of the best:
+
+    bias²       κ · score_1,   κ = average over the others of (J_i − J_1)² / (score_i + score_1)
+
+By √(1 + bias²/s²) the intervals are wider than randomness makes them, s being the standard error of the mean.
+
 A candidate whose mean over the starts is far from all that rewards like the recorded ones can sum up to is
 not *possible*, and is not chosen unless all are so. How far the means of candidates that are nearly as good
-lie apart is what the choice decides and the log does not (:mod:`policyrisk.evaluation.target_findings`).
+lie apart is what the choice decides and the log does not (:mod:`policyrisk.evaluation.target_findings`). A
+misfit counts there as far as it is beyond two of its standard errors, over episodes.
 
 From 500 random episodes of CartPole, of 22 steps on average, a controller that never drops the pole has means
 of 10.2 ± 0.1 (γ = 0.9) and 32.3 ± 1.5 (γ = 0.97); 10 and 33.3 are right. With the features that predict the
@@ -93,6 +101,7 @@ class TargetCandidate:
     name: str
     score: float = math.nan
     misfit: float = math.nan
+    misfit_error: float = math.nan
     unsteady: float = math.nan
     mean: float = math.nan  # over the starts, of the folds' fits on average
     possible: bool = False
@@ -109,7 +118,7 @@ class TargetScores(Readable):
 
     def times(self, factor: float) -> TargetScores:
         """The same for rewards that are ``factor`` times as large."""
-        powers = {"score": 2, "misfit": 2, "unsteady": 2, "mean": 1}
+        powers = {"score": 2, "misfit": 2, "misfit_error": 2, "unsteady": 2, "mean": 1}
         ranking = tuple(
             replace(each, **{of: getattr(each, of) * factor**power for of, power in powers.items()})
             for each in self.ranking
@@ -123,6 +132,17 @@ class TargetScores(Readable):
         most = RIVAL * max(best.score, 0.0)
         others = (each for each in self.ranking[1:] if each.possible and each.score <= most)
         return best, *others
+
+    @property
+    def bias(self) -> float:
+        """By how much the mean of the best may be off, root mean square, for what features cannot express."""
+        best, *others = self.ranking
+        shares = [
+            (each.mean - best.mean) ** 2 / max(each.score + best.score, 1e-300)
+            for each in others
+            if each.possible
+        ]
+        return math.sqrt(best.score * (sum(shares) / len(shares) if shares else 1.0))
 
     @property
     def best(self) -> str:
@@ -149,12 +169,13 @@ class TargetScores(Readable):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""
-        means = [each.mean for each in self.rivals]
+        means, best = [each.mean for each in self.rivals], self.ranking[0]
         return {
             "ranking": [asdict(each) for each in self.ranking],
             "episodes": self.episodes,
             "reward": self.reward,
-            "misfit": math.sqrt(max(self.ranking[0].misfit, 0.0)),
+            "misfit": math.sqrt(max(best.misfit - 2.0 * best.misfit_error, 0.0)),
+            "bias": self.bias,
             "rivals": [min(means), max(means)],
         }
 
@@ -231,13 +252,18 @@ def _scored(
     neighbour_errors = np.where(known, held_out[neighbours], 0.0).sum(axis=1) / np.maximum(
         known.sum(axis=1), 1
     )
-    misfit, mean = float(np.mean(held_out * neighbour_errors)), float(np.nanmean(starts))
+    products = held_out * neighbour_errors
+    misfit, mean = float(np.mean(products)), float(np.nanmean(starts))
+    # A pair of steps is in two products, about, so that the episodes' sums are not independent.
+    sums = np.add.reduceat(products - misfit, data.offsets[:-1])
+    misfit_error = math.sqrt(2.0 * float(sums @ sums)) / data.transitions
     unsteady = (FOLDS - 1) * float(np.nanmean(np.var(starts, axis=0)))
     steps = float(np.mean(discounted_steps(gamma, data.lengths)))
     return TargetCandidate(
         name,
         steps**2 * max(misfit, 0.0) + unsteady,
         misfit,
+        misfit_error,
         unsteady,
         mean,
         possible=is_possible(mean, extent, gamma, most_steps),

@@ -97,9 +97,10 @@ def _unsettled(evaluation: Evaluation) -> Seen:
     severities = severity_of(far / scale if beyond else 0.0, limits), severity_of(share, limits)
     other = f" With features that are nearly as good the mean is {_between(low, high)}." if low < high else ""
     return next((each for each in SEVERITIES if each in severities), None), (
-        f"In a single step of the target these features err by {number(found['misfit'], 2)} (root mean "
-        f"square, beside rewards of {number(found['reward'], 2)}), which adds up along its way.{other} No "
-        "episode is of the target to tell what is right, and the intervals cover randomness alone."
+        f"In a single step of the target these features err by {number(found['misfit'], 2)} or more (root "
+        f"mean square, beside rewards of {number(found['reward'], 2)}), which adds up along its way.{other} "
+        "No episode is of the target to tell what is right. The intervals take the features to be off by "
+        f"about {number(found['bias'], 2)}."
     )
 
 

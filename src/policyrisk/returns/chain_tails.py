@@ -14,10 +14,12 @@ branches' probabilities, and intervals are corrected by that. Coverage of nomina
 the worst 5%, over the starts and at states, on three kinds of random processes: 93 to 98 and 93 to 97%.
 
 Where F is rounded to a grid, draws are solved on a coarser one, of which only what they change is taken.
+Where the cells were chosen, readings of draws lie as much farther from the estimate as the choice may be off.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -84,16 +86,23 @@ class ChainTails(DistributionAtStates):
     discount: float
     unit: float
     key: tuple[int, int] | None  # of the draws; None where there are none
+    bias: float = 0.0  # by which the mean may be off for the choice of the cells
     coordinates: Coordinates | None = None
 
     @classmethod
     def fit_by(
-        cls, reduce: Reduce, features: Features, target: Target, discount: float, unit: float
+        cls,
+        reduce: Reduce,
+        features: Features,
+        target: Target,
+        discount: float,
+        unit: float,
+        bias: float = 0.0,
     ) -> ChainTails:
         """The distribution of a target's return, in one pass; an error where the log leads to no end."""
         found: LogSums = reduce_in_units(reduce, unit)(LogPass(features, target))
         given = found.log.merged(), found.starts.merged(), target.actions, found.episodes
-        tails = cls(features, *given, discount, unit, (0, 0))
+        tails = cls(features, *given, discount, unit, (0, 0), bias)
         _ = tails.chain  # an error where there is none
         return tails
 
@@ -219,10 +228,30 @@ class ChainTails(DistributionAtStates):
         """Where F is P(B < line): where returns are thresholds, one that is on the line does not count."""
         return line - 4 * self.grid.tol * self.unit if self.grid.steps else line
 
+    @cached_property
+    def _widened(self) -> float:
+        """How many times as far as by randomness the draws lie, with what the choice may be off by."""
+        over = self.over()
+        if not self.bias or over.change is None:
+            return 1.0
+        draws = self._random(over.curve, over.change[None], "mean", 0.5, 0.0)[1]
+        return math.hypot(1.0, self.bias / self.unit / max(float(draws.std()), 1e-300))
+
     def _drawn(
         self, curves: Floats, change: npt.NDArray[Any], of: Reading, q: float, z: float
     ) -> tuple[Floats, Floats]:
         """A reading of curves (n, m + 3), (n,), and of them with changes (n, B, k), (n, B), in units."""
+        value, draws = self._random(curves, change, of, q, z)
+        if self._widened == 1.0:
+            return value, draws
+        wide = value[:, None] + self._widened * (draws - value[:, None])
+        least = -np.inf if of in ("mean", "quantile", "cvar") else 0.0
+        return value, np.clip(wide, least, 1.0 if of == "cdf" else np.inf)
+
+    def _random(
+        self, curves: Floats, change: npt.NDArray[Any], of: Reading, q: float, z: float
+    ) -> tuple[Floats, Floats]:
+        """The same by randomness alone."""
         grid, m = self.grid, self.grid.size
         value = grid.read(curves, of, q, z / self.unit)
         n, B, k = change.shape

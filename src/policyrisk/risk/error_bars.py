@@ -179,12 +179,12 @@ class ErrorBars:
         held = self.replicates if self.mean is None else self.mean
         return held is not None and bool(np.isnan(held.flat[:1]).any())
 
-    def without_numbers(self) -> ErrorBars:
-        """The same bars with nan for every number, so that all errors and intervals made of them are nan."""
+    def widened(self, factor: float) -> ErrorBars:
+        """The same with errors so many times as large; with nan no error or interval has a number."""
         found: dict[str, Any] = {}
         for name in ("mean", "cross", "second", "replicates"):
             if (array := getattr(self, name)) is not None:
-                found[name] = np.full_like(array, np.nan)
+                found[name] = array * array.dtype.type(factor if name == "replicates" else factor**2)
         return replace(self, **found)
 
     def replicated(self, seed: Seed) -> ErrorBars:
