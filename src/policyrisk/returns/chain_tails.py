@@ -244,7 +244,8 @@ class ChainTails(DistributionAtStates):
         value, draws = self._random(curves, change, of, q, z)
         if self._widened == 1.0:
             return value, draws
-        wide = value[:, None] + self._widened * (draws - value[:, None])
+        centre = draws.mean(axis=1, keepdims=True)
+        wide = centre + self._widened * (draws - centre)
         least = -np.inf if of in ("mean", "quantile", "cvar") else 0.0
         return value, np.clip(wide, least, 1.0 if of == "cdf" else np.inf)
 
