@@ -305,6 +305,33 @@ def as_csr(value: Any, name: str) -> sp.csr_array[Any, tuple[int, int]]:
     return matrix
 
 
+def ranges(first: Ints, lengths: Ints) -> Ints:
+    """first_k, …, first_k + lengths_k − 1 for k = 0, 1, … in turn.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3]))
+    array([5, 6, 0, 1, 2])
+    """
+    before = np.cumsum(lengths) - lengths
+    found: Ints = np.arange(lengths.sum()) + np.repeat(first - before, lengths)
+    return found
+
+
+def row_pairs(one: Any, other: Any) -> tuple[Ints, Ints]:
+    """The places in ``data`` of each entry of a row of one CSR matrix beside each of the other's row."""
+    taken = np.diff(one.indptr)
+    repeats = np.repeat(np.diff(other.indptr), taken)  # how often each entry of one is taken
+    return np.repeat(np.arange(one.nnz), repeats), ranges(np.repeat(other.indptr[:-1], taken), repeats)
+
+
+def row_products(one: Any, other: Any) -> Any:
+    """Each entry of a row of one matrix times each of the other's row: of (n, a) and (n, b), CSR (n, a·b)."""
+    left, right = row_pairs(one, other)
+    columns = one.indices[left] * np.int64(other.shape[1]) + other.indices[right]
+    starts = np.append(0, np.cumsum(np.diff(one.indptr) * np.diff(other.indptr)))
+    shape = one.shape[0], one.shape[1] * other.shape[1]
+    return sp.csr_array((one.data[left] * other.data[right], columns, starts), shape=shape)
+
+
 def readonly(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A view that cannot be written to; the array itself, which may be the caller's, stays as it is."""
     view = array.view()

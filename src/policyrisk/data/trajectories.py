@@ -35,6 +35,7 @@ from policyrisk._core.arrays import (
     as_whole,
     is_frame,
     name_some,
+    ranges,
     readonly,
 )
 from policyrisk._core.frames import Coordinates
@@ -256,8 +257,8 @@ class Trajectories:
             return self
         begin, lengths = self.offsets[chosen], self.lengths[chosen]
         return self._part(
-            _ranges(begin + chosen, lengths + 1),
-            _ranges(begin, lengths),
+            ranges(begin + chosen, lengths + 1),
+            ranges(begin, lengths),
             lengths,
             self.terminated[chosen],
             chosen,
@@ -269,7 +270,7 @@ class Trajectories:
             return self
         left = np.flatnonzero(lengths)
         begin, some = self.offsets[left], lengths[left]
-        steps = _ranges(begin + left, some + 1), _ranges(begin, some)
+        steps = ranges(begin + left, some + 1), ranges(begin, some)
         return self._part(*steps, some, self.terminated[left], left)
 
     def with_clusters(self, clusters: npt.ArrayLike) -> Trajectories:
@@ -459,13 +460,6 @@ def _sum_backwards(rewards: Floats, lengths: Ints, discount: float, out: Floats)
         for t in range(end - 1, start - 1, -1):
             total = rewards[t] + discount * total
             out[t] = total
-
-
-def _ranges(first: Ints, lengths: Ints) -> Ints:
-    """first_k, …, first_k + lengths_k − 1 for k = 0, 1, … in turn."""
-    before = np.cumsum(lengths) - lengths
-    rows: Ints = np.arange(lengths.sum()) + np.repeat(first - before, lengths)
-    return rows
 
 
 def as_time_limit(value: object) -> TimeLimit:

@@ -34,6 +34,7 @@ from policyrisk._core.arrays import (
     as_states,
     check_shape,
     is_sparse,
+    row_products,
 )
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError
@@ -187,15 +188,8 @@ class BlockRows:
         if not is_sparse(phi):
             every: Floats = weights[:, :, None] * np.asarray(phi)[:, None, :]
             return every.reshape(n, size * self.actions)
-        i, j = np.nonzero(weights)
-        count = np.diff(phi.indptr)[i]  # entries of each (state, action) with a weight
-        before = np.cumsum(count) - count
-        entry = np.arange(count.sum()) + np.repeat(phi.indptr[i] - before, count)
-        data = phi.data[entry] * np.repeat(weights[i, j], count)
-        indices = phi.indices[entry] + np.repeat(j * size, count)
-        ends = np.zeros(n + 1, dtype=np.int64)
-        np.add.at(ends, i + 1, count)
-        return sp.csr_array((data, indices, np.cumsum(ends)), shape=(n, size * self.actions))
+        product: Matrix = row_products(sp.csr_array(weights), phi)
+        return product
 
     def values(self, w: Floats) -> Floats:
         """φ(x_i, j)ᵀ w, of shape (n, m)."""

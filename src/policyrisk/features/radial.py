@@ -35,6 +35,7 @@ from policyrisk._core.arrays import (
     as_states,
     name_some,
     readonly,
+    row_products,
 )
 from policyrisk._core.devices import cupy, kernel
 from policyrisk.errors import InvalidInputError
@@ -352,20 +353,7 @@ class RadialGrid(RadialBasis):
         return phi
 
     def _sparse_rows(self, u: Floats) -> Any:
-        return reduce(_row_products, map(sp.csr_array, self._factors(u)))
-
-
-def _row_products(one: Any, other: Any) -> Any:
-    """Each entry of a row of one matrix times each of the other's row: of (n, a) and (n, b), CSR (n, a·b)."""
-    entries = np.diff(other.indptr)
-    repeats = np.repeat(entries, np.diff(one.indptr))  # how often each entry of one is taken
-    left = np.repeat(np.arange(one.nnz), repeats)
-    first = np.repeat(other.indptr[:-1], np.diff(one.indptr))  # where the other's row begins
-    right = np.arange(left.size) + np.repeat(first - np.cumsum(repeats) + repeats, repeats)
-    columns = one.indices[left] * np.int64(other.shape[1]) + other.indices[right]
-    starts = np.append(0, np.cumsum(entries * np.diff(one.indptr)))
-    shape = one.shape[0], one.shape[1] * other.shape[1]
-    return sp.csr_array((one.data[left] * other.data[right], columns, starts), shape=shape)
+        return reduce(row_products, map(sp.csr_array, self._factors(u)))
 
 
 RadialBasis.grid = RadialGrid

@@ -36,6 +36,7 @@ from policyrisk._core.arrays import (
     is_symmetric,
     lower_triangle,
     readonly,
+    row_pairs,
 )
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError
@@ -239,17 +240,14 @@ def _rowwise(left: Matrix, middle: npt.NDArray[Any], right: Matrix) -> Floats:
 def _rowwise_sparse(left: Any, middle: npt.NDArray[Any], right: Any) -> Floats:
     """As _rowwise, from the entries of middle that are needed: one for each pair of entries in a row."""
     n = left.shape[0]
-    row = np.repeat(np.arange(n), np.diff(left.indptr))
-    count = np.diff(right.indptr)[row]  # how many pairs each entry of left is in
-    before = np.cumsum(count) - count
-    if n > 1 and count.sum() > _PAIRS:
+    pairs = np.diff(left.indptr) * np.diff(right.indptr)
+    if n > 1 and pairs.sum() > _PAIRS:
         halves = slice(0, n // 2), slice(n // 2, n)
         return np.concatenate([_rowwise_sparse(left[half], middle, right[half]) for half in halves])
-    p = np.repeat(np.arange(row.size), count)
-    q = np.arange(p.size) + (right.indptr[row] - before)[p]
+    p, q = row_pairs(left, right)
     terms = left.data[p] * middle[left.indices[p], right.indices[q]] * right.data[q]
-    sums: Floats = np.bincount(row[p], weights=terms, minlength=n).astype(np.float64, copy=False)
-    return sums
+    row = np.repeat(np.arange(n), pairs)
+    return np.bincount(row, weights=terms, minlength=n).astype(np.float64, copy=False)
 
 
 def _mirrored(block: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Ints, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, ranges, readonly
 from policyrisk.data import Trajectories, pieces
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
@@ -43,10 +43,7 @@ class EpisodeRows:
 
     def started(self) -> Ints:
         """The rows that hold x_t with t < used, of shape (Σ used,)."""
-        used = self.spans.used
-        first = np.repeat(self.spans.base - (np.cumsum(used) - used), used)
-        rows: Ints = first + np.arange(len(first))
-        return rows
+        return ranges(self.spans.base, self.spans.used)
 
 
 def episode_rows(batch: Trajectories, width: int | None) -> Iterator[EpisodeRows]:
