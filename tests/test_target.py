@@ -216,7 +216,7 @@ def test_actions_that_nobody_logged(data):
     assert "action 2 (" in advice.seen
     assert "above all at state = 3 (10.0% of it there)" in advice.seen
     assert result.risk.covered([3]) == pytest.approx(0.9)
-    np.testing.assert_allclose(measure(result.risk, np.array([[3.0], [1.0]]))[5], [0.9, 1.0])
+    np.testing.assert_allclose(measure(result, np.array([[3.0], [1.0]]))["covered"], [0.9, 1.0])
     never = np.zeros((N, ACTIONS + 1))
     never[:, ACTIONS] = 1.0
     with (
