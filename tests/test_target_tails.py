@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from test_evaluate import call
 from test_lstdq import ACTIONS, N, log, policies, process
@@ -252,6 +253,30 @@ def test_features_that_are_no_partition_leave_the_tails_to_one(tmp_path):
         data, target=lambda x: np.tile([0.5, 0.5], (len(x), 1)), features="tiles:3", quantiles=[0.05], seed=0
     )
     assert same.notes["distribution"]["features"] == "the log as a chain, tiles:3"
+
+
+def test_states_of_several_labels_have_a_table_of_all_of_them():
+    """Each cell by itself: the mean of the target is that of its action there, which no sum of tables has."""
+    rng = np.random.default_rng(4)
+    n = 800
+    frame = pd.DataFrame(
+        {"episode": range(n), "plan": rng.choice(["a", "b"], n), "usage": rng.choice(["x", "y"], n)}
+    )
+    frame["action"], frame["terminated"] = rng.choice(["call", "none"], n), True
+    same = (frame.plan == "a") == (frame.usage == "x")
+    frame["reward"] = np.where(same, 3.0, 0.0) * (frame.action == "call") + rng.normal(size=n).round(1)
+
+    def target(states):
+        return np.where(states[:, 0] == states[:, 1], "call", "none")
+
+    result = pr.evaluate(
+        frame, target=target, quantiles=[0.5], state=["plan", "usage"], action="action", seed=0
+    )
+    chosen = frame[(frame.action == "call") == same]
+    means = chosen.groupby(["plan", "usage"]).reward.mean()
+    shares = frame.groupby(["plan", "usage"]).size() / n
+    assert result.notes["distribution"]["features"] == "the log as a chain, tiles:2x2"
+    assert result.summary.mean_value == pytest.approx(float((means * shares).sum()), rel=1e-9)
 
 
 def test_where_the_log_cannot_tell_there_are_no_intervals_of_the_tails(result):
