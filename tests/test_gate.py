@@ -12,7 +12,7 @@ from policyrisk import criteria
 from policyrisk.cli import run
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.returns import RecordedReturns
-from policyrisk.selection.margin import Sample, _estimate
+from policyrisk.selection.margin import Sample, own_estimate
 from policyrisk.selection.permutation import Clusters, exchanged_moments, exchanged_tails
 from policyrisk.testing import assert_not_riskier
 
@@ -160,7 +160,7 @@ def test_intervals_of_one_policy_are_those_of_its_returns():
         (criteria.spelled("mean"), recorded.estimate("mean", 0.9)),
         (criteria.Quantile(0.2), recorded.quantile(0.2, 0.9)),
     ):
-        found = _estimate(sample, criterion, 0.95)
+        found = own_estimate(sample, criterion, 0.95)
         assert (found.value, found.low, found.high) == pytest.approx(
             (expected.value, expected.low, expected.high)
         )

@@ -28,9 +28,8 @@ from policyrisk.data.read import has_columns
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation.log import marks_of, opened
 from policyrisk.evaluation.record import SURVEY, Evaluation
-from policyrisk.returns import RecordedReturns
 from policyrisk.risk.estimate import Estimate, as_level
-from policyrisk.selection.comparable import tails_of, withdrawn
+from policyrisk.selection.comparable import check_discounts, tails_of, withdrawn
 from policyrisk.selection.comparison import compare
 from policyrisk.selection.margin import (
     Decision,
@@ -41,6 +40,7 @@ from policyrisk.selection.margin import (
     by_interval,
     by_returns,
     check_criterion,
+    own_estimate,
     unknown,
 )
 from policyrisk.selection.permutation import Clusters
@@ -223,15 +223,13 @@ def gate(
     if level <= 0.5:
         raise InvalidInputError(f"level must be above 0.5, got {level:g}; pass a share such as 0.95")
     given = [_source(each) for each in (new, baseline)]
-    discounts = {e.risk.provenance.discount for e in given if isinstance(e, Evaluation)}
-    if discount is not None:
-        discounts.add(as_number(discount, "discount", 0.0, 1.0, open_low=True))
-    if len(discounts) > 1:
-        raise MismatchError(
-            f"policies must agree on the discount to be compared, got {sorted(discounts)}; evaluate with one"
-        )
     of = _names(new, baseline, given)
-    gamma = next(iter(discounts), 1.0)
+    pairs = zip(of, given, strict=True)
+    discounts = {name: e.risk.provenance.discount for name, e in pairs if isinstance(e, Evaluation)}
+    if discount is not None:
+        discounts["logs"] = as_number(discount, "discount", 0.0, 1.0, open_low=True)
+    check_discounts(discounts)
+    gamma = next(iter(discounts.values()), 1.0)
     regions = None
     if by == REGIONS:
         by, regions = None, _regions(given[1])
@@ -478,14 +476,7 @@ def _estimate(given: Any, sample: Sample | None, criterion: Criterion, level: fl
             summary = given.risk.summary(level=level)
         return criterion.assess(summary).value
     assert sample is not None
-    recorded = RecordedReturns(sample.returns[:, 0])
-    if isinstance(criterion, CVaR | Quantile):
-        return criterion.assess(recorded.summary([criterion.q], level)).value
-    if criterion == MeanMinusStd(0.0):
-        return recorded.estimate("mean", level)
-    raise InvalidInputError(
-        f"{criterion!r} of returns beside a summary is not known; pass two logs, or two evaluations"
-    )
+    return own_estimate(sample, criterion, (1.0 + level) / 2.0)
 
 
 def _of_summary(summary: Mapping[str, Any], criterion: Criterion, level: float) -> Estimate:

@@ -122,7 +122,7 @@ def by_returns(
         reach = (float(stdtrit(dof, level)),) * 2
     low, high = d - reach[0] * error, d + reach[1] * error
     if not (isinstance(criterion, Quantile) and new.clusters is not None):
-        own = _estimate(new, criterion, level), _estimate(baseline, criterion, level)
+        own = own_estimate(new, criterion, level), own_estimate(baseline, criterion, level)
         other = by_estimates(name, own, margin, level, episodes)
         p_passed, p_worse = max(p_passed, other.p_passed), max(p_worse, other.p_worse)
         low, high = min(low, other.difference.low), max(high, other.difference.high)
@@ -218,7 +218,7 @@ def _value(returns: Floats, criterion: Any, level: float) -> float:
     return float(criterion.slopes(float(g.mean()), float(g.var(ddof=1) + c.mean()))[0])
 
 
-def _estimate(sample: Sample, criterion: Any, level: float) -> Estimate:
+def own_estimate(sample: Sample, criterion: Any, level: float) -> Estimate:
     """The criterion's value with an interval of 2·level − 1: Hall's, by the influences of the clusters."""
     between, (g, c) = 2.0 * level - 1.0, sample.returns.T
     if isinstance(criterion, Quantile):
