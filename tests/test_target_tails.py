@@ -18,6 +18,7 @@ from policyrisk.markov.curves import GridCurves, LatticeCurves
 from policyrisk.passes.reduce import here
 from policyrisk.returns import chain_tails
 from policyrisk.returns.chain_tails import ChainTails
+from policyrisk.returns.robust_tails import robust_tails
 
 P, R = process()
 MU, PI = policies(1)
@@ -191,6 +192,42 @@ def test_intervals_of_the_tails_cover():
     assert (np.abs(hits / 300 - 0.955) < 0.04).all()
 
 
+# States that last, some of them much longer than others: one cell for all of them is wrong.
+LASTING = (0.6 * np.eye(N) + 0.4 * P / 0.8) * np.linspace(0.3, 0.95, N)[:, None]
+
+
+@pytest.mark.parametrize("discount", [1.0, 0.8])
+def test_doubly_robust_tails_are_right_whatever_the_critics_are(discount):
+    """By a table, and by one cell for all states, where the chain is far off."""
+    steps = np.full((N, ACTIONS), -1.0)
+    data = log(LASTING, steps, MU, 1500, seed=1)
+    exact = pr.MarkovChain.from_mdp(LASTING, steps, PI, discount).distribution(np.full(N, 1 / N))
+    line = -1.5
+    for cells in (pr.Tabular(N), pr.TileCoding([0], [N - 1], [1])):
+        chain = tails(data, PI, cells, discount).without_intervals()
+        robust = robust_tails(chain, data, Target.of(PI, None, 2, 0)).below(line)
+        assert abs(robust.value - exact.cdf(line)) < 4 * robust.standard_error
+        far = abs(chain.over().below(line).value - exact.cdf(line)) > 4 * robust.standard_error
+        assert far == (cells.size == 1)
+
+
+def test_doubly_robust_tails_are_weighted_averages_where_an_episode_is_one_step():
+    """With critics that know nothing but the rest: the error of a weighted average, and no clusters."""
+    rng = np.random.default_rng(4)
+    actions, returns = rng.integers(2, size=4000), rng.integers(-20, 0, size=4000) * 1.0
+    data = pr.Trajectories([[0], [1]] * 4000, returns, [1] * 4000, [True] * 4000, actions, np.full(4000, 0.5))
+    pi = np.array([[0.8, 0.2]])
+    found = robust_tails(tails(data, pi), data, Target.of(pi, None, 2, 0)).below(-15.0)
+    share = [(returns[actions == a] < -15).mean() for a in (0, 1)]
+    assert found.value == pytest.approx(pi[0] @ share, abs=2e-3)
+    error = np.sqrt(
+        np.mean((2 * pi[0][actions]) ** 2 * ((returns < -15) - np.take(share, actions)) ** 2) / 4000
+    )
+    assert found.standard_error == pytest.approx(error, rel=0.25)
+    clustered = data.with_clusters(np.arange(4000) // 10)
+    assert robust_tails(tails(data, pi), clustered, Target.of(pi, None, 2, 0)) is None
+
+
 # in an evaluation
 
 
@@ -225,6 +262,28 @@ def test_an_evaluation_has_the_tails_of_its_target(result, tmp_path):
 def measured(result, folder):
     result.report(folder / "report.html")
     return (folder / "report.html").read_text()
+
+
+def test_propensities_check_the_chain(result, tmp_path):
+    data = log(P, np.full((N, ACTIONS), -1.0), MU, 800, seed=6)
+    found = pr.evaluate(data, target=PI, quantiles=[0.1], loss_below=-10, features="tabular:5")
+    chain, robust = found.tails()[1], found.robust_tails()
+    assert chain.keys() == robust.keys()
+    for name, each in robust.items():
+        assert abs(each.value - chain[name].value) < 4 * np.hypot(
+            each.standard_error, chain[name].standard_error
+        )
+    assert "doubly robust, by propensities" in str(found)
+    assert "doubly robust:" in measured(found, tmp_path)
+    assert result.robust_tails() == {}  # no propensities
+    data = log(LASTING, np.full((N, ACTIONS), -1.0), MU, 4000, seed=1)
+    wrong = pr.evaluate(data, target=PI, quantiles=[0.1], loss_below=-1.5, features="tiles:1")
+    seen = [
+        each.seen
+        for each in wrong.advice
+        if each.title == "The estimate disagrees with what the episodes say"
+    ]
+    assert "by the chain against" in seen[0]
 
 
 def test_two_targets_on_one_log_are_compared_draw_by_draw(result):

@@ -41,7 +41,7 @@ class NotedTailRegion(TypedDict):
 
 
 class NotedWithoutModel(TypedDict):
-    """What cut-off episodes leave of quantiles and chances without a model."""
+    """Quantiles and chances without the model: what cut-off episodes leave, or by propensities."""
 
     quantiles: dict[NumberText, SavedEstimate]
     cvar: dict[NumberText, SavedEstimate]
@@ -53,6 +53,7 @@ class NotedTails(NotedQuantities):
 
     features: str
     without_model: NotRequired[dict[str, NotedWithoutModel]]
+    doubly_robust: NotRequired[NotedWithoutModel]
     regions: NotRequired[list[NotedTailRegion]]
     model: NotRequired[NotedQuantities]
 

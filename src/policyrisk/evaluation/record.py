@@ -170,6 +170,9 @@ class Evaluation(Readable):
                 for name, (each, ends) in apart.items()
             ]
             yield TextTable(columns, cells)
+        if robust := self.robust_tails():
+            columns = ["doubly robust, by propensities", *head[1:]]
+            yield TextTable(columns, [[name, *each.cells] for name, each in robust.items()])
         yield f"trust: {self.trust}"
 
     def _repr_html_(self) -> str:
@@ -666,6 +669,15 @@ class Evaluation(Readable):
             low, high = self.prediction_interval(x, predict).T
             columns |= {"prediction_low": low, "prediction_high": high}
         return self.risk.to_frame(x, level, beside=columns)
+
+    def robust_tails(self) -> dict[str, Estimate]:
+        """The tails of a target over the starts by the log's propensities, doubly robust, by their names.
+
+        Nothing where propensities are not known, or leave the worth of too few episodes.
+        """
+        from policyrisk.evaluation import tails
+
+        return dict(tails.rows((self.notes.get("distribution") or {}).get("doubly_robust") or tails.NOTHING))
 
     def without_model(self) -> dict[str, tuple[Estimate | None, Estimate]]:
         """What cut-off episodes leave of quantiles and the like over the starts: weighted, and possible.

@@ -8,7 +8,8 @@ their returns, and what a sample of the episodes says without any model stands b
 
 Of a target no return was recorded. Its model is the log as a chain (:mod:`policyrisk.returns.chain_tails`),
 on the table or the tiling of its features; where these are no partition, on the one that held-out steps ask
-for.
+for. Where propensities are known, the doubly robust distribution over the starts stands beside it
+(:mod:`policyrisk.returns.robust_tails`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from policyrisk._core.text import percent
 from policyrisk.errors import FewEpisodesWarning, PolicyRiskWarning
 from policyrisk.evaluation.log import Log
 from policyrisk.evaluation.mixture import MixturePlan
+from policyrisk.evaluation.overlap import Overlap
 from policyrisk.evaluation.plan import Fitting, Plan
 from policyrisk.evaluation.request import EvaluationRequest
 from policyrisk.evaluation.target import TargetPlan
@@ -34,8 +36,9 @@ from policyrisk.returns import DistributionMixture, RecordedReturns, ReturnDistr
 from policyrisk.returns.chain_tails import ChainTails
 from policyrisk.returns.cut_off import CutOffReturns
 from policyrisk.returns.distribution_function import DistributionAtStates
+from policyrisk.returns.robust_tails import robust_tails
 from policyrisk.returns.start_distribution import StartDistribution
-from policyrisk.risk import RiskFunction
+from policyrisk.risk import FEW_EPISODES, RiskFunction
 from policyrisk.risk.estimate import Estimate, student_quantile
 from policyrisk.selection.distribution_stack import stack_distribution
 from policyrisk.selection.stacking import brief
@@ -46,6 +49,7 @@ _ASKED: tuple[tuple[str, Literal["quantile", "cvar", "probability"], str], ...] 
     ("cvar", "cvar", "q"),
     ("below", "probability", "below"),
 )
+NOTHING: dict[str, Any] = {"quantiles": {}, "cvar": {}, "below": {}}
 CHAIN = "the log as a chain"  # what the features of a target's tails begin with
 
 
@@ -60,6 +64,11 @@ def fit_distribution(
         phi, spelled, bias = plan.partition(log)
         tails = ChainTails.fit_by(reduce, phi, plan.policy, request.discount, log.unit, bias)
         notes = {"features": f"{CHAIN}, {spelled}", **tails.over().summary(*asked, below=below).to_dict()}
+        worth = Overlap.over(log.data, plan.policy, request.discount).to_dict()["effective_episodes"]
+        robust = robust_tails(tails, log.data, plan.policy) if (worth or 0.0) >= FEW_EPISODES else None
+        if robust is not None:
+            told = robust.summary(*asked, below=below).to_dict()
+            notes["doubly_robust"] = {name: told[name] for name in ("quantiles", "cvar", "below")}
         return replace(tails, coordinates=log.coordinates), notes
     if isinstance(plan, MixturePlan) and risk.bars.key is not None:
         how: dict[str, Any] = {"key": plan.key, "unit": plan.unit, "names": log.names}

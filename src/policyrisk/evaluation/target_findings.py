@@ -134,11 +134,18 @@ def _disagreement(evaluation: Evaluation) -> Seen:
     summary, robust = evaluation.summary, evaluation.noted("target").get("doubly_robust")
     if robust is None:
         return SKIPPED
-    said = "; ".join(
+    apart = [
         f"the {of} is {number(getattr(summary, of), 4)} by {summary.estimator} against "
         f"{number(robust[of]['value'], 4)} ± {number(robust[of]['standard_error'], 2)}"
         for of in robust["apart"]
-    )
+    ]
+    chain = evaluation.tails()[1]
+    for name, each in evaluation.robust_tails().items():
+        own = chain[name]
+        errors = np.nan_to_num([own.standard_error, each.standard_error])
+        if abs(own.value - each.value) > _SURE * math.hypot(*errors):
+            apart.append(f"the {name} is {number(own.value, 4)} by the chain against {number(each)}")
+    said = "; ".join(apart)
     return "warning" if said else None, (
         f"Weighted by the propensities (doubly robust), {said}: more than randomness explains. Either the "
         "features are too coarse to tell apart the states that matter, or the propensities are not those of "
