@@ -1,9 +1,10 @@
-"""Evaluate a folder of Parquet that is larger than the memory it is allowed: peak resident size and time.
+"""Evaluate folders of Parquet, up to one that is larger than the memory it is allowed: time and peak size.
 
-    python benchmarks/out_of_core.py [--gigabytes 2] [--features tiles:25x25,dims=state_0+state_1]
+    python benchmarks/out_of_core.py [--largest 4e7]
 
-The folder is written to a temporary place and removed afterwards. ``policyrisk evaluate`` runs in a child,
-whose peak resident size is as the kernel counted it (``ru_maxrss``).
+Logs of 10⁴ to 4·10⁷ transitions (2 GB) get the default answer with its tails, and the largest one spelled
+features as well. The folder is written to a temporary place and removed afterwards. ``policyrisk evaluate``
+runs in a child, whose processor time and peak resident size are as the kernel counted them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ import policyrisk as pr
 from policyrisk.data import write_parquet
 
 _EPISODES = 4_000  # in a file
-FEATURES = ("tiles:25x25,dims=state_0+state_1", "auto")
+TILES = "tiles:25x25,dims=state_0+state_1"
+SIZES = 1e4, 1e5, 1e6, 4e6, 4e7  # transitions, about
 
 
 def episodes(seed: int) -> pr.Trajectories:
@@ -39,26 +40,24 @@ def episodes(seed: int) -> pr.Trajectories:
     return pr.Trajectories(np.column_stack([place, speed]), rewards, lengths, rng.random(_EPISODES) < 0.98)
 
 
-def write_folder(folder: Path, gigabytes: float) -> tuple[int, float]:
-    """Files until there is as much; how many, and their size in GB."""
-    files, size = 0, 0
-    while size < gigabytes * 1e9:
-        path = folder / f"part-{files:04}.parquet"
-        write_parquet(episodes(files), path)
+def write_folder(folder: Path, transitions: float) -> float:
+    """Files until there are about as many transitions; their size in GB."""
+    size, left = 0, round(transitions / 250)  # episodes
+    for number in range(-(-left // _EPISODES)):
+        path = folder / f"part-{number:04}.parquet"
+        write_parquet(episodes(number)[:left], path)
+        left -= _EPISODES
         size += path.stat().st_size
-        files += 1
-    return files, size / 1e9
+    return size / 1e9
 
 
-def evaluate(folder: Path, features: str) -> dict[str, Any]:
-    """What ``policyrisk evaluate`` says of a folder, with its seconds and its peak resident size in MB."""
+def evaluate(folder: Path, *features: str) -> dict[str, Any]:
+    """What ``policyrisk evaluate`` says of a folder, with seconds, peak resident size and files."""
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / "out"
         command = [sys.executable, "-m", "policyrisk.cli", "evaluate", str(folder), "--out", str(out)]
         began = time.monotonic()
-        child = subprocess.Popen(
-            [*command, "--features", features, "--seed", "0", "--json"], stdout=subprocess.PIPE
-        )
+        child = subprocess.Popen([*command, *features, "--seed", "0", "--json"], stdout=subprocess.PIPE)
         assert child.stdout is not None
         printed = child.stdout.read()
         _, status, used = os.wait4(child.pid, 0)
@@ -68,38 +67,40 @@ def evaluate(folder: Path, features: str) -> dict[str, Any]:
         return {
             **json.loads(printed),
             "taken": time.monotonic() - began,
+            "used": used.ru_utime + used.ru_stime,
             "peak": used.ru_maxrss / 1e3,
-            "stored": (out / "risk.npz").stat().st_size / 1e6,
+            "stored": [path.stat().st_size / 1e6 for path in sorted(out.glob("*.npz"))],
         }
 
 
-def rows(gigabytes: float = 2.0, features: Sequence[str] = FEATURES) -> list[dict[str, Any]]:
-    """A row for each choice of features."""
-    table = []
-    with tempfile.TemporaryDirectory() as temporary:
-        _, size = write_folder(Path(temporary), gigabytes)
-        for spelling in features:
-            found = evaluate(Path(temporary), spelling)
-            table.append(
-                {
-                    "work": f"{size:.2f} GB of Parquet evaluated with {spelling}: peak resident size",
-                    "ours": f"{found['peak']:.0f} MB, {found['taken']:.0f} s",
-                    "peer": "bar 600 MB",
-                    "ratio": 600 / found["peak"],
-                    "note": f"{found['features']}, variance {found['variance_method']}, "
-                    f"{found['transitions']:,} transitions, risk.npz {found['stored']:.1f} MB",
-                }
-            )
+def rows(largest: float = SIZES[-1]) -> list[dict[str, Any]]:
+    """A row for each size, and one for spelled features of the largest."""
+    table, default = [], ("--quantiles", "0.05")
+    sizes = [size for size in SIZES if size <= largest]
+    for size, features in [*((size, default) for size in sizes), (sizes[-1], ("--features", TILES))]:
+        with tempfile.TemporaryDirectory() as temporary:
+            gigabytes = write_folder(Path(temporary), size)
+            found = evaluate(Path(temporary), *features)
+        stored = " + ".join(f"{each:.1f}" for each in found["stored"])
+        table.append(
+            {
+                "work": f"{found['transitions']:,} transitions, {gigabytes:.2g} GB of Parquet, "
+                f"policyrisk evaluate {' '.join(features)}",
+                "ours": f"{found['taken']:.0f} s, {found['used']:.0f} s of processor time, "
+                f"{found['peak']:.0f} MB",
+                "peer": "bar 1,000 MB",
+                "ratio": 1000 / found["peak"],
+                "note": f"{found['features']}; files of {stored} MB",
+            }
+        )
+        print(f"{table[-1]['work']}: {table[-1]['ours']} ({table[-1]['note']})", flush=True)
     return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gigabytes", type=float, default=2.0)
-    parser.add_argument("--features", action="append")
-    arguments = parser.parse_args()
-    for row in rows(arguments.gigabytes, arguments.features or FEATURES):
-        print(f"{row['work']}: {row['ours']} ({row['note']})")
+    parser.add_argument("--largest", type=float, default=SIZES[-1])
+    rows(parser.parse_args().largest)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ from policyrisk.passes.survey import Survey, SurveyPass
 
 EPISODES = 2_000  # at most, of the sample that features are chosen on
 TRANSITIONS = 60_000
+# At most, of the sample that holds this one and that matrices, trees and leaves are made from.
+WIDE = 10_000, 150_000
 BLOCKS = "blocks:"  # what a cluster of consecutive episodes is called, before their number
 
 
@@ -55,6 +57,8 @@ class Log:
     survey: Survey
     unit: float  # of the rewards, in which they are fitted
     sample: Trajectories  # episodes that features are chosen on, and held-out ones predicted, in this unit
+    wide: Trajectories | None  # a larger sample that holds these, for a mixture
+    numbers: Ints | None  # (n,): those of its episodes in all of the data
     names: tuple[str, ...]  # of the coordinates
     columns: tuple[str, ...]  # as the data call them
     labels: Mapping[int, tuple[str, ...]]  # coordinates that are labels for certain, with the names of texts
@@ -97,8 +101,9 @@ def surveyed(request: EvaluationRequest) -> Log:
             )
         shards = ShardReduce(shards_of(data if whole else request.source, reader, **how), "stop")
     spelled = request.spelling is not None and request.target is None and not request.quantiles
+    mixed = request.spelling is None and request.target is None
     bounds = (EPISODES, TRANSITIONS, 1) if spelled else (EPISODES, TRANSITIONS)
-    work = SurveyPass(request.seed, bounds, request.discount)
+    work = SurveyPass(request.seed, WIDE if mixed else bounds, request.discount)
     found = here(Watched("survey", data))(work) if shards is None else shards(work)
     survey, unit = found.survey(), unit_of(found.largest)
     if request.discount == 1.0 and survey.cut_off == survey.episodes:
@@ -116,9 +121,11 @@ def surveyed(request: EvaluationRequest) -> Log:
                     f"{plural(len(request.box), 'pair')}; pass one for each coordinate"
                 )
             low, high = np.array(request.box).T.copy()
-    sample = in_units(found.sample(), unit)
+    sample, wide, numbers = in_units(found.sample(bounds), unit), None, None
+    if mixed:
+        wide, numbers = in_units(found.sample(), unit), found.sampled.numbers
     never = tuple(names[d] for d in constant)
-    return Log(data, shards, survey, unit, sample, names, columns, labels, low, high, never)
+    return Log(data, shards, survey, unit, sample, wide, numbers, names, columns, labels, low, high, never)
 
 
 def _called(

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats
+from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.random import keys
 from policyrisk._core.text import percent, plural
 from policyrisk.data import Source, Trajectories
@@ -39,10 +39,12 @@ from policyrisk.evaluation.plan import Fitted, Fitting
 from policyrisk.features import Features
 from policyrisk.features.spelling import Spelling
 from policyrisk.lstd.influences import with_starts
+from policyrisk.lstd.newton import fits_from_sample
 from policyrisk.passes.episode_folds import FOLDS
-from policyrisk.passes.reduce import Reduce, reduce_in_units
+from policyrisk.passes.reduce import Reduce, here, reduce_in_units
 from policyrisk.passes.survey import Survey
 from policyrisk.returns.forest import Grown, ReturnForest
+from policyrisk.returns.forest_sums import DataCounts
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.selection.distribution_stack import Completed
 from policyrisk.selection.specification import specification_test
@@ -76,6 +78,8 @@ class MixturePlan:
     fitting: Fitting
     sample: Trajectories  # that it was chosen on, in units of
     unit: float
+    wide: Trajectories  # a larger one that holds it, for matrices and leaves
+    numbers: Ints | None  # (n,): of its episodes in all of the data, None where these are all
     seed: int
     members: tuple[Member, ...]
     labels: tuple[int, ...]  # coordinates that are taken for labels
@@ -85,8 +89,17 @@ class MixturePlan:
     trees: Grown = field(repr=False)  # of the forest, on the sample
 
     @classmethod
-    def of(cls, sample: Trajectories, fitting: Fitting, seed: int, unit: float = 1.0) -> MixturePlan:
+    def of(
+        cls,
+        sample: Trajectories,
+        fitting: Fitting,
+        seed: int,
+        unit: float = 1.0,
+        wide: tuple[Trajectories, Ints | None] | None = None,
+    ) -> MixturePlan:
         """The mixture of the candidates, on a sample of the episodes; folds and forest drawn from ``seed``.
+
+        ``wide`` is a larger sample that holds this one, with its episodes' numbers in all of the data.
 
         Where no coordinate is a label for certain, those that look like labels have their tables tried beside
         all other candidates.
@@ -131,6 +144,7 @@ class MixturePlan:
             fitting,
             sample,
             unit,
+            *(wide or (sample, None)),
             seed,
             tuple(members[each.name] for each in stacked.members),
             tuple(labels),
@@ -205,32 +219,27 @@ class MixturePlan:
         return {}
 
     def fit(self, reduce: Reduce, unit: float) -> Fitted:
-        """The members, each fitted to all of the data, and what they share."""
-        reduce = reduce_in_units(reduce, unit)
-        fits: dict[str, RiskFunction] = {}
-        members: list[Member] = []
-        failed: Exception | None = None
-        for member in sorted(self.members, key=lambda each: each.spelling is None):  # the forest last
-            try:
-                if member.spelling is None:
-                    fits[member.name] = self._forest(reduce, fits, [each.mean_share for each in members])
-                else:
-                    lstd = self.fitting.lstd(member.spelling, variance_lam=member.variance_lam)
-                    fits[member.name] = lstd.fit_by(reduce, bootstrap=_DRAWS, seed=self.seed)
-                members.append(member)
-            except (SingularSystemError, np.linalg.LinAlgError) as error:
-                failed = error  # the others have its shares
-        if failed is not None and not (
-            any(each.mean_share for each in members) and any(each.variance_share for each in members)
-        ):
-            raise failed
+        """The members, fitted to all of the data, the forest to a sample; and what they share."""
+        reduce, discount = reduce_in_units(reduce, unit), self.fitting.discount
+        whole = reduce(lambda source, _: DataCounts.of(source, discount))
+        if whole.episodes == len(self.wide):
+            reduce = here(self.wide)
+        fits = self._fits(reduce, whole)
+        members = [each for each in self.members if each.name in fits]
+        counts = {name: getattr(whole, name) for name in ("episodes", "terminated", "transitions")}
+        for each in self.members:
+            if each.spelling is None:
+                forest = self._forest(reduce, fits, [each.mean_share for each in members])
+                fits[each.name] = replace(forest, provenance=replace(forest.provenance, **counts))
+                members.append(each)
         risk = RiskFunction.mixture(
-            list(fits.values()),
+            [fits[each.name] for each in members],
             [each.mean_share for each in members],
             [each.variance_share for each in members] if self.variance == "direct" else None,
             widening=self.stack.widening,
         )
-        risk = with_starts(risk, reduce)
+        risk = replace(risk, returns=whole.returns, provenance=replace(risk.provenance, **counts))
+        risk = with_starts(risk, reduce, self.wide if whole.episodes > len(self.wide) else None)
         assert risk.completed is not None
         # How returns and weights vary together; a member's returns are completed almost as the mixture's,
         # most nearly those of one that gave up no episode as a whole.
@@ -239,14 +248,37 @@ class MixturePlan:
         shared = next((each for each in draws if each is not None), None)
         return Fitted(replace(risk, completed=replace(risk.completed, draws=shared)))
 
+    def _fits(self, reduce: Reduce, whole: DataCounts) -> dict[str, RiskFunction]:
+        """The members that are no forest; those that cannot be fitted leave their shares to the others."""
+        lstds = {
+            each.name: self.fitting.lstd(each.spelling, variance_lam=each.variance_lam)
+            for each in self.members
+            if each.spelling is not None
+        }
+        draws: dict[str, Any] = {"bootstrap": _DRAWS, "seed": self.seed}
+        found: dict[str, Any] = {}
+        if whole.episodes > len(self.wide) and whole.numbers is None:
+            together = fits_from_sample([*lstds.values()], self.wide, reduce, whole, **draws)
+            found = dict(zip(lstds, together, strict=True))
+        for name in lstds if not found else ():
+            try:
+                found[name] = lstds[name].fit_by(reduce, **draws)
+            except (SingularSystemError, np.linalg.LinAlgError) as error:
+                found[name] = error
+        fits = {name: found[name] for name in lstds if isinstance(found[name], RiskFunction)}
+        left = [each for each in self.members if each.spelling is None or each.name in fits]
+        if not (any(each.mean_share for each in left) and any(each.variance_share for each in left)):
+            raise next(each for each in found.values() if isinstance(each, Exception))
+        return fits
+
     def _forest(self, reduce: Reduce, fits: dict[str, RiskFunction], shares: list[float]) -> RiskFunction:
         """The forest beside the other members, whose shares of the mean these are."""
         tail = None if self.tail is None else fits.get(self.tail.name)
         if tail is None and self.tail is not None and self.tail.spelling is not None:
             lstd = self.fitting.lstd(self.tail.spelling, variance_lam=self.tail.variance_lam)
-            tail = lstd.fit_by(reduce, error_bars=False)
+            tail = lstd.fit_by(here(self.wide), error_bars=False)
         return ReturnForest(discount=self.fitting.discount).fit_by(
-            reduce,
+            here(self.wide),
             self.sample,
             tail=tail,
             mean=self.stack.mean,
@@ -255,6 +287,7 @@ class MixturePlan:
             bootstrap=_DRAWS,
             seed=self.seed,
             grown=self.trees,
+            numbers=self.numbers,
         )
 
     def judge(self, fitted: Fitted, data: Source) -> Fitted:

@@ -37,6 +37,7 @@ from policyrisk.evaluation.target_findings import refuse_uncovered
 from policyrisk.passes.checkpoint import DurableReduce
 from policyrisk.returns.distribution_function import DistributionAtStates
 from policyrisk.risk import VarianceMethod
+from policyrisk.risk.mixture import STATES, with_merged_draws
 
 JUDGED = 100_000  # transitions up to which the estimate is judged by one more look at the data
 
@@ -185,9 +186,6 @@ def run(request: EvaluationRequest) -> Evaluation:
             request.say(plan.explanation)
         notes = noted(request, log, plan)
         fitted, distribution = fit(request, log, plan, notes, clock)
-        if log.shards is None and log.survey.transitions <= JUDGED:
-            with clock("check"):
-                fitted = plan.judge(fitted, log.data)
         seen = evaluation_of(request, log, fitted, None, notes, clock)
         fitted = replace(fitted, prediction=predicted(seen, plan, log, request.seed))
     return answered(request, log, fitted, distribution, notes, clock)
@@ -200,7 +198,8 @@ def planned(request: EvaluationRequest, log: Log) -> Plan:
     if request.spelling is not None:
         return SpelledPlan.of(request, log)
     fitting = Fitting.of(request, log, "direct")
-    return MixturePlan.of(log.sample, fitting, request.seed, log.unit)
+    assert log.wide is not None
+    return MixturePlan.of(log.sample, fitting, request.seed, log.unit, (log.wide, log.numbers))
 
 
 def noted(request: EvaluationRequest, log: Log, plan: Plan) -> dict[str, Any]:
@@ -230,7 +229,7 @@ def noted(request: EvaluationRequest, log: Log, plan: Plan) -> dict[str, Any]:
 def fit(
     request: EvaluationRequest, log: Log, plan: Plan, notes: dict[str, Any], clock: Clock
 ) -> tuple[Fitted, DistributionAtStates | None]:
-    """The plan's estimate, and the distribution where it is asked for; it adds to the notes."""
+    """The plan's estimate, judged, and the distribution where it is asked for; it adds to the notes."""
     with clock("fit"):
         reduce = log.shards or _durable(request, log, plan, notes)
         try:
@@ -240,6 +239,10 @@ def fit(
                 Path(request.checkpoint).unlink(missing_ok=True)  # it would come to the same end
             raise
     fitted = replace(fitted, risk=fitted.risk.times(log.unit))
+    if log.shards is None and log.survey.transitions <= JUDGED:
+        with clock("check"):
+            fitted = plan.judge(fitted, log.data)
+    fitted = replace(fitted, risk=with_merged_draws(fitted.risk, log.survey.visited[:STATES]))
     if not request.quantiles:
         return fitted, None
     if request.target is not None:

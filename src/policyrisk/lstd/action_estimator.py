@@ -54,7 +54,7 @@ from policyrisk.lstd.answer import (
 )
 from policyrisk.lstd.cutoffs import Trim
 from policyrisk.lstd.doubly_robust import DoublyRobust, doubly_robust
-from policyrisk.lstd.influences import with_error_bars, with_starts
+from policyrisk.lstd.influences import Solved, with_error_bars, with_starts
 from policyrisk.lstd.target_steps import TargetSteps, TargetView
 from policyrisk.markov.branches import closure
 from policyrisk.passes.reduce import Reduce, here, reduce_in_units
@@ -221,8 +221,8 @@ class LSTDQ:
             return with_starts(risk, reduce)
         draws = draws_of(sums, bootstrap or (FEWEST_DRAWS if table else 0), seed)
         draws |= {"at": risk.parts}  # what z is about
-        view = self._view_of(maps)
-        return with_error_bars(risk, reduce, view, equations, weights, face, cut=Trim(()), **draws)
+        solved = Solved(risk, equations, replace(weights, second=risk.w_second), face, Trim(()))
+        return with_error_bars(solved, reduce, self._view_of(maps), **draws)
 
     def doubly_robust(
         self, data: Source, folds: int = 4, *, level: float = 0.95, seed: Seed = None

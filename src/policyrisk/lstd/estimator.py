@@ -39,7 +39,7 @@ from policyrisk.lstd.answer import (
 )
 from policyrisk.lstd.central_moments import ExactMoments, MomentPasses, with_higher_moments
 from policyrisk.lstd.cutoffs import Trim, count_biased, lost_traces, trim
-from policyrisk.lstd.influences import with_error_bars, with_starts
+from policyrisk.lstd.influences import Solved, with_error_bars, with_starts
 from policyrisk.lstd.steps import View
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
@@ -249,23 +249,33 @@ class LSTD:
         True
         """
         error_bars = check_fit(reduce, error_bars, bootstrap)
-        maps, first_pass = (self.features, self.second_features), partial(FirstPass.over, self.view, device)
-        first = reduce(first_pass)
+        first = reduce(partial(FirstPass.over, self.view, device))
         unit = unit_of(first.largest)
         if unit != 1.0:
             del first
             how: dict[str, Any] = {"error_bars": error_bars, "bootstrap": bootstrap, "seed": seed}
             return self.fit_by(reduce_in_units(reduce, unit), **how, device=device).times(unit)
-        returns, draws = first.returns, draws_of(first, bootstrap, seed)  # of all episodes, given up or not
+        check_sparse(
+            self, first.equations.of_maps(self.features, self.second_features), bootstrap, error_bars
+        )
+        draws = draws_of(first, bootstrap, seed)
+        solved = self.solved(reduce, first, device)
+        if not error_bars:
+            return solved.risk
+        if solved.equations.sparse:
+            return with_starts(solved.risk, reduce)
+        return with_error_bars(solved, reduce, self.view, **draws)
+
+    def solved(self, reduce: Reduce, first: FirstPass, device: Device = "cpu") -> Solved:
+        """The estimate without error bars, from the first pass on, and what these are made from."""
+        maps, returns = (self.features, self.second_features), first.returns  # of all, given up or not
         equations = first.equations.of_maps(*maps)
-        check_sparse(self, equations, bootstrap, error_bars)
         cut, decays = self._cut(reduce, equations)
         trimmed = cut.trimmed(reduce)
         lost: tuple[Floats, ...] = ()
         if cut.transitions:
             del first, equations  # large, and no longer true
-            first = trimmed(first_pass)
-            equations = first.equations.of_maps(*maps)
+            equations = trimmed(partial(FirstPass.over, self.view, device)).equations.of_maps(*maps)
             lost = lost_traces(reduce, cut, decays)[: 1 + (self.second_features != self.features)]
         weights = equations.solve(self.ridge)
         d = second_right_hand_side(self, self.view, equations, weights.mean, trimmed)
@@ -275,11 +285,7 @@ class LSTD:
             risk = count_biased(risk, trimmed)
         if self.moments > 2:
             risk = with_higher_moments(risk, self.higher_features, weights, MomentPasses(trimmed, self.lam))
-        if not error_bars:
-            return risk
-        if equations.sparse:
-            return with_starts(risk, reduce)
-        return with_error_bars(risk, reduce, self.view, equations, weights, face, cut=cut, **draws)
+        return Solved(risk, equations, replace(weights, second=risk.w_second), face, cut)
 
     def _cut(self, reduce: Reduce, equations: MomentEquations) -> tuple[Trim, list[float]]:
         """What cut-off episodes give up, and by how much the trace of each map decays in a step."""

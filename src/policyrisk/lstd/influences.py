@@ -68,15 +68,27 @@ class Face:
     G: Floats  # (active, l_J)
 
 
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """An estimate, and what its error bars are made from."""
+
+    risk: RiskFunction
+    equations: MomentEquations
+    weights: Weights  # with those of the second map that the estimate has
+    face: Face | None
+    cut: Trim
+
+    def solver(self, residuals: ResidualSums) -> Solver:
+        """From residuals, of which these are the sums, to what they move the weights by."""
+        D = self.equations.D if residuals.D is None else residuals.D
+        return _solver(self.weights, D, self.face)
+
+
 def with_error_bars(
-    risk: RiskFunction,
+    solved: Solved,
     reduce: Reduce,
     view: View,
-    equations: MomentEquations,
-    weights: Weights,
-    face: Face | None,
     *,
-    cut: Trim,
     episodes: Sequence[int],
     replicates: int,
     seed: Seed,
@@ -90,11 +102,11 @@ def with_error_bars(
     """
     if clustered:
         check_clusters(clustered)
-    weights = replace(weights, second=risk.w_second)
+    risk = solved.risk
     reference = risk.returns.mean if risk.returns is not None and risk.returns.count else 0.0
     work = ResidualPass.of(
         view,
-        weights,
+        solved.weights,
         direct=risk.variance_method == "direct",
         variance_lam=risk.provenance.variance_lam,
         replicates=replicates,
@@ -104,18 +116,33 @@ def with_error_bars(
         reference=reference,
         at=at,
     )
-    found = reduce(partial(SecondPass.over, risk, work, cut))
+    found = reduce(partial(SecondPass.over, risk, work, solved.cut))
     assert found.residuals is not None
     key = int(work.key[0]), int(work.key[1])
-    bars = sandwich(found.residuals, equations, weights, face, key)
-    completed = with_weights(found.completed, found.residuals, reference, equations, weights, face)
+    bars = sandwich(found.residuals, solved.equations, solved.weights, solved.face, key)
+    completed = with_weights(found.completed, found.residuals, reference, solved)
     return replace(risk, error_bars=bars, starts=found.starts, completed=completed)
 
 
-def with_starts(risk: RiskFunction, reduce: Reduce) -> RiskFunction:
-    """An estimate with its starts and completed returns alone, by one more pass."""
-    found = reduce(partial(SecondPass.over, risk, None, Trim(())))
-    return replace(risk, starts=found.starts, completed=found.completed)
+def with_starts(risk: RiskFunction, reduce: Reduce, sample: Trajectories | None = None) -> RiskFunction:
+    """An estimate with its starts and completed returns alone, by one more pass.
+
+    Where a ``sample`` is given the gradients of the sums by the weights are those of its episodes, scaled.
+    """
+    found = reduce(partial(SecondPass.over, risk, None, Trim(()), values_alone=sample is not None))
+    starts, completed = found.starts, found.completed
+    if sample is not None:
+        own, ends = risk.start_sums(sample.starts()), risk.completed_sums(sample)
+        for_starts, for_ends = (
+            all_.count / max(few.count, 1) for all_, few in ((starts, own), (completed, ends))
+        )
+        gradients = {
+            f"phi_{of}": getattr(own, f"phi_{of}") * for_starts for of in ("mean", "second", "spread")
+        }
+        tails = ("tail", "tail_spread", "tail_mean", "tail_second")
+        starts = replace(starts, **gradients)
+        completed = replace(completed, **{of: getattr(ends, of) * for_ends for of in tails})
+    return replace(risk, starts=starts, completed=completed)
 
 
 def _both(one: ResidualSums | None, other: ResidualSums | None) -> ResidualSums | None:
@@ -134,10 +161,16 @@ class SecondPass(Additive):
 
     @classmethod
     def over(
-        cls, risk: RiskFunction, work: ResidualPass | None, cut: Trim, source: Source, part: int
+        cls,
+        risk: RiskFunction,
+        work: ResidualPass | None,
+        cut: Trim,
+        source: Source,
+        part: int,
+        values_alone: bool = False,
     ) -> SecondPass:
-        """Of one part of the data."""
-        observed = Observed(source, risk)
+        """Of one part of the data; with ``values_alone`` without what the sums change by with the weights."""
+        observed = Observed(source, risk, values_alone)
         residuals = None
         if work is None:
             deque(observed, maxlen=0)
@@ -149,15 +182,15 @@ class SecondPass(Additive):
 class Observed:
     """A source whose starts and completed returns are summed at an estimate on the way through."""
 
-    def __init__(self, source: Source, risk: RiskFunction) -> None:
-        self.source, self.risk = source, risk
+    def __init__(self, source: Source, risk: RiskFunction, values_alone: bool = False) -> None:
+        self.source, self.risk, self.values_alone = source, risk, values_alone
         sizes = risk.w_mean.size, risk.w_second.size
         self.starts, self.completed = StartSums.empty(*sizes), CompletedReturns.empty(*sizes)
 
     def __iter__(self) -> Iterator[Trajectories]:
         for batch in gathered(self.source, EPISODES, TRANSITIONS):
-            self.starts += self.risk.start_sums(batch.starts())
-            self.completed += self.risk.completed_sums(batch)
+            self.starts += self.risk.start_sums(batch.starts(), values_alone=self.values_alone)
+            self.completed += self.risk.completed_sums(batch, values_alone=self.values_alone)
             yield batch
 
 
@@ -221,12 +254,7 @@ def sandwich(
 
 
 def with_weights(
-    completed: CompletedReturns,
-    residuals: ResidualSums,
-    reference: float,
-    equations: MomentEquations,
-    weights: Weights,
-    face: Face | None = None,
+    completed: CompletedReturns, residuals: ResidualSums, reference: float, solved: Solved
 ) -> CompletedReturns:
     """The completed returns with Σ z_k ψ_kᵀ / (K − 1), and with the bootstrap's Σ_k ξ_kb z_k / K.
 
@@ -235,16 +263,17 @@ def with_weights(
     K = residuals.count
     if K < 2:
         return completed
-    kept = weights.mean_system.kept, weights.second_system.kept
+    kept = solved.weights.mean_system.kept, solved.weights.second_system.kept
     k_J = kept[0].size
     L = centre_shift(reference - completed.mean, reference - completed.start_mean)
-    solver = _solver(weights, equations.D if residuals.D is None else residuals.D, face)
+    l_J, l_M = len(solved.weights.mean), len(solved.weights.second)
+    solver = solved.solver(residuals)
     shared = draws = None
     if residuals.squares is not None or residuals.waiting:
         psi_J, psi_M = _solve(solver, L @ residuals.beside.T, k_J)
-        shared = np.zeros((SIZE, len(equations.b) + len(equations.e)))
+        shared = np.zeros((SIZE, l_J + l_M))
         shared[:, kept[0]] = psi_J.T / (K - 1)
-        shared[:, len(equations.b) + kept[1]] = psi_M.T / (K - 1)
+        shared[:, l_J + kept[1]] = psi_M.T / (K - 1)
     if residuals.drawn_sum.size:
         G = residuals.independent
         draws = L @ residuals.drawn_beside / K * np.sqrt(G / max(G - 1, 1))

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints, Matrix, Seed, as_dense
 from policyrisk._core.random import keys
-from policyrisk._core.records import Additive, record
+from policyrisk._core.records import Additive, add_each, record
 from policyrisk.data import Source, episode_numbers
 from policyrisk.equations import Weights
 from policyrisk.equations.systems import TableSystem
@@ -187,6 +188,7 @@ class ResidualPass:
     replicates: int = 0  # B
     reference: float = 0.0  # a number near the completed returns, which they are taken about
     at: EstimatesAt | None = None
+    slopes: bool = True  # whether the direct variance's D is summed as well
 
     @classmethod
     def of(
@@ -232,7 +234,7 @@ class ResidualPass:
                 D.add(slope)
         if sums.squares is not None:
             sums = sums.squared()
-        return replace(sums, D=D.finish()[0]) if self.direct else sums
+        return replace(sums, D=D.finish()[0]) if self.direct and self.slopes else sums
 
     def _with(self, sums: ResidualSums, residuals: Matrix, z: Floats, numbers: Ints) -> ResidualSums:
         """Some episodes' residuals (some, n) and z (some, 5) put in, in order; the sums change in place."""
@@ -250,22 +252,34 @@ class ResidualPass:
 
     def _found(self, steps: Steps) -> _Found:
         """The residuals of a chunk's episodes, z, and the chunk's part of the direct variance's D."""
-        gamma, r = steps.view.discount, steps.data.rewards
-        errors = steps.errors(self.w_mean, self.variance_lam)
-        M, M_next = steps.values(self.w_second, 1)
-        target, slope = errors.squares, None
-        if self.direct:
-            slope = steps.slope(self.w_mean, errors, self.variance_lam)
-        else:
-            target = r**2 + 2.0 * gamma * r * errors.J_next
-        delta_M = target + gamma**2 * M_next - M
-        parts = [steps.by_episode(steps.to_go(x, k), k) for k, x in enumerate((errors.delta, delta_M))]
+        errors, M, M_next, deltas = self._deltas(steps)
+        slopes = self.direct and self.slopes
+        slope = steps.slope(self.w_mean, errors, self.variance_lam) if slopes else None
+        parts = [steps.by_episode(steps.to_go(x, k), k) for k, x in enumerate(deltas)]
         at = self.at
         z = self._terms(steps, errors, M, M_next) if at is None else self._start_terms(steps, at)
         if all(sp.issparse(part) for part in parts):
             both: Any = sp.hstack([sp.csr_array(part) for part in parts], format="csr")
             return _Found(sp.csr_array(both), z, slope, steps.data.clusters)
         return _Found(np.hstack([as_dense(part) for part in parts]), z, slope, steps.data.clusters)
+
+    def totals(self, source: Source) -> tuple[Floats, Floats]:
+        """Σ s_J,k and Σ s_M,k alone, of all features, (l_J,) and (l_M,)."""
+
+        def found(steps: Steps) -> tuple[Floats, ...]:
+            deltas = self._deltas(steps)[-1]
+            return tuple(steps.by_feature(steps.to_go(x, k), k) for k, x in enumerate(deltas))
+
+        nothing = np.zeros(self.w_mean.size), np.zeros(self.w_second.size)
+        return reduce(add_each, self.view.each(found, source), nothing)
+
+    def _deltas(self, steps: Steps) -> tuple[Errors, Floats, Floats, tuple[Floats, Floats]]:
+        """The errors, the second values at x_t and x_{t+1}, and δ_J and δ_M."""
+        gamma, r = steps.view.discount, steps.data.rewards
+        errors = steps.errors(self.w_mean, self.variance_lam)
+        M, M_next = steps.values(self.w_second, 1)
+        target = errors.squares if self.direct else r**2 + 2.0 * gamma * r * errors.J_next
+        return errors, M, M_next, (errors.delta, target + gamma**2 * M_next - M)
 
     def _terms(self, steps: Steps, errors: Errors, M: Floats, M_next: Floats) -> Floats:
         """z (episodes, 5) about the reference, from the values at x_t and x_{t+1}."""

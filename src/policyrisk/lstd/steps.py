@@ -43,6 +43,7 @@ from policyrisk.lstd.trace_products import Product, SparseTotal, Total, TracePro
 SPARSE_CHUNK = 1 << 16  # transitions whose sparse traces and indices are in hand at once
 DENSE_CHUNK = 1 << 12  # the same for dense features
 DENSE_BLOCK = 1 << 11  # rows whose dense features and traces stay in a cache while they are used
+_KEPT = 1 << 22  # numbers of a chunk's features up to which they are kept until all that needs them is done
 _PROBE = 64  # states that decide whether features are sparse
 
 RowBlock: TypeAlias = tuple[slice, Rows, Rows]  # where in the rows, φ_J and φ_M
@@ -185,7 +186,7 @@ class View:
 
 
 class Steps:
-    """The steps of a chunk. Its features are computed once where they are one block, else again each time."""
+    """The steps of a chunk. Its features are computed once where they are few, else again each time."""
 
     def __init__(self, view: View, data: Trajectories) -> None:
         self.view, self.data = view, data
@@ -215,13 +216,15 @@ class Steps:
         if self._cached is not None:
             yield from self._cached
             return
-        blocks = self.blocks
+        blocks, made = self.blocks, []
         for at in blocks:
             phi = [each(self.states[at], self.ends[at]) for each in self.view.maps]
             block = at, phi[0], phi[-1]
-            if len(blocks) == 1:
-                self._cached = [block]
+            if len(blocks) == 1 or len(self.ends) * sum(self.view.sizes) <= _KEPT:
+                made.append(block)
             yield block
+        if len(made) == len(blocks):
+            self._cached = made
 
     @property
     def transitions(self) -> int:

@@ -150,21 +150,33 @@ class SampledEpisodes:
 
     bounds: tuple[int, ...] = (0, 0)  # most episodes and transitions
     keys: Floats = field(default_factory=lambda: np.empty(0))  # (n,)
-    kept: tuple[Trajectories, ...] = ()  # n of one episode each, in the order they came
+    numbers: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # (n,): in all of the data, rising
+    kept: Trajectories | None = None  # these n episodes, None where there are none
     limit: float = np.inf  # episodes with a key from here on do not fit
+    seen: int = 0  # episodes that were looked at
 
     def taking(self, batch: Trajectories, keys: Floats) -> SampledEpisodes:
         """With the episodes of a batch, of which copies are kept, so that the batch can go."""
         chosen, limit = _fitting(keys, batch.lengths, self.limit, self.bounds)
-        kept = tuple(replace(batch[k]) for k in chosen.tolist())
-        return self + SampledEpisodes(self.bounds, keys[chosen], kept, limit)
+        kept = batch[chosen] if chosen.size else None
+        return self + SampledEpisodes(self.bounds, keys[chosen], chosen, kept, limit, len(batch))
 
     def __add__(self, other: SampledEpisodes) -> SampledEpisodes:
-        keys, kept = np.concatenate([self.keys, other.keys]), self.kept + other.kept
-        lengths = np.array([part.transitions for part in kept], dtype=np.int64)
         bounds = max(self.bounds, other.bounds)  # those of no sample are zero
-        chosen, limit = _fitting(keys, lengths, min(self.limit, other.limit), bounds)
-        return SampledEpisodes(bounds, keys[chosen], tuple(kept[k] for k in chosen.tolist()), limit)
+        seen, limit = self.seen + other.seen, min(self.limit, other.limit)
+        kept = [each.kept for each in (self, other) if each.kept is not None]
+        keys = np.concatenate([self.keys, other.keys])
+        numbers = np.concatenate([self.numbers, self.seen + other.numbers])
+        joint = Trajectories.concatenate(kept) if len(kept) > 1 else kept[0] if kept else None
+        return SampledEpisodes(bounds, keys, numbers, joint, limit, seen).within(bounds)
+
+    def within(self, bounds: tuple[int, ...]) -> SampledEpisodes:
+        """Those that are a sample in these bounds, which are no wider."""
+        if self.kept is None:
+            return self
+        chosen, limit = _fitting(self.keys, self.kept.lengths, self.limit, bounds)
+        some = self.keys[chosen], self.numbers[chosen], self.kept[chosen]
+        return SampledEpisodes(bounds, *some, limit, self.seen)
 
 
 def _fitting(keys: Floats, lengths: Ints, limit: float, bounds: tuple[int, ...]) -> tuple[Ints, float]:
@@ -291,9 +303,11 @@ class SurveySums(Additive):
         sampled = {name: np.ascontiguousarray(part) for name, part in zip(names, parts, strict=True)}
         return Survey(**{**found, **sampled, "visited": self.visited.rows})
 
-    def sample(self) -> Trajectories:
-        """The episodes that were kept, in their order."""
-        return Trajectories.concatenate(self.sampled.kept)
+    def sample(self, bounds: tuple[int, ...] | None = None) -> Trajectories:
+        """The episodes that were kept, in their order, or those of them that are a sample in ``bounds``."""
+        kept = (self.sampled if bounds is None else self.sampled.within(bounds)).kept
+        assert kept is not None
+        return kept
 
 
 def _distinct(numbers: Floats) -> Floats:

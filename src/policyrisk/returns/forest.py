@@ -44,6 +44,7 @@ import numpy as np
 from policyrisk._core.arrays import (
     Bools,
     Floats,
+    Ints,
     Seed,
     as_count,
     as_floats,
@@ -187,30 +188,33 @@ class ReturnForest:
         bootstrap: int = 0,
         seed: Seed = None,
         grown: Grown | None = None,
+        numbers: Ints | None = None,
     ) -> RiskFunction:
         """As ``fit``, for data wherever they are (:mod:`policyrisk.passes.reduce`), and a sample of them.
 
         Where the sample holds as many episodes and transitions as the data, it is taken for all of them, in
         their order, and this is ``fit(sample)``. ``mean`` (transitions of the sample,) and ``around``, for
         the whole data, are another estimate's J, which residuals are taken from instead of J̃₋; of ``around``
-        it is this share, and the rest of J̃₋. ``grown`` keeps trees from call to call.
+        it is this share, and the rest of J̃₋. ``grown`` keeps trees from call to call; ``numbers`` are the
+        episodes' that their draws have, where the data are a part of others.
         """
         check_callable(reduce, "reduce", "a pass over data, such as here(data)")
         if around is not None:
             check_kind(around, "around", RiskFunction, "fit one to the same data")
-        given: Any = {"tail": tail, "mean": mean, "bootstrap": bootstrap, "seed": seed, "grown": grown}
-        own = self.fit_out_of_bag(sample, **given).risk
-        counts = reduce(lambda source, _: DataCounts.of(source, self.discount))
-        if counts.episodes == len(sample) and counts.transitions == sample.transitions:
+        counts, key = reduce(lambda source, _: DataCounts.of(source, self.discount)), keys(seed)
+        whole = counts.episodes == len(sample) and counts.transitions == sample.transitions
+        given: Any = {"tail": tail, "mean": mean, "bootstrap": bootstrap if whole else 0, "grown": grown}
+        own = self.fit_out_of_bag(sample, **given, seed=seed).risk
+        if whole:
             return own
-        key = (own.error_bars and own.error_bars.key) or (0, 0)
+        every = np.arange(counts.episodes) if numbers is None else numbers
         passes = ForestPasses(
             grown=own,
             tails=(own,) if tail is None else (tail, own),
             discount=self.discount,
             draws=bootstrap,
             key=key,
-            first=np.cumsum([0, *counts.parts]).tolist(),
+            numbers=np.split(every, np.cumsum(counts.parts)),
             around=around,
             share=share,
         )
@@ -219,8 +223,9 @@ class ReturnForest:
         risk = self._answer(passes.maps, sums, None, counts, key)
         last = reduce(lambda source, part: passes.last(source, part, sums, risk))
         if bootstrap:
-            moved = last.moved[0] / first.visits[:, None], last.moved[1] / sums[1].visits[:, None]
-            risk = self._answer(passes.maps, sums, moved, counts, key)
+            for moved, leaf_sums in zip(last.moved, sums, strict=True):
+                moved /= leaf_sums.visits[:, None]
+            risk = self._answer(passes.maps, sums, last.moved, counts, key)
         return replace(risk, starts=last.starts)
 
     def fit_out_of_bag(
@@ -298,7 +303,7 @@ class ReturnForest:
         sums = LeafSums.over(leaves, data, completed, apart, float(completed.mean()))
         moved = np.zeros((leaves.size, draws))
         if draws:
-            moved = sums.draws(leaves, data, completed, apart, key, 0, draws)
+            moved = sums.draws(leaves, data, completed, apart, key, np.arange(len(data)), draws)
             if known.moves is not None and known.moves.size:
                 moved += ends.by_leaf(leaves, apart, power) @ known.moves
             moved /= sums.visits[:, None]
@@ -337,7 +342,8 @@ class ReturnForest:
     ) -> RiskFunction:
         bars = None
         if moved is not None:
-            replicates = np.concatenate(moved).T.astype(np.float32) / self.trees
+            replicates = np.concatenate([each.astype(np.float32) for each in moved]).T
+            replicates /= self.trees
             G = counts.clusters
             if G:
                 replicates *= np.float32(np.sqrt(G / max(G - 1, 1)))

@@ -100,12 +100,12 @@ class LeafSums(Additive):
         y: Floats,
         apart: Bools,
         key: StreamKey,
-        first: int,
+        numbers: Ints,
         count: int,
     ) -> Floats:
         """Σ_k ξ_kb Σ_{t ∈ k, x_t ∈ ℓ} (y_t − v_ℓ), (leaves, count): N_ℓ times what draws move v_ℓ by.
 
-        ``first`` is the number of the first episode, whose multipliers ξ_k come from the key and k alone.
+        ``numbers`` (episodes,) are those k, as the multipliers ξ_k come from the key and k alone.
         """
         drawn = np.zeros((leaves.size, count))
         values = self.values
@@ -113,8 +113,7 @@ class LeafSums(Additive):
             ones = np.column_stack([np.ones(part.transitions), y[at] - self.centre])
             ptr, idx, sums = _kernels.tally(part.offsets, active, apart[span], ones, leaves.size)
             residuals = sums[:, 1] - (values[idx] - self.centre) * sums[:, 0]
-            numbers = np.arange(first + span.start, first + span.stop)
-            xi = multipliers(key, numbers if part.clusters is None else part.clusters, count)
+            xi = multipliers(key, numbers[span] if part.clusters is None else part.clusters, count)
             by_leaf: Any = sp.csr_array((residuals, idx, ptr), shape=(len(part), leaves.size)).T
             drawn += by_leaf @ xi
         return drawn
@@ -284,7 +283,7 @@ class ForestPasses:
     discount: float
     draws: int
     key: StreamKey
-    first: Sequence[int]  # the number of each part's first episode
+    numbers: Sequence[Ints]  # of the episodes of each part
     around: RiskFunction | None = None  # whose J residuals are taken from, where it is known
     share: float = 1.0  # of it, beside the forest's own
 
@@ -316,17 +315,18 @@ class ForestPasses:
         """The draws of both forests, and the starts."""
         moved = tuple(np.zeros((leaves.size, self.draws)) for leaves in self.maps)
         starts = StartSums.empty(risk.w_mean.size, risk.w_second.size)
-        first = self.first[part]
+        first = 0
         for data in batches(source):
             if not len(data):
                 continue
             starts += risk.start_sums(data.starts())
             if self.draws:
+                own_numbers = self.numbers[part][first : first + len(data)]
                 ends, every = self._ends(data), self._all(data)
                 numbers = self._returns(ends), self._squares(ends, sums[0])
                 both = zip(moved, self.maps, sums, numbers, (ends.mean, ends.variance), (1, 2), strict=True)
                 for total, leaves, own, y, known, power in both:
-                    total += own.draws(leaves, data, y, every, self.key, first, self.draws)
+                    total += own.draws(leaves, data, y, every, self.key, own_numbers, self.draws)
                     if known.moves is not None and known.moves.size:
                         total += ends.by_leaf(leaves, every, power) @ known.moves
             first += len(data)

@@ -8,7 +8,8 @@ At a state the gradient is (a_J φ_J, a_M φ_M), so that s_JJ = φ_Jᵀ Σ_JJ φ
 s_MM = φ_Mᵀ Σ_MM φ_M are all that is needed. Features that were never active have no share in Σ.
 
 Where several estimates are mixed, Σ itself is not kept but B draws of the weights' deviations from their
-estimate, the rows of R (B, k), and Σ is RᵀR / B: a standard error from 200 of them is known to 5 %.
+estimate, the rows of R (B, k), and Σ is RᵀR / B: a standard error from 200 of them is known to 5 %. Of very
+many weights, such as a forest's, R is made of fewer columns, R = R' Mᵀ.
 
 A variance that the positive-variance constraint holds at 0 has no error: for its gradient g, gᵀ Σ g = 0. The
 three terms cancel, and what rounding leaves of them has a root that looks like an error, so that these
@@ -53,7 +54,7 @@ _SAME = 1e-9  # the distance, beside their length, up to which two gradients are
     mean="k_J k_J",
     cross="k_J k_M",
     second="k_M k_M",
-    replicates="B k_J+k_M",
+    replicates="B c",
     held="h k_J+k_M",
 )
 @dataclass(frozen=True, eq=False)
@@ -75,6 +76,7 @@ class ErrorBars:
     held: Any = None  # CSR (h, k_J + k_M): the gradients of variances that are held at 0
     key: tuple[int, int] | None = None  # of the replicates' multipliers: those of episode k are stream k
     clusters: int = 0  # of episodes, which are what is independent; 0 where episodes are
+    merge: Any = None  # CSR (k_J + k_M, c): M, None where c = k_J + k_M and the replicates are R themselves
 
     def __post_init__(self) -> None:
         k_J, k_M = len(self.mean_kept), len(self.second_kept)
@@ -82,7 +84,7 @@ class ErrorBars:
             "mean": (k_J, k_J),
             "cross": (k_J, k_M),
             "second": (k_M, k_M),
-            "replicates": (None, k_J + k_M),
+            "replicates": (None, k_J + k_M if self.merge is None else self.merge.shape[1]),
         }
         if self.mean is None and self.replicates is None:
             raise InvalidInputError("ErrorBars must have a covariance or replicates, got neither; pass one")
@@ -162,7 +164,8 @@ class ErrorBars:
     def drawn(self, g_J: Floats, g_M: Floats) -> Floats:
         """What draws add to p quantities with gradients g_J (p, l_J) and g_M (p, l_M), (p, B)."""
         assert self.replicates is not None
-        moved: Floats = np.hstack([g_J[:, self.mean_kept], g_M[:, self.second_kept]]) @ self.replicates.T
+        g: Any = np.hstack([g_J[:, self.mean_kept], g_M[:, self.second_kept]])
+        moved: Floats = np.asarray(g if self.merge is None else g @ self.merge) @ self.replicates.T
         return moved
 
     def behind(self, episodes: Floats) -> Floats:
@@ -207,18 +210,32 @@ class ErrorBars:
                 'method="bootstrap" needs bootstrap replicates, and these error bars have none; '
                 "fit with the bootstrap= option, for example bootstrap=1000"
             )
-        dw_J, dw_M = self.weights_drawn
-        dM = np.asarray(phi_M[:, self.second_kept] @ dw_M, dtype=np.float64)
-        if spread is not None:
-            dM += spread[:, self.mean_kept] @ dw_J
-        return np.asarray(phi_J[:, self.mean_kept] @ dw_J, dtype=np.float64), dM
+        J, M = phi_J[:, self.mean_kept], phi_M[:, self.second_kept]
+        G = None if spread is None else spread[:, self.mean_kept]
+        if self.merge is not None:
+            k_J = len(self.mean_kept)
+            J, M = J @ self.merge[:k_J], M @ self.merge[k_J:]
+            G = None if G is None else G @ self.merge[:k_J]
+        dw_J, dw_M = self._columns
+        dM = np.asarray(M @ dw_M, dtype=np.float64)
+        if G is not None:
+            dM += G @ dw_J
+        return np.asarray(J @ dw_J, dtype=np.float64), dM
 
     @cached_property
-    def weights_drawn(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """The replicates of w_J and of w_second, (k_J, B) and (k_M, B), as sparse products want them."""
+    def _columns(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The draws of w_J and of w_second, or twice R', as sparse products want them."""
         assert self.replicates is not None
-        k_J, columns = len(self.mean_kept), self.replicates.T
-        return np.ascontiguousarray(columns[:k_J]), np.ascontiguousarray(columns[k_J:])
+        k_J, columns = len(self.mean_kept), np.ascontiguousarray(self.replicates.T)
+        return (columns, columns) if self.merge is not None else (columns[:k_J], columns[k_J:])
+
+    @property
+    def weights_drawn(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """The replicates of w_J and of w_second, (k_J, B) and (k_M, B)."""
+        k_J = len(self.mean_kept)
+        if self.merge is None:
+            return self._columns
+        return self.merge[:k_J] @ self._columns[0], self.merge[k_J:] @ self._columns[0]
 
 
 def _squares(rows: Any) -> Floats:

@@ -22,16 +22,18 @@ one constant: on tasks outside the suite s² + 4 · spread covers 94.6 and 93.6 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints, Matrix, as_floats, as_list
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.features import Features, Joint
+from policyrisk.features import Features, Joint, Leaves
 from policyrisk.features.target import PolicyFeatures
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.provenance import Provenance
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from policyrisk.risk.risk_function import RiskFunction
 
 MIXTURE = "mixture"
+TREES = 2  # of a forest, whose leaves have draws that are kept
+STATES = 5000  # that these are averages over
 
 
 @record
@@ -166,10 +170,55 @@ def mixed_bars(
             moved[which].append((R[:, :k] if which == 0 else R[:, k:]) * shares[which][i])
             kept[which].append((each.mean_kept, each.second_kept)[which] + first)
             first += sizes[which][i]
-    replicates = np.hstack([*moved[0], *moved[1]]).astype(np.float32)
+    replicates = np.hstack([*moved[0], *moved[1]]).astype(np.float32, copy=False)
     key, clusters = drawn[of_mean[0]][0].key, max(each.clusters for each, _ in drawn.values())
     both = np.concatenate(kept[0]), np.concatenate(kept[1])
     return ErrorBars(*both, None, None, None, replicates, key=key, clusters=clusters)
+
+
+def with_merged_draws(risk: RiskFunction, states: Floats) -> RiskFunction:
+    """The same with fewer draws of a forest's leaves, of which there are too many to be kept.
+
+    What all trees together move a forest by in a draw is averaged over the ``states`` (n, dim) in each leaf
+    of the first ``TREES``, and these averages are all that stays of it, times the number that makes their
+    variance at the states on average what it was.
+    """
+    bars = risk.error_bars
+    if bars is None or bars.replicates is None or bars.mean is not None or bars.merge is not None:
+        return risk
+    columns, merges, done = [], [], 0
+    for features, kept in ((risk.features, bars.mean_kept), (risk.second_features, bars.second_kept)):
+        maps = features.maps if isinstance(features, Joint) else (features,)
+        end = 0
+        for phi in maps:
+            first, end = end, end + phi.size
+            size = int(np.count_nonzero((kept >= first) & (kept < end)))
+            moved = bars.replicates[:, done : done + size].T
+            done += size
+            merge: Any = sp.eye_array(size, format="csr")
+            if isinstance(phi, Leaves) and phi.size == size and phi.trees > TREES:
+                moved, merge = _merged(phi, moved, states)
+            columns.append(moved)
+            merges.append(merge)
+    if all(merge.shape[0] == merge.shape[1] for merge in merges):
+        return risk
+    replicates = np.concatenate(columns).T.astype(np.float32)
+    whole = sp.csr_array(sp.block_diag(merges, format="csr"))
+    return replace(risk, error_bars=replace(bars, replicates=replicates, merge=whole))
+
+
+def _merged(leaves: Leaves, moved: Floats, states: Floats) -> tuple[Floats, Any]:
+    """Draws (c, B), and M (leaves, c) that makes about those of the leaves (leaves, B) of them."""
+    some = np.flatnonzero(leaves.tree_of < TREES)
+    field: Any = leaves(states) @ moved
+    rows: Any = sp.csr_array(leaves(states)[:, some])
+    count = rows.sum(axis=0)[:, None]
+    # A leaf without a state has its own draws, as if all trees had them.
+    together = np.where(count > 0, (rows.T @ field) / np.maximum(count, 1.0), moved[some] * leaves.trees)
+    after = np.square((rows @ together) / TREES).mean()
+    scale = math.sqrt(np.square(field).mean() / after) / TREES if after > 0 else 0.0
+    shape = leaves.size, some.size
+    return together, sp.csr_array((np.full(some.size, scale), (some, np.arange(some.size))), shape=shape)
 
 
 def mixed_provenance(members: Sequence[Provenance]) -> Provenance:

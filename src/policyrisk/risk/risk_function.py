@@ -23,6 +23,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -59,7 +60,7 @@ from policyrisk.risk.completed import CompletedReturns
 from policyrisk.risk.error_bars import ErrorBars
 from policyrisk.risk.estimate import as_level
 from policyrisk.risk.mixture import Widening
-from policyrisk.risk.parts import estimates_in_parts
+from policyrisk.risk.parts import estimates_in_parts, values_in_parts
 from policyrisk.risk.provenance import Provenance
 from policyrisk.risk.scoring import Score
 from policyrisk.risk.start_sums import SampleReturns, StartSums, start_weights
@@ -594,12 +595,15 @@ class RiskFunction(Readable):
             )
         return summarise(self, sums, self.completed if starts is None else None, level)
 
-    def start_sums(self, starts: npt.ArrayLike, *, weights: npt.ArrayLike | None = None) -> StartSums:
-        """What a summary over ``starts`` (n, dim) is made of; it adds."""
+    def start_sums(
+        self, starts: npt.ArrayLike, *, weights: npt.ArrayLike | None = None, values_alone: bool = False
+    ) -> StartSums:
+        """What a summary over ``starts`` (n, dim) is made of; it adds. Values alone have no gradients."""
         states = self._states(starts, "starts")
-        return StartSums.of(self.parts(states), start_weights(weights, len(states)))
+        parts = values_in_parts(self, states) if values_alone else self.parts(states)
+        return StartSums.of(parts, start_weights(weights, len(states)))
 
-    def completed_sums(self, data: Trajectories) -> CompletedReturns:
+    def completed_sums(self, data: Trajectories, *, values_alone: bool = False) -> CompletedReturns:
         """What is known of the completed returns of some episodes; it adds.
 
         :meth:`policyrisk.risk.completed.CompletedReturns.over` is the same of any source. Those of a target
@@ -610,7 +614,8 @@ class RiskFunction(Readable):
         sizes = self.w_mean.size, self.w_second.size
         if isinstance(self.features, PolicyFeatures):
             return CompletedReturns.of_starts(data, self.parts, *sizes)
-        return CompletedReturns.of(data, self.parts, self.provenance.discount, *sizes)
+        at = partial(values_in_parts, self) if values_alone else self.parts
+        return CompletedReturns.of(data, at, self.provenance.discount, *sizes)
 
     def score(self, held_out: Source) -> Score:
         """How well this predicts episodes that were not fitted: see :mod:`policyrisk.risk.scoring`.

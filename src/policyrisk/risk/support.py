@@ -180,14 +180,11 @@ class MixedSupport:
         behind = np.stack(
             [m.episodes_behind(part) for m, part in zip(self.members, blocks, strict=True)], axis=1
         )
-        present = self.shares * (behind > 0)
-        total = present.sum(axis=1)
-        scale = np.divide(behind > 0, total[:, None], out=np.zeros(behind.shape), where=total[:, None] > 0)
+        said = None
         if variances is not None:
-            ends = np.cumsum(self.sizes)[:-1]
-            parts = zip(blocks, np.split(variances, ends), strict=True)
-            above = np.stack([np.asarray(part @ w) > 0 for part, w in parts], axis=1)
-            scale *= above | ~(above & (behind > 0)).any(axis=1, keepdims=True)
+            parts = zip(blocks, np.split(variances, np.cumsum(self.sizes)[:-1]), strict=True)
+            said = np.stack([np.asarray(part @ w) for part, w in parts], axis=1)
+        scale, episodes = self.scales(behind, said)
         member_of = np.repeat(np.arange(len(self.members)), self.sizes)
         if sp.issparse(phi):
             rows = sp.csr_array(phi)
@@ -196,4 +193,18 @@ class MixedSupport:
             scaled: Matrix = sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
         else:
             scaled = np.asarray(phi) * scale[:, member_of]
-        return scaled, (present * behind).sum(axis=1) / np.where(total > 0, total, 1.0)
+        return scaled, episodes
+
+    def scales(self, behind: Floats, variances: Floats | None = None) -> tuple[Floats, Floats]:
+        """What each member's part is multiplied with (n, m), and the episodes behind the average member (n,).
+
+        ``behind`` (n, m) are the episodes behind each, ``variances`` (n, m) what each says of the variance.
+        """
+        known = behind > 0
+        present = self.shares * known
+        total = present.sum(axis=1)
+        scale = np.divide(known, total[:, None], out=np.zeros(behind.shape), where=total[:, None] > 0)
+        if variances is not None:
+            above = variances > 0
+            scale *= above | ~(above & known).any(axis=1, keepdims=True)
+        return scale, (present * behind).sum(axis=1) / np.where(total > 0, total, 1.0)
