@@ -341,14 +341,14 @@ def test_wrong_features_are_named() -> None:
         (Narrow(), "one row of 5 per state"),
         (Beyond(), "indices from 0 to 2, got 3 to 3"),
         (Flat(), "features.active must have shape"),
-        (Holes(), "features and their products must be finite"),
-        (SparseHoles(), "features must be finite"),
+        (Holes(), "features and rewards must stay finite"),
+        (SparseHoles(), "features and rewards must stay finite"),
         (SparseBeyond(), "indices from 0 to"),
     ]:
         with pytest.raises(InvalidInputError, match=message):
             accumulate(data, features, lam=0.9, discount=1.0)
     huge = Trajectories([0, 1], [1e200], [1], [True])
-    with pytest.raises(InvalidInputError, match="huge rewards"), np.errstate(over="ignore"):
+    with pytest.raises(InvalidInputError, match="nan, infinite or huge"), np.errstate(over="ignore"):
         accumulate(huge, Tabular(1), lam=0.9, discount=1.0)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Matrix, as_floats, as_number, check_callable, is_sparse
+from policyrisk._core.arrays import Floats, Matrix, as_floats, as_number, is_sparse
 from policyrisk._core.records import record
 from policyrisk.equations.systems import DenseSystem, SparseSystem, TableSystem
 from policyrisk.errors import ALL_CUT_OFF, ImproperPolicyError, InvalidInputError, MismatchError
@@ -173,27 +173,16 @@ class MomentEquations:
     def __add__(self, other: object) -> MomentEquations:
         if not isinstance(other, MomentEquations):
             return NotImplemented
-        for name in _SETTINGS:
+        empty = self.episodes == 0 or other.episodes == 0
+        for name in _SETTINGS if empty else (*_SETTINGS, "exact", "sparse", "trace_cut"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 raise MismatchError(
                     f"equations must agree on {name} to be added, got {mine!r} and {theirs!r}; "
-                    "make both with the same estimator"
+                    "make both with the same estimator, and both from data or both from a chain"
                 )
-        if self.episodes == 0 or other.episodes == 0:
+        if empty:
             return other if self.episodes == 0 else self
-        if self.exact != other.exact:
-            raise MismatchError(
-                "equations must come all from a chain or all from data to be added, got exact ones and "
-                "sampled ones; sample episodes from the chain, or solve the two apart"
-            )
-        if (self.sparse, self.trace_cut) != (other.sparse, other.trace_cut):
-            raise MismatchError(
-                "equations must be both sparse or both dense to be added, with the same trace_cut, got "
-                f"{'sparse' if self.sparse else 'dense'} ones with trace_cut={self.trace_cut:g} and "
-                f"{'sparse' if other.sparse else 'dense'} ones with trace_cut={other.trace_cut:g}; "
-                "make both with the same version and the same estimator"
-            )
         names = [field.name for field in fields(self) if field.name not in _NOT_SUMMED]
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         both_shared = self.shared and other.shared
@@ -253,8 +242,7 @@ class MomentEquations:
         self, ridge: float, name: str = "A (the mean's equations)", make: Callable[..., Any] | None = None
     ) -> Any:
         """A alone, to be solved with any right-hand side."""
-        system: Any = (SparseSystem if self.sparse else DenseSystem) if make is None else make
-        check_callable(system, "system", "a class of systems such as DenseSystem")
+        system: Any = make or (SparseSystem if self.sparse else DenseSystem)
         return system(self.A, self.mean_gram, self.visits, ridge * self.episodes, name, self.single)
 
     def second_rhs(self, w_mean: Floats) -> Floats:

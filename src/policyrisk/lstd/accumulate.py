@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, Matrix
+from policyrisk._core.arrays import Floats, Ints, Matrix, is_sparse
 from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.records import Additive, record
 from policyrisk.data import Source, Trajectories, batches
@@ -260,22 +260,17 @@ class Sums:
     def equations(self) -> MomentEquations:
         """The finished record."""
         view, first, last = self.view, self.maps[0], self.maps[-1]
-        b, e = first.sums[0], last.sums[-1]
-        if not (np.isfinite(b).all() and np.isfinite(e).all()):
-            raise InvalidInputError(
-                "rewards must stay finite when squared, weighted with features and summed, got a sum that "
-                "does not; look for huge rewards or features"
-            )
-        found: dict[str, Matrix] = {}
+        found: dict[str, Any] = {"b": first.sums[0], "e": last.sums[-1]}
         for (_, _, names), total in zip(view.products, self.totals, strict=True):
             found |= zip(names, total.finish(), strict=True)
+        if not all(np.isfinite(each.data if is_sparse(each) else each).all() for each in found.values()):
+            raise InvalidInputError(
+                "features and rewards must stay finite when squared, multiplied and summed, got a sum that "
+                "does not; look for nan, infinite or huge ones"
+            )
         grams = [each.whole_gram() for each in self.maps]
         return MomentEquations(
-            A=found["A"],
-            b=b,
-            C=found.get("C", found["A"]),
-            D=found["D"],
-            e=e,
+            **{"C": found["A"], **found},
             gram=grams[-1],
             mean_gram=grams[0],
             visits=first.visits,

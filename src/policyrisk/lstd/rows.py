@@ -15,7 +15,6 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_dense, readonly
-from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import active_of, is_binary, matrix_of
 
@@ -123,8 +122,4 @@ class Evaluator:
         if self.dense:
             return DenseRows(ends, readonly(as_dense(phi)))
         csr = sp.csr_array(phi)
-        if not np.isfinite(csr.data).all():
-            raise InvalidInputError(
-                "features must be finite, got some that are not; look for nan or infinite features"
-            )
         return SparseRows.of(ends, csr.indptr, csr.indices, csr.data, size)

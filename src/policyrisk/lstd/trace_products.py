@@ -181,11 +181,6 @@ class Total:
 
     def put(self, product: Floats) -> None:
         """Add a product of dense rows, (rows, channels · columns)."""
-        if not np.isfinite(product).all():
-            raise InvalidInputError(
-                "features and their products must be finite, got some that are not; "
-                "look for nan, infinite or huge features"
-            )
         channels, rows, columns = self._shape
         self._sums += product.reshape(rows, channels, columns).transpose(1, 0, 2)
 

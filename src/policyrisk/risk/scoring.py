@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from policyrisk._core.arrays import Bools, Floats, Ints, as_floats, check_shape
+from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.records import Additive
 from policyrisk._core.text import Readable, TextTable, percent, plural
 from policyrisk.data import Source
@@ -113,9 +113,6 @@ def step_scores(J: Floats, V: Floats, B: Floats, beyond: Floats | float = 0.0) -
     >>> scores.squared_error, scores.dawid_sebastiani.round(3)
     (array([4., 4.]), array([2.386,   nan]))
     """
-    B = as_floats(B, "B", (None,))
-    check_shape(J, "J", B.shape)
-    check_shape(V, "V", B.shape)
     unvisited = np.isnan(J) | np.isnan(V)
     squared = (B - J) ** 2 + beyond
     nothing = CERTAIN * (B**2 + J**2)
