@@ -61,7 +61,7 @@ class Visits(NamedTuple):
     value: Floats  # ρ there, or −κ^K ρ of what leaves; 1 of runs, where ρ is in u and h
 
 
-class Notes(NamedTuple):
+class RowSources(NamedTuple):
     """What rows of P are summed from."""
 
     visits: Visits
@@ -72,7 +72,7 @@ class Notes(NamedTuple):
     sigma: Entries  # of positions that are no runs
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """Some rows of a sparse P: their columns, increasing, and both channels' values."""
 
     ptr: Ints  # (rows + 1,)
@@ -217,7 +217,7 @@ def index_visits(n: int, rho: Entries, ahead: Ints, size: int, steps: int, leave
 
 
 @njit(cache=True)
-def _add_row(a: int, notes: Notes, buffer: Floats, touched: npt.NDArray[np.uint8]) -> int:
+def _add_row(a: int, notes: RowSources, buffer: Floats, touched: npt.NDArray[np.uint8]) -> int:
     """Add row a of P to a buffer (columns or more, 2); returns how many positions that took."""
     visits, step, visit, column, runs, sigma = notes
     one, group = np.uint64(1), np.uint64(GROUP)  # unsigned, since no one asks of those whether they are < 0
@@ -257,7 +257,7 @@ def _add_row(a: int, notes: Notes, buffer: Floats, touched: npt.NDArray[np.uint8
 
 
 @njit(cache=True, nogil=True)
-def sweep(low: int, high: int, notes: Notes, out: Floats) -> tuple[int, int]:
+def sweep(low: int, high: int, notes: RowSources, out: Floats) -> tuple[int, int]:
     """Add rows low, …, high − 1 of P to out (channels, rows, columns).
 
     Returns how many additions to buffers that took, and how many entries of a channel were touched in out.
@@ -287,7 +287,7 @@ def _longer(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
 
 
 @njit(cache=True, nogil=True)
-def sweep_sparse(low: int, high: int, notes: Notes, columns: int, two: bool, old: Block) -> Block:
+def sweep_sparse(low: int, high: int, notes: RowSources, columns: int, two: bool, old: RowBlock) -> RowBlock:
     """Rows low, …, high − 1 of P added to what they were, of ``two`` channels or of one."""
     buffer = np.zeros((columns + WORD, 2))
     touched = np.zeros(columns // WORD * 8 + 8, np.uint8)
@@ -325,7 +325,7 @@ def sweep_sparse(low: int, high: int, notes: Notes, columns: int, two: bool, old
                         n += 1
                         buffer[k, 0], buffer[k, 1] = 0.0, 0.0
         ptr[a - low + 1] = n
-    return Block(ptr, idx[:n].copy(), first[:n].copy(), second[: n if two else 0].copy())
+    return RowBlock(ptr, idx[:n].copy(), first[:n].copy(), second[: n if two else 0].copy())
 
 
 # --- the product, dense -----------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.threads import in_order
 from policyrisk.errors import InvalidInputError
 from policyrisk.lstd import _sweep_kernels
-from policyrisk.lstd._sweep_kernels import Block, Entries, Notes
+from policyrisk.lstd._sweep_kernels import Entries, RowBlock, RowSources
 from policyrisk.lstd.rows import Rows, SparseRows
 
 # Sums of rows are added to P when enough visits were noted: FEWEST at first, and twice as many after every
@@ -214,11 +214,11 @@ class Total:
             rho = sigma if all(map(is_, self._rows, self._columns)) else joined(self._rows)
         visits = _sweep_kernels.index_visits(n, rho, x.ahead, self._shape[1], self._steps, self._leave)
         del rho
-        self._add_rows(Notes(visits, x.step, x.visit, x.column, self._runs, sigma))
+        self._add_rows(RowSources(visits, x.step, x.visit, x.column, self._runs, sigma))
         x.count = self._visits = 0
         self._rows, self._columns = [], []
 
-    def _add_rows(self, notes: Notes) -> None:
+    def _add_rows(self, notes: RowSources) -> None:
         def some_rows(bounds: tuple[int, int]) -> tuple[int, int]:
             return _sweep_kernels.sweep(*bounds, notes, self._sums)
 
@@ -241,7 +241,7 @@ class SparseTotal(Total):
         )
         self._bounds = list(pairwise(np.unique(np.linspace(0, rows, BLOCKS + 1).astype(int)).tolist()))
         nothing = np.zeros(0, np.int32), np.zeros(0), np.zeros(0)
-        self._blocks = [Block(np.zeros(high - low + 1, np.int64), *nothing) for low, high in self._bounds]
+        self._blocks = [RowBlock(np.zeros(high - low + 1, np.int64), *nothing) for low, high in self._bounds]
         self._enough, self.entries = SPARSE_FEWEST, 0
 
     def finish(self) -> list[sp.csr_array[Any, tuple[int, int]]]:
@@ -262,10 +262,10 @@ class SparseTotal(Total):
             at += n
         return [sp.csr_array((value, idx, ptr), shape=self._shape[1:]) for value in values]
 
-    def _add_rows(self, notes: Notes) -> None:
+    def _add_rows(self, notes: RowSources) -> None:
         channels, _, columns = self._shape
 
-        def block(number: int) -> Block:
+        def block(number: int) -> RowBlock:
             bounds, old = self._bounds[number], self._blocks[number]
             return _sweep_kernels.sweep_sparse(*bounds, notes, columns, channels == 2, old)
 

@@ -42,7 +42,7 @@ from policyrisk._core.text import NONE, number
 from policyrisk._core.units import magnitude
 from policyrisk.errors import InvalidInputError
 
-Ends: TypeAlias = "tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]"  # a value, its low and high
+ValueAndEnds: TypeAlias = "tuple[npt.ArrayLike, npt.ArrayLike, npt.ArrayLike]"  # a value, its low and high
 
 
 def as_level(level: float) -> float:
@@ -152,13 +152,13 @@ def ratio(x: Estimate, y: Estimate, correlation: float = 0.0) -> tuple[float, fl
     return float(low), float(high)
 
 
-def ratio_ends(x: Ends, y: Ends, correlation: Any) -> tuple[Floats, Floats]:
+def ratio_ends(x: ValueAndEnds, y: ValueAndEnds, correlation: Any) -> tuple[Floats, Floats]:
     """The ends of x / y, each of a shape that x, y and their correlation have in common."""
     value, low, high = (np.asarray(each) for each in x)
     return _ratio_end(value, value - low, y, correlation), -_ratio_end(-value, high - value, y, -correlation)
 
 
-def _ratio_end(x: Floats, a: Floats, y: Ends, correlation: Any) -> Floats:
+def _ratio_end(x: Floats, a: Floats, y: ValueAndEnds, correlation: Any) -> Floats:
     """The θ ≤ x / y with (x − θy)² = a² + θ²b² − 2ρaθb, b being how far y reaches on the side that counts."""
     value, low, high = (np.asarray(each) for each in y)
     b = np.where(x > a, high - value, value - low)
