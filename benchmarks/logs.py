@@ -22,19 +22,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-for name in ("OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
+if __name__ == "__main__":  # before NumPy and Numba are imported
+    for name in ("OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import numpy as np  # noqa: E402
-from test_clusters import trades  # noqa: E402
-from test_retention import customers, truth  # noqa: E402
-from truth_simulators import push_cart  # noqa: E402
-from truth_tasks import TASKS  # noqa: E402
+import numpy as np
+from test_clusters import trades
+from test_retention import customers, truth
+from truth_simulators import push_cart
+from truth_tasks import TASKS
 
-import policyrisk as pr  # noqa: E402
-from policyrisk.evaluation.order import EpisodeOrder  # noqa: E402
-from policyrisk.returns.cut_off import CutOffReturns  # noqa: E402
+import policyrisk as pr
+from policyrisk.evaluation.order import EpisodeOrder
+from policyrisk.returns.cut_off import CutOffReturns
 
 Array = np.ndarray[Any, Any]
 MODELLED = 40  # logs of retention that are evaluated as a whole, which takes some seconds each

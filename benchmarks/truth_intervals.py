@@ -30,15 +30,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-for name in ("OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
+if __name__ == "__main__":  # before NumPy and Numba are imported
+    for name in ("OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
-import numpy as np  # noqa: E402
-from truth_task import CACHE, Array, Task  # noqa: E402
-from truth_tasks import SETS, TASKS  # noqa: E402
+import numpy as np
+from truth_task import CACHE, Array, Task
+from truth_tasks import SETS, TASKS
 
-import policyrisk as pr  # noqa: E402
-from policyrisk.errors import PolicyRiskError  # noqa: E402
+import policyrisk as pr
+from policyrisk.errors import PolicyRiskError
 
 Q, STATES, RETURNS = 0.05, 30, 6000
 OF = ("mean", "std", "5% quantile", "CVaR", "P(loss)")

@@ -261,23 +261,28 @@ def questions_to_a_chain(given: Given) -> Any:
 
 
 @use(
+    "MarkovChain.correlation",
     "MarkovChain.covariance",
     "MarkovChain.drawdown",
     "MarkovChain.from_log",
     "MarkovChain.given",
     "MarkovChain.lowest",
     "MarkovChain.reach",
+    "MarkovChain.weighing",
 )
 def more_questions_to_a_chain(given: Given) -> Any:
     discount = given.array(np.full(STATES, 0.9))
     by_state = pr.MarkovChain(*P_and_r(), discount)
     logged = pr.Trajectories([[0], [1]] * 4, np.arange(4.0), [1] * 4, [True] * 4, actions=[0, 1, 1, 0])
+    two_kinds = pr.Trajectories([[0], [1]] * 2, [5, 7], [1, 1], [True, True], other_rewards=[[1], [4]])
     policy = given.array([[0.25, 0.75]])
     game = pr.MarkovChain(np.eye(STATES, k=1) * 0.5, np.ones(STATES))
     goal = given.array([STATES - 1], np.int64)
     return [
         by_state.mean(),
         chain().covariance(given.array(np.arange(STATES))),
+        chain().correlation(given.array(np.arange(STATES))),
+        pr.MarkovChain.from_log(two_kinds).weighing(given.array([1.0, -2.0])).mean(),
         pr.MarkovChain.from_log(logged, policy=policy, discount=given.array([0.5])).variance(),
         game.reach(goal, given.array([], np.int64)),
         game.given(goal).mean(),
@@ -908,6 +913,7 @@ NOT_USED = {
     "features.BinaryFeatures.active": "a protocol",
     "features.Features.__call__": "a protocol",
     "features.register": "keeps the class that it is given",
+    "LSTD.solved": "a step of LSTD.fit, which takes passes over data",
     "distributed.RemoteEpisodes": "holds references to what lies elsewhere",
     "distributed.Shard": "holds what it is given",
     "distributed.equations": "LSTD.equations in other processes",

@@ -72,7 +72,7 @@ class RowSources(NamedTuple):
     sigma: Entries  # of positions that are no runs
 
 
-class RowBlock(NamedTuple):
+class ProductRows(NamedTuple):
     """Some rows of a sparse P: their columns, increasing, and both channels' values."""
 
     ptr: Ints  # (rows + 1,)
@@ -287,7 +287,9 @@ def _longer(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
 
 
 @njit(cache=True, nogil=True)
-def sweep_sparse(low: int, high: int, notes: RowSources, columns: int, two: bool, old: RowBlock) -> RowBlock:
+def sweep_sparse(
+    low: int, high: int, notes: RowSources, columns: int, two: bool, old: ProductRows
+) -> ProductRows:
     """Rows low, …, high − 1 of P added to what they were, of ``two`` channels or of one."""
     buffer = np.zeros((columns + WORD, 2))
     touched = np.zeros(columns // WORD * 8 + 8, np.uint8)
@@ -325,7 +327,7 @@ def sweep_sparse(low: int, high: int, notes: RowSources, columns: int, two: bool
                         n += 1
                         buffer[k, 0], buffer[k, 1] = 0.0, 0.0
         ptr[a - low + 1] = n
-    return RowBlock(ptr, idx[:n].copy(), first[:n].copy(), second[: n if two else 0].copy())
+    return ProductRows(ptr, idx[:n].copy(), first[:n].copy(), second[: n if two else 0].copy())
 
 
 # --- the product, dense -----------------------------------------------------------------------------

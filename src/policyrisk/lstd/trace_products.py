@@ -40,7 +40,7 @@ from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.threads import in_order
 from policyrisk.errors import InvalidInputError
 from policyrisk.lstd import _sweep_kernels
-from policyrisk.lstd._sweep_kernels import Entries, RowBlock, RowSources
+from policyrisk.lstd._sweep_kernels import Entries, ProductRows, RowSources
 from policyrisk.lstd.rows import Rows, SparseRows
 
 # Sums of rows are added to P when enough visits were noted: FEWEST at first, and twice as many after every
@@ -241,7 +241,9 @@ class SparseTotal(Total):
         )
         self._bounds = list(pairwise(np.unique(np.linspace(0, rows, BLOCKS + 1).astype(int)).tolist()))
         nothing = np.zeros(0, np.int32), np.zeros(0), np.zeros(0)
-        self._blocks = [RowBlock(np.zeros(high - low + 1, np.int64), *nothing) for low, high in self._bounds]
+        self._blocks = [
+            ProductRows(np.zeros(high - low + 1, np.int64), *nothing) for low, high in self._bounds
+        ]
         self._enough, self.entries = SPARSE_FEWEST, 0
 
     def finish(self) -> list[sp.csr_array[Any, tuple[int, int]]]:
@@ -265,7 +267,7 @@ class SparseTotal(Total):
     def _add_rows(self, notes: RowSources) -> None:
         channels, _, columns = self._shape
 
-        def block(number: int) -> RowBlock:
+        def block(number: int) -> ProductRows:
             bounds, old = self._bounds[number], self._blocks[number]
             return _sweep_kernels.sweep_sparse(*bounds, notes, columns, channels == 2, old)
 
