@@ -35,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::policyrisk.errors.PolicyRiskWar
 # Uses that take longer than all the others; the long run has them too.
 LONG = {"answers", "decision_process", "distributions", "evaluated", "softmax_policy", "written"}
 # Arguments that start something else, and methods of which a valid call is no more than its object.
-NOT_ATTACKED = {"self", "on_cluster", "workers"}
+NOT_ATTACKED = {"self", "on_cluster", "workers", "system"}  # the last is a class of systems
 # A tenth as often as others in the long run, since they take a tenth of a second or more.
 SELDOM = {"MDP.improve", "frontier", "write_report"}
 # What optimisers and estimators call inside, with numbers that were checked at their own door.

@@ -238,8 +238,10 @@ def reading(options: type) -> Callable[[T], T]:
 
 
 def options_of(reader: Callable[..., Any]) -> list[str]:
-    """The names of a reader's options."""
-    return list(signature(reader).parameters)[1:]
+    """The names of a reader's options; ``**`` takes all those of columns."""
+    own = list(signature(reader).parameters.values())[1:]
+    more = OPTIONS if any(each.kind is each.VAR_KEYWORD for each in own) else ()
+    return list(dict.fromkeys([*(each.name for each in own if each.kind is not each.VAR_KEYWORD), *more]))
 
 
 def as_codes(codes: Mapping[str, Sequence[str]] | None) -> LabelNames:

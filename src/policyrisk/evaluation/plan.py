@@ -187,6 +187,8 @@ class SpelledPlan:
             warnings.simplefilter("ignore", PolicyRiskWarning)
             fits = fits_without_each(lstd, [sample[np.flatnonzero(folds == k)] for k in range(FOLDS)])
             said = one_out_of_fold(fits, steps, folds[steps.episode], folds[~sample.terminated])
+        if not np.isfinite(said.mean).any():
+            return None
         ends = np.array([said.end_mean, said.end_variance])
         return Completed.of(sample, said.mean, said.variance, ends, lstd.discount, key)
 

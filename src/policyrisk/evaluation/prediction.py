@@ -74,7 +74,7 @@ class Scores:
     >>> U = np.arange(1.0, 20.0)
     >>> scores = Scores.of("everywhere", U, np.ones(19), np.arange(19), p=1.0, exact=True)
     >>> scores.ends(0.9).round(3).tolist(), Scores.together([scores]).ends(0.96).tolist()
-    ([0.945, 19.055], [-inf, inf])
+    ([1.0, 19.0], [-inf, inf])
     """
 
     name: str

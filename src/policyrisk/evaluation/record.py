@@ -522,7 +522,7 @@ class Evaluation(Readable):
         >>> data = pr.domains.walk(n=5, p=0.7).sample(0, episodes=500, seed=1)
         >>> metrics = pr.evaluate(data, features="tabular", quantiles=[0.05], seed=0).metrics()
         >>> {name: round(metrics[name], 1) for name in ("mean", "std_high", "cvar_0.05", "trust")}
-        {'mean': -10.5, 'std_high': 8.4, 'cvar_0.05': -31.7, 'trust': 3.0}
+        {'mean': -10.5, 'std_high': 6.5, 'cvar_0.05': -27.6, 'trust': 3.0}
         """
         told: dict[str, Any] = {of: getattr(self.summary, of) for of in ("mean", "variance", "std", "sharpe")}
         found = {of: {"value": float(each), "low": each.low, "high": each.high} for of, each in told.items()}
@@ -575,8 +575,8 @@ class Evaluation(Readable):
         >>> chain = pr.domains.walk(n=30, p=0.7)
         >>> result = pr.evaluate(chain.sample(start=0, episodes=300, seed=1), seed=0)
         >>> result.prediction_interval([[0], [20]]).round()
-        array([[-109.,  -46.],
-               [ -44.,  -11.]])
+        array([[-111.,  -47.],
+               [ -46.,  -11.]])
         >>> result.prediction.guarantee, result.prediction.episodes
         ('out-of-fold', 300)
         """
@@ -607,7 +607,7 @@ class Evaluation(Readable):
         >>> fitted, fresh = (chain.sample(0, episodes=300, seed=seed) for seed in (1, 2))
         >>> result = pr.Evaluation.of(pr.LSTD(pr.Tabular(5)).fit(fitted), fitted).calibrated(fresh)
         >>> result.prediction.guarantee, result.prediction_interval([[0]]).round().tolist()
-        ('exact', [[-27.0, -5.0]])
+        ('exact', [[-20.0, -1.0]])
         """
         data = Trajectories.concatenate(batches(held_out))
         return replace(

@@ -33,6 +33,7 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Floats, Ints, Matrix, is_sparse
 from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.records import Additive, record
+from policyrisk._core.units import unit_of
 from policyrisk.data import Source, Trajectories, batches
 from policyrisk.data.source import largest_of
 from policyrisk.equations import MomentEquations
@@ -94,6 +95,7 @@ class FirstPass(Additive):
                 yield batch
 
         sums = Sums.of(*view.over(observed()), device)
+        unit_of(largest)  # refuses rewards that are too large or too small by their name
         facts = returns, (sums.counts.episodes,), sums.coverage, largest, clusters
         return cls(sums.equations().without_maps(), *facts)
 

@@ -199,6 +199,7 @@ class ReturnForest:
         episodes' that their draws have, where the data are a part of others.
         """
         check_callable(reduce, "reduce", "a pass over data, such as here(data)")
+        bootstrap = as_count(bootstrap, "bootstrap")
         if around is not None:
             check_kind(around, "around", RiskFunction, "fit one to the same data")
         counts, key = reduce(lambda source, _: DataCounts.of(source, self.discount)), keys(seed)
