@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def on_gpu(device: Device, package: Literal["numba_cuda", "cupy", "torch"]) -> b
     >>> on_gpu("cpu", "cupy")
     False
     """
-    check_choice(device, "device", ("cpu", "cuda", "auto"))
+    check_choice(device, "device", get_args(Device))
     if device == "cpu":
         return False
     if device == "cuda":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
-from policyrisk._core.arrays import check_callable
+from policyrisk._core.arrays import check_callable, check_choice
 from policyrisk._core.devices import Device
 from policyrisk.data import Trajectories
 from policyrisk.errors import DeviceError, InvalidInputError
@@ -49,6 +49,7 @@ def player(
     simulator: Any, episodes: int, starts: Starts | None, max_steps: int, device: Device = "cpu"
 ) -> Run:
     """How so many episodes of a simulator are run by a policy; the same seed gives the same episodes."""
+    check_choice(device, "device", get_args(Device))
     if not hasattr(simulator, "compiled"):
         if device == "cuda":
             raise DeviceError(

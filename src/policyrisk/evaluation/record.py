@@ -668,7 +668,7 @@ class Evaluation(Readable):
         if self.prediction is not None:
             low, high = self.prediction_interval(x, predict).T
             columns |= {"prediction_low": low, "prediction_high": high}
-        return self.risk.to_frame(x, level, beside=columns)
+        return self.risk._frame(x, level, columns)
 
     def robust_tails(self) -> dict[str, Estimate]:
         """The tails of a target over the starts by the log's propensities, doubly robust, by their names.

@@ -200,6 +200,7 @@ class ReturnForest:
         """
         check_callable(reduce, "reduce", "a pass over data, such as here(data)")
         bootstrap = as_count(bootstrap, "bootstrap")
+        check_kind(sample, "sample", Trajectories, "pass episodes in memory")
         if around is not None:
             check_kind(around, "around", RiskFunction, "fit one to the same data")
         counts, key = reduce(lambda source, _: DataCounts.of(source, self.discount)), keys(seed)

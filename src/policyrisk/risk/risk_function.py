@@ -34,6 +34,7 @@ from policyrisk._core.arrays import (
     Bools,
     Floats,
     Seed,
+    as_flag,
     as_number,
     check_choice,
     check_kind,
@@ -600,7 +601,7 @@ class RiskFunction(Readable):
     ) -> StartSums:
         """What a summary over ``starts`` (n, dim) is made of; it adds. Values alone have no gradients."""
         states = self._states(starts, "starts")
-        parts = values_in_parts(self, states) if values_alone else self.parts(states)
+        parts = values_in_parts(self, states) if as_flag(values_alone, "values_alone") else self.parts(states)
         return StartSums.of(parts, start_weights(weights, len(states)))
 
     def completed_sums(self, data: Trajectories, *, values_alone: bool = False) -> CompletedReturns:
@@ -614,7 +615,7 @@ class RiskFunction(Readable):
         sizes = self.w_mean.size, self.w_second.size
         if isinstance(self.features, PolicyFeatures):
             return CompletedReturns.of_starts(data, self.parts, *sizes)
-        at = partial(values_in_parts, self) if values_alone else self.parts
+        at = partial(values_in_parts, self) if as_flag(values_alone, "values_alone") else self.parts
         return CompletedReturns.of(data, at, self.provenance.discount, *sizes)
 
     def score(self, held_out: Source) -> Score:
@@ -645,9 +646,7 @@ class RiskFunction(Readable):
         self.refuse_of_target("score")
         return scoring.score(self, held_out)
 
-    def to_frame(
-        self, x: npt.ArrayLike, level: float = 0.95, *, beside: Mapping[str, Floats] | None = None
-    ) -> Any:
+    def to_frame(self, x: npt.ArrayLike, level: float = 0.95) -> Any:
         """The states x, and what is estimated at them, as a data frame: a row for each, in their order.
 
         Parameters
@@ -656,8 +655,6 @@ class RiskFunction(Readable):
             States (n, dim).
         level
             That of the intervals.
-        beside
-            Further columns (n,), for the end.
 
         Returns
         -------
@@ -675,6 +672,10 @@ class RiskFunction(Readable):
         0    0.0 -5.73     -6.03
         1    2.0 -2.08     -2.27
         """
+        return self._frame(x, level, {})
+
+    def _frame(self, x: npt.ArrayLike, level: float, more: Mapping[str, Floats]) -> Any:
+        """With further columns (n,) at its end."""
         states = self._states(x)
         dim = states.shape[1]
         numbered = numbered_names("state", dim)
@@ -685,7 +686,7 @@ class RiskFunction(Readable):
             if self.error_bars is not None:
                 low, high = self.interval(states, of, level).T
                 found |= {f"{of}_low": low, f"{of}_high": high}
-        found |= {"episodes": self.episodes(states), **(beside or {})}
+        found |= {"episodes": self.episodes(states), **more}
         called = self.coordinates or Coordinates(numbered)
         return frame_like(x, called.columns(states), found)
 
