@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.exceptions import ComplexWarning
 
 import policyrisk as pr
 from policyrisk._core import keywords, records
@@ -191,7 +192,7 @@ class Forgery:
             name = sorted(self.arrays)[rng.integers(len(self.arrays))]
             kind = sorted(FORGED_ARRAYS)[rng.integers(len(FORGED_ARRAYS))]
             # A second change may find that the first left nothing to be changed so.
-            with np.errstate(all="ignore"), contextlib.suppress(ValueError, TypeError):
+            with np.errstate(all="ignore"), contextlib.suppress(ValueError, TypeError, ComplexWarning):
                 self.arrays[name] = np.asarray(FORGED_ARRAYS[kind](self.arrays[name]))
             return f"{name}: {kind}"
         places = list(_places(self.header["value"]))
