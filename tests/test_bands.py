@@ -7,7 +7,7 @@ import pytest
 
 import policyrisk as pr
 from policyrisk.risk.bands import pointwise_level
-from policyrisk.risk.error_bars import DRAWS
+from policyrisk.risk.draws import DRAWS
 
 N = 6
 STATES = np.arange(float(N))[:, None]

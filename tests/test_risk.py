@@ -192,7 +192,7 @@ def test_chunks_change_nothing(maps, monkeypatch):
         return [risk.mean(x), risk.std(x), risk.episodes(x), *values]
 
     whole = everything()
-    monkeypatch.setattr("policyrisk.risk.parts._CELLS", 1)  # 128 states at a time
+    monkeypatch.setattr("policyrisk.risk.readout._CELLS", 1)  # 128 states at a time
     for a, b in zip(whole, everything(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
@@ -243,8 +243,8 @@ def test_sparse_rows_are_counted_by_their_entries():
 @pytest.mark.parametrize("full", [1, 40])
 def test_full_rows_are_few_at_a_time(full, monkeypatch):
     """Dense rows and sparse rows with many entries: never many more numbers at once than allowed."""
-    monkeypatch.setattr("policyrisk.risk.parts._CELLS", 2**14)
-    monkeypatch.setattr("policyrisk.risk.parts._FEWEST", 16)
+    monkeypatch.setattr("policyrisk.risk.readout._CELLS", 2**14)
+    monkeypatch.setattr("policyrisk.risk.readout._FEWEST", 16)
     size = 1000
     dense_map = Counted(pr.Polynomial(degree=20, low=[0], high=[1]))
     sparse_map = Counted(
@@ -261,8 +261,8 @@ def test_full_rows_are_few_at_a_time(full, monkeypatch):
 
 
 def test_fewer_at_a_time_once_rows_are_fuller(monkeypatch):
-    monkeypatch.setattr("policyrisk.risk.parts._CELLS", 2**14)
-    monkeypatch.setattr("policyrisk.risk.parts._FEWEST", 16)
+    monkeypatch.setattr("policyrisk.risk.readout._CELLS", 2**14)
+    monkeypatch.setattr("policyrisk.risk.readout._FEWEST", 16)
     phi = Counted(pr.FunctionFeatures(lambda x: sp.csr_array((x > 0.5) | (np.arange(1000) == 0)), size=1000))
     seen = support(pr.Tabular(1000))
     provenance = Provenance("LSTD", 0.9, 1.0, episodes=10, terminated=10, transitions=400)
@@ -659,7 +659,7 @@ def test_pieces_of_a_long_record_change_nothing(walk, monkeypatch):
     data = walk.sample(0, episodes=50, seed=2)
     risk = exact(walk)
     whole = risk.score(data)
-    monkeypatch.setattr("policyrisk.risk.completion._PIECE", 40)
+    monkeypatch.setattr("policyrisk.risk.scoring._PIECE", 40)
     pieces = risk.score(data)
     assert pieces.dawid_sebastiani == pytest.approx(whole.dawid_sebastiani)
     assert pieces.episodes == whole.episodes

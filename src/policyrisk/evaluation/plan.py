@@ -29,7 +29,7 @@ from policyrisk.passes.episode_folds import FOLDS, folds_of
 from policyrisk.passes.reduce import Reduce, reduce_in_units
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction, VarianceMethod
-from policyrisk.risk.completion import EpisodeSteps
+from policyrisk.risk.scoring import EpisodeSteps
 from policyrisk.selection.distribution_stack import Completed
 from policyrisk.selection.out_of_fold import fits_without_each, one_out_of_fold
 from policyrisk.selection.specification import SpecificationTest

@@ -43,7 +43,7 @@ from policyrisk.evaluation.advice import (
 )
 from policyrisk.evaluation.overlap import NEAREST, NotLogged, looked_at
 from policyrisk.evaluation.target_choice import is_possible, possible_means
-from policyrisk.risk.action_estimates import Choice
+from policyrisk.risk.readout import Choice
 
 if TYPE_CHECKING:
     from policyrisk.evaluation.record import Evaluation

@@ -38,8 +38,7 @@ from policyrisk.data import Source, Trajectories, batches
 from policyrisk.data.source import largest_of
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
-from policyrisk.lstd import _row_kernels
-from policyrisk.lstd.rows import Rows, SparseRows
+from policyrisk.lstd.rows import Rows, SparseRows, gram_sparse, tally_sparse
 from policyrisk.lstd.steps import Coverage, Steps, View
 from policyrisk.lstd.trace_products import Product
 from policyrisk.risk import SampleReturns
@@ -182,7 +181,7 @@ class _MapSums:
         if isinstance(phi, SparseRows):
             diagonal = self._diagonal_alone or phi.one_hot
             squares = self.diagonal if diagonal else np.zeros(phi.size)
-            self._mark = _row_kernels.tally_sparse(
+            self._mark = tally_sparse(
                 phi.ends, phi.ptr, phi.idx, phi.val, self._mark, self._last,
                 self.visits, self.episodes, squares, weights, self.sums,
             )  # fmt: skip
@@ -210,7 +209,7 @@ class _MapSums:
         self.sums += chunk.sums
         self.diagonal += chunk.diagonal
         for phi in chunk._sparse:
-            _row_kernels.gram_sparse(phi.ends, phi.ptr, phi.idx, phi.val, self.gram)
+            gram_sparse(phi.ends, phi.ptr, phi.idx, phi.val, self.gram)
         if chunk.gram is not None:
             self.gram += chunk.gram
 

@@ -28,7 +28,7 @@ from policyrisk._core.arrays import Floats, Ints
 from policyrisk.data import Trajectories
 from policyrisk.features.target import spread_about
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.action_estimates import Choice
+from policyrisk.risk.readout import Choice
 
 _CELLS, _FEWEST, _MOST = 1 << 21, 128, 1 << 14  # numbers that are formed at a time; states at a time
 

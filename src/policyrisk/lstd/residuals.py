@@ -48,7 +48,7 @@ from policyrisk._core.records import Additive, add_each, record
 from policyrisk.data import Source, episode_numbers
 from policyrisk.equations import Weights
 from policyrisk.equations.systems import TableSystem
-from policyrisk.lstd import _row_kernels
+from policyrisk.lstd.rows import gram_sparse
 from policyrisk.lstd.steps import Errors, Steps, View
 from policyrisk.lstd.trace_products import Product
 from policyrisk.risk.completed import SIZE, episode_terms
@@ -153,7 +153,7 @@ class ResidualSums(Additive):
         for part in self.waiting:
             if sp.issparse(part):
                 none_ends = np.zeros(part.shape[0], dtype=np.bool_)
-                _row_kernels.gram_sparse(none_ends, part.indptr, part.indices, part.data, squares)
+                gram_sparse(none_ends, part.indptr, part.indices, part.data, squares)
             else:
                 squares += part.T @ part
         return replace(self, waiting=(), squares=squares)

@@ -1,7 +1,8 @@
 """Features of consecutive rows of a chunk, sparse or dense, behind one small set of operations.
 
-Both kinds know ``ends``, which is true at the last row of every episode: those rows were not visited, and
-enter only as what visited rows lead to.
+Episodes lie end to end, an episode of length T taking T + 1 *rows*: its visited states and its last one. Both
+kinds of rows know ``ends``, which is true at the last row of every episode: those rows were not visited, and
+enter only as what visited rows lead to. The compiled loops below are pure functions of arrays.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from numba import njit
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_dense, readonly
 from policyrisk.features import Features
@@ -123,3 +125,53 @@ class Evaluator:
             return DenseRows(ends, readonly(as_dense(phi)))
         csr = sp.csr_array(phi)
         return SparseRows.of(ends, csr.indptr, csr.indices, csr.data, size)
+
+
+# --- sums over sparse rows ---------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def tally_sparse(
+    ends: Bools,
+    ptr: Ints,
+    idx: Ints,
+    val: Floats,
+    mark: int,
+    last: Ints,
+    visits: Floats,
+    episodes: Floats,
+    squares: Floats,
+    weights: Floats,
+    sums: Floats,
+) -> int:
+    """Over the visited rows: how many rows and episodes have each feature, its squares, and weighted sums.
+
+    ``last`` (l,) holds the mark of the latest episode that had the feature; returns the next mark.
+    sums (k, l) += Σ_i weights_ki φ_i, weights (k, rows).
+    """
+    for i in range(ends.size - 1, -1, -1):
+        if ends[i]:
+            mark += 1
+            continue
+        for p in range(ptr[i], ptr[i + 1]):
+            j, v = idx[p], val[p]
+            if v != 0.0:
+                visits[j] += 1.0
+                squares[j] += v * v
+                for k in range(len(sums)):
+                    sums[k, j] += weights[k, i] * v
+                if last[j] != mark:
+                    last[j] = mark
+                    episodes[j] += 1.0
+    return mark
+
+
+@njit(cache=True, nogil=True)
+def gram_sparse(ends: Bools, ptr: npt.NDArray[Any], idx: npt.NDArray[Any], val: Floats, out: Floats) -> None:
+    """out += Σ_i φ_i φ_iᵀ over the visited rows, of shape (l, l)."""
+    for i in range(ends.size):
+        if ends[i]:
+            continue
+        for p in range(ptr[i], ptr[i + 1]):
+            for q in range(ptr[i], ptr[i + 1]):
+                out[idx[p], idx[q]] += val[p] * val[q]

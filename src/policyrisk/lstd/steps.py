@@ -29,14 +29,15 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
+from numba import njit
 
-from policyrisk._core.arrays import Floats, Matrix, as_dense, readonly
+from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_dense, readonly
 from policyrisk._core.records import Additive, record
 from policyrisk._core.threads import in_order
 from policyrisk.data import Source, Trajectories, batches, pieces
 from policyrisk.equations import too_many_for_dense
 from policyrisk.features.protocol import outside
-from policyrisk.lstd import _row_kernels, trace_products
+from policyrisk.lstd import trace_products
 from policyrisk.lstd.rows import Evaluator, Rows
 from policyrisk.lstd.trace_products import Product, SparseTotal, Total, TraceProduct, steps_of
 
@@ -269,7 +270,7 @@ class Steps:
     def discounted(self, x: Floats, decay: float) -> Floats:
         """Σ_{s≥t} κ^{s−t} x_s at the rows (rows,), as far as traces last, 0 where episodes end."""
         out = np.empty(len(self.ends))
-        _row_kernels.to_go(x, self.data.lengths, decay, steps_of(decay, self.view.trace_cut), out)
+        _to_go(x, self.data.lengths, decay, steps_of(decay, self.view.trace_cut), out)
         return out
 
     def values(self, w: Floats, which: int) -> tuple[Floats, Floats]:
@@ -315,9 +316,7 @@ class Steps:
         for at, phi_J, phi_M in self:
             phi = as_dense(phi_J.matrix)
             out = np.empty((int(np.count_nonzero(~phi_J.ends)), phi.shape[1]))
-            _row_kernels.error_traces(
-                phi_J.ends, phi, by[:, at], gamma, kappa, self.view.decays[1], carry, out
-            )
+            _error_traces(phi_J.ends, phi, by[:, at], gamma, kappa, self.view.decays[1], carry, out)
             total = total + np.asarray(phi_M.visited.T @ out)
         return np.asarray(total)
 
@@ -356,3 +355,46 @@ def chunks(source: Iterable[Trajectories], most: int) -> Iterator[Trajectories]:
         if waiting and (batch is None or count >= most):
             yield from pieces(waiting[0] if len(waiting) == 1 else Trajectories.concatenate(waiting), most)
             waiting, count = [], 0
+
+
+# --- backwards in time, compiled: pure functions of arrays --------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _to_go(x: Floats, lengths: Ints, decay: float, steps: int, out: Floats) -> None:
+    """out_i = Σ_{t ≤ s < t + K} κ^{s−t} x_s at the visited rows, 0 at the last rows; x (transitions,)."""
+    leave = decay**steps
+    end = 0
+    for k in range(lengths.size):
+        start, end = end, end + lengths[k]
+        total = 0.0
+        out[end + k] = 0.0
+        for t in range(end - 1, start - 1, -1):
+            total = x[t] + decay * total
+            if t + steps < end:
+                total -= leave * x[t + steps]
+            out[t + k] = total
+
+
+@njit(cache=True, nogil=True)
+def _error_traces(
+    ends: Bools, phi: Floats, by: Floats, gamma: float, kappa: float, decay: float, carry: Floats, out: Floats
+) -> None:
+    """out_t = by_0t η_t + by_1t u_t + decay out_{t+1} with η_t = γφ_{t+1} − φ_t and u_t = η_t + κ u_{t+1}.
+
+    ``by`` (2, rows) tells at a last row whether its φ counts; ``out`` has the visited rows alone. ``carry``
+    (3, l) holds φ, u and out of the row after these, and then of the first of these.
+    """
+    last = len(out)
+    for i in range(ends.size - 1, -1, -1):
+        if ends[i]:
+            for j in range(phi.shape[1]):
+                carry[0, j], carry[1, j], carry[2, j] = by[0, i] * phi[i, j], 0.0, 0.0
+            continue
+        last -= 1
+        for j in range(phi.shape[1]):
+            eta = gamma * carry[0, j] - phi[i, j]
+            u = eta + kappa * carry[1, j]
+            w = by[0, i] * eta + by[1, i] * u + decay * carry[2, j]
+            carry[0, j], carry[1, j], carry[2, j] = phi[i, j], u, w
+            out[last, j] = w

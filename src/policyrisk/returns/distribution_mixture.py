@@ -39,8 +39,8 @@ from policyrisk.returns.curves import Grid, Reading
 from policyrisk.returns.distribution_function import DistributionAtStates, warn_of_few
 from policyrisk.returns.start_distribution import StartEstimate
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.completion import EpisodeSteps
 from policyrisk.risk.estimate import Estimate, student_quantile
+from policyrisk.risk.scoring import EpisodeSteps
 from policyrisk.risk.state_estimates import TWICE, StateEstimates, member_picks
 
 _ROOM = 1 << 22  # numbers that are looked at together

@@ -28,9 +28,8 @@ from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.text import Readable, TextTable, percent, plural
 from policyrisk.data import Source
 from policyrisk.returns.curves import Grid
-from policyrisk.risk.completion import EpisodeSteps, episode_steps
 from policyrisk.risk.estimate import Estimate, plain_estimates
-from policyrisk.risk.scoring import ClusterSums, check_held_out
+from policyrisk.risk.scoring import ClusterSums, EpisodeSteps, check_held_out, episode_steps
 
 if TYPE_CHECKING:
     from policyrisk.returns.distribution_function import DistributionAtStates

@@ -1,7 +1,7 @@
 """What a forest adds up: sums over the leaves that episodes visit, what follows cut-off episodes, and passes.
 
 *Ends.* With e the values at the ends x_T of cut-off episodes (a mean, or a variance), the numbers of their
-steps are completed by γⁿ e, or γ²ⁿ e (:mod:`policyrisk.risk.completion`). Ends that no other estimate knows
+steps are completed by γⁿ e, or γ²ⁿ e (:mod:`policyrisk.risk.scoring`). Ends that no other estimate knows
 are the forest's own: with E (ends, leaves) the averages over trees and G (leaves, ends) those over leaves,
 
     v = c + G e,   e = E v        so that        e = E c + E G e,
@@ -32,8 +32,8 @@ from policyrisk.errors import ImproperPolicyError, MismatchError
 from policyrisk.features import Leaves
 from policyrisk.returns import _forest_kernels as _kernels
 from policyrisk.risk import RiskFunction, SampleReturns
-from policyrisk.risk.completion import EpisodeSteps
 from policyrisk.risk.draws import clusters_of_both, multipliers
+from policyrisk.risk.scoring import EpisodeSteps
 from policyrisk.risk.start_sums import StartSums
 from policyrisk.risk.support import Support
 

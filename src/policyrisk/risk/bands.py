@@ -39,7 +39,7 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.units import magnitude
-from policyrisk.risk.error_bars import ErrorBars
+from policyrisk.risk.draws import ErrorBars
 from policyrisk.risk.estimate import as_level
 from policyrisk.risk.state_estimates import Quantity, StateEstimates
 

@@ -47,7 +47,7 @@ import numpy.typing as npt
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk._core.records import record
 from policyrisk.data import Source, Trajectories, gathered
-from policyrisk.risk.error_bars import ErrorBars
+from policyrisk.risk.draws import ErrorBars
 from policyrisk.risk.estimate import shape
 from policyrisk.risk.state_estimates import EstimatesAt, StateEstimates
 from policyrisk.risk.support import LOST_MOST

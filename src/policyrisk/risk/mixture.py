@@ -35,10 +35,9 @@ from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Features, Joint, Leaves
 from policyrisk.features.target import PolicyFeatures
-from policyrisk.risk.error_bars import ErrorBars
-from policyrisk.risk.provenance import Provenance
+from policyrisk.risk.draws import ErrorBars
 from policyrisk.risk.state_estimates import Said
-from policyrisk.risk.support import MixedSupport, Support
+from policyrisk.risk.support import MixedSupport, Provenance, Support
 
 if TYPE_CHECKING:
     from policyrisk.risk.risk_function import RiskFunction

@@ -8,12 +8,12 @@ Nothing is clipped: a negative Ṽ is returned as it is, and its square root is 
 :func:`policyrisk.evaluate`, whose intervals know what the features miss). Where the data say nothing about a
 state (see ``visited``) every estimate is nan.
 
-Error bars rest on Σ, the covariance of the estimated weights (see :mod:`policyrisk.risk.error_bars`). They
+Error bars rest on Σ, the covariance of the estimated weights (see :mod:`policyrisk.risk.draws`). They
 cover the estimator's own limit, not the features' bias; with cut-off episodes that limit differs from that of
 the exact projected equations.
 
-From here the way goes to :mod:`policyrisk.risk.parts` (states, some at a time), to
-:mod:`policyrisk.risk.state_estimates` (what is estimated at them) and on to :mod:`policyrisk.risk.error_bars`
+From here the way goes to :mod:`policyrisk.risk.readout` (states, some at a time), to
+:mod:`policyrisk.risk.state_estimates` (what is estimated at them) and on to :mod:`policyrisk.risk.draws`
 (how uncertain it is).
 """
 
@@ -55,14 +55,13 @@ from policyrisk.features import Features
 from policyrisk.features.protocol import dimension
 from policyrisk.features.registry import given_again
 from policyrisk.features.target import PolicyFeatures
-from policyrisk.risk import action_estimates, mixture, scoring
+from policyrisk.risk import mixture, readout, scoring
 from policyrisk.risk.bands import Judge, JudgedStates, pointwise_level, riskier
 from policyrisk.risk.completed import CompletedReturns
-from policyrisk.risk.error_bars import ErrorBars
+from policyrisk.risk.draws import ErrorBars
 from policyrisk.risk.estimate import as_level
 from policyrisk.risk.mixture import Widening
-from policyrisk.risk.parts import estimates_in_parts, values_in_parts
-from policyrisk.risk.provenance import Provenance
+from policyrisk.risk.readout import estimates_in_parts, values_in_parts
 from policyrisk.risk.scoring import Score
 from policyrisk.risk.start_sums import SampleReturns, StartSums, start_weights
 from policyrisk.risk.state_estimates import (
@@ -73,7 +72,7 @@ from policyrisk.risk.state_estimates import (
     VarianceMethod,
 )
 from policyrisk.risk.summary import PolicySummary, summarise
-from policyrisk.risk.support import MixedSupport, Support
+from policyrisk.risk.support import MixedSupport, Provenance, Support
 
 CANCELLED = 1e-11  # of J̃²: where M̃ − J̃² is less, rounding has left it fewer than three digits
 _POWERS = {"mean": 1, "second_moment": 2, "variance": 2, "std": 1, "sharpe": 0}  # of the rewards' unit
@@ -374,7 +373,7 @@ class RiskFunction(Readable):
     def covered(self, x: npt.ArrayLike) -> Floats:
         """The target's probability at x on actions that the data hold there; of estimates by LSTDQ.
 
-        The module :mod:`policyrisk.risk.action_estimates` says how it is counted.
+        The module :mod:`policyrisk.risk.readout` says how it is counted.
 
         Parameters
         ----------
@@ -386,7 +385,7 @@ class RiskFunction(Readable):
         (n,) array
             In [0, 1].
         """
-        return action_estimates.covered(self, self._states(x))
+        return readout.covered(self, self._states(x))
 
     def action_mean(self, x: npt.ArrayLike, a: npt.ArrayLike) -> Floats:
         """The mean of taking action a first and then following the target; of estimates by LSTDQ.
@@ -403,7 +402,7 @@ class RiskFunction(Readable):
         (n,) array
             Q̃_J(x, a).
         """
-        return action_estimates.pair_estimates(self, self._states(x), a)[0]
+        return readout.pair_estimates(self, self._states(x), a)[0]
 
     def action_variance(self, x: npt.ArrayLike, a: npt.ArrayLike) -> Floats:
         """The variance of taking action a first and then following the target; of estimates by LSTDQ.
@@ -420,7 +419,7 @@ class RiskFunction(Readable):
         (n,) array
             Ṽ_Q(x, a).
         """
-        return action_estimates.pair_estimates(self, self._states(x), a)[1]
+        return readout.pair_estimates(self, self._states(x), a)[1]
 
     def standard_error(self, x: npt.ArrayLike, of: Quantity = "variance") -> Floats:
         """The standard error of a quantity at x.
@@ -736,7 +735,7 @@ class RiskFunction(Readable):
         with given_again(features, policy):
             risk = records.load(path, "RiskFunction", cls)
         if policy is not None:
-            action_estimates.check_policy_is_a_function(risk)
+            readout.check_policy_is_a_function(risk)
         return risk
 
     def __repr__(self) -> str:

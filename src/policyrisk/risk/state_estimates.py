@@ -6,7 +6,7 @@ A negative Ṽ has neither std nor ratio: they are nan, but for the std of an an
 features miss, which is 0 then. A quantity q has the gradient (a_J φ_J, a_M φ_M) in the weights, with
 a_J = ∂q/∂J̃ + ∂q/∂Ṽ · ∂Ṽ/∂J̃ and a_M = ∂q/∂Ṽ, and so the squared standard error
 
-    a_J² s_JJ + 2 a_J a_M s_JM + a_M² s_MM            (s: see :mod:`policyrisk.risk.error_bars`)
+    a_J² s_JJ + 2 a_J a_M s_JM + a_M² s_MM            (s: see :mod:`policyrisk.risk.draws`)
 
 which is of randomness alone. Where it is known what features and their choice add, full intervals are read
 off draws J̃ + E_J, Ṽ exp(E_V/Ṽ) (:mod:`policyrisk.risk.mixture`). With e the root mean square of a quantity's
@@ -33,7 +33,7 @@ from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
-from policyrisk.risk.error_bars import ErrorBars
+from policyrisk.risk.draws import ErrorBars
 from policyrisk.risk.estimate import ratio_ends, student_interval, student_quantile
 
 VarianceMethod: TypeAlias = Literal["second-moment", "direct"]

@@ -41,9 +41,16 @@ from policyrisk.lstd import LSTDQ
 from policyrisk.passes.episode_folds import each_fold
 from policyrisk.returns import ReturnDistribution
 from policyrisk.risk import RiskFunction, SampleReturns
-from policyrisk.risk.completion import EpisodeSteps, episode_steps
 from policyrisk.risk.estimate import Estimate
-from policyrisk.risk.scoring import CERTAIN, Score, ScoreSums, completed_returns, scores_of
+from policyrisk.risk.scoring import (
+    CERTAIN,
+    EpisodeSteps,
+    Score,
+    ScoreSums,
+    completed_returns,
+    episode_steps,
+    scores_of,
+)
 from policyrisk.selection.distribution_choice import (
     DistributionChoice,
     DistributionTally,

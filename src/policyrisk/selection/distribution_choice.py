@@ -28,8 +28,8 @@ from policyrisk.returns.distribution_scores import (
     rest,
     step_scores,
 )
-from policyrisk.risk.completion import EpisodeSteps
 from policyrisk.risk.estimate import Estimate
+from policyrisk.risk.scoring import EpisodeSteps
 from policyrisk.selection.ranking import RankedEstimator, Ranking, Tally, medians
 
 _GUESSED = 200  # values of all returns that the guess is made of

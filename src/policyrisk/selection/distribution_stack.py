@@ -38,7 +38,7 @@ from policyrisk.returns.curves import Grid
 from policyrisk.returns.distribution_mixture import DistributionMember, DistributionMixture, read_at
 from policyrisk.returns.forest import ReturnForest, grown_trees
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.completion import EpisodeSteps
+from policyrisk.risk.scoring import EpisodeSteps
 from policyrisk.selection.regions import Regions, points_of
 from policyrisk.selection.stacking import FOREST, Stack, shares_of
 

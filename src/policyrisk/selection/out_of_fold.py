@@ -39,7 +39,7 @@ from policyrisk.lstd.residuals import lag_products
 from policyrisk.passes.episode_folds import FOLDS
 from policyrisk.passes.reduce import here
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.completion import EpisodeSteps
+from policyrisk.risk.scoring import EpisodeSteps
 from policyrisk.selection.regions import Regions, points_of
 
 _DEPTH = 5  # cuts: up to 32 regions

@@ -19,9 +19,8 @@ from policyrisk._core.arrays import Floats
 from policyrisk._core.text import NONE, Readable, TextTable, number, plural
 from policyrisk.data import Source
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.risk.completion import EpisodeSteps, episode_steps
 from policyrisk.risk.estimate import Estimate
-from policyrisk.risk.scoring import ClusterSums
+from policyrisk.risk.scoring import ClusterSums, EpisodeSteps, episode_steps
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,8 @@ from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import as_features
 from policyrisk.lstd import LSTD
 from policyrisk.risk import ErrorBars, RiskFunction
-from policyrisk.risk.provenance import Provenance
 from policyrisk.risk.state_estimates import EstimatesAt, changes_by_coordinate
+from policyrisk.risk.support import Provenance
 from policyrisk.selection.regions import Regions
 from policyrisk.selection.specification_sums import SUMS, SpecificationPass, points_of, shown_states
 

@@ -21,8 +21,7 @@ from policyrisk._core.records import Additive
 from policyrisk.data import Source, Trajectories, batches, episode_numbers, pieces
 from policyrisk.errors import MismatchError
 from policyrisk.features.protocol import Features, matrix_of
-from policyrisk.risk.draws import clusters_of_both
-from policyrisk.risk.error_bars import ErrorBars
+from policyrisk.risk.draws import ErrorBars, clusters_of_both
 from policyrisk.risk.state_estimates import EstimatesAt
 from policyrisk.selection.regions import Regions
 

@@ -44,10 +44,9 @@ from policyrisk.errors import ImproperPolicyError
 from policyrisk.lstd import LSTD
 from policyrisk.passes.episode_folds import FOLDS, folds_of
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.completion import EpisodeSteps
 from policyrisk.risk.estimate import student_quantile
 from policyrisk.risk.mixture import Widening
-from policyrisk.risk.scoring import completed_returns
+from policyrisk.risk.scoring import EpisodeSteps, completed_returns
 from policyrisk.selection.out_of_fold import out_of_fold, reference_of
 
 MEMBERS = 6  # with a share in the means, and as many in the variances
