@@ -12,8 +12,9 @@ from policyrisk import criteria
 from policyrisk.cli import run
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.returns import RecordedReturns
+from policyrisk.returns.start_distribution import Clusters
 from policyrisk.selection.margin import Sample, own_estimate
-from policyrisk.selection.permutation import Clusters, exchanged_moments, exchanged_tails
+from policyrisk.selection.permutation import exchanged_moments, exchanged_tails
 from policyrisk.testing import assert_not_riskier
 
 DATA = Path(__file__).parent / "data"

@@ -28,6 +28,7 @@ from policyrisk.data.read import has_columns
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.evaluation.log import marks_of, opened
 from policyrisk.evaluation.record import SURVEY, Evaluation
+from policyrisk.returns.start_distribution import Clusters
 from policyrisk.risk.estimate import Estimate, as_level
 from policyrisk.selection.comparable import check_discounts, tails_of, withdrawn
 from policyrisk.selection.comparison import compare
@@ -43,7 +44,6 @@ from policyrisk.selection.margin import (
     own_estimate,
     unknown,
 )
-from policyrisk.selection.permutation import Clusters
 from policyrisk.selection.regions import Regions, points_of
 
 REGIONS = "regions"

@@ -40,8 +40,8 @@ import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.data import Trajectories
-from policyrisk.returns.start_distribution import share_interval
-from policyrisk.risk.estimate import Estimate, plain_estimates, student_quantile
+from policyrisk.returns.start_distribution import Clusters, share_interval, within
+from policyrisk.risk.estimate import Estimate, plain_estimates
 
 _TOL = 1e-9  # of the largest return: a return that is nearer to a line is on it
 _LINES = 400  # at most, that quantiles are found among
@@ -103,7 +103,7 @@ class CutOffReturns:
         """P(B < line); nan with an interval where that is all that is known."""
         share, unknown, error, low, high = self._share(line / self.unit - self._tol, answer, level)
         value = share / (1.0 - unknown) if answer == "weighted" and unknown <= error else math.nan
-        return Estimate(value, error, low, high, self._independent - 1.0)
+        return Estimate(value, error, low, high, self._clusters.count - 1.0)
 
     def quantiles(self, q: Sequence[float], answer: Answer, level: float = 0.95) -> dict[float, Estimate]:
         """The q-quantiles; infinite ends where nothing is known beyond."""
@@ -115,17 +115,16 @@ class CutOffReturns:
         ).T
         share, low, high = np.maximum.accumulate([share, low, high], axis=1)
         known = share / np.maximum(1.0 - unknown, np.finfo(np.float64).tiny)
-        n, found = self._independent, {}
-        t = float(student_quantile(level, n))
+        found = {}
         for each in q:
             at, first, last = (
                 int(np.argmax(F >= each * (1.0 - 1e-12))) if (F >= each).any() else -1
                 for F in (known, high, low)
             )
             told = answer == "weighted" and unknown[at] <= errors[at]
-            value, ends = float(lines[at]) if told else math.nan, (float(lines[first]), float(lines[last]))
-            error = (ends[1] - ends[0]) / (2 * t)
-            found[each] = Estimate(value, error, ends[0], ends[1], n - 1.0).moved(self.unit, 0.0)
+            value = float(lines[at]) if told else math.nan
+            own = within(value, lines[[first, last]], self._clusters.count, level)
+            found[each] = own.moved(self.unit, 0.0)
         return found
 
     def summary(
@@ -164,7 +163,7 @@ class CutOffReturns:
         if answer == "possible":
             share, unknown = float(below.mean()), float(1.0 - told.mean())
             ends = [
-                self._interval(each, self._error(which.astype(np.float64) - each), K, level)
+                self._interval(each, self._clusters.error(which.astype(np.float64) - each), K, level)
                 for each, which in ((share, below), (share + unknown, below | ~told))
             ]
             return share, unknown, math.nan, ends[0][0], ends[1][1]
@@ -178,32 +177,19 @@ class CutOffReturns:
         a = (own.sum() - np.cumsum(own)) / np.maximum(could - cut, 1)
         drift = np.cumsum(np.concatenate([[0.0], hazard * a]))
         psi = weight * below - share + np.where(told, -drift[T], a[T] - drift[T + 1])
-        error = self._error(psi)
+        error = self._clusters.error(psi)
         low, high = (
             self._interval(min(each, 1.0), error, int(told.sum()), level) for each in (share, share + unknown)
         )
         return min(share, 1.0), min(unknown, 1.0), error, low[0], high[1]
 
     @cached_property
-    def _blocks(self) -> Ints:
-        """The number of each episode's cluster, (K,), or its own, from 0."""
-        clusters = self.data.clusters
-        if clusters is None:
-            return np.arange(len(self.data))
-        return np.unique(clusters, return_inverse=True)[1].reshape(-1)
-
-    @property
-    def _independent(self) -> int:
-        return int(self._blocks.max()) + 1
-
-    def _error(self, psi: Floats) -> float:
-        """Of a mean of ψ (K,)."""
-        sums, n = np.bincount(self._blocks, psi), self._independent
-        return math.sqrt(float(sums @ sums) * n / (n - 1.0)) / len(psi)
+    def _clusters(self) -> Clusters:
+        return Clusters.of(len(self.data), self.data.clusters)
 
     def _interval(self, share: float, error: float, most: int, level: float) -> tuple[float, float]:
         """Clopper and Pearson's, as of RecordedReturns in clusters."""
-        n, worth = self._independent, float(most)
-        worth = min(share * (1.0 - share) / error**2, worth) if error > 0 and 0 < share < 1 else min(n, worth)
-        worth *= float((student_quantile(level, len(self.data)) / student_quantile(level, n)) ** 2)
+        if error == 0 or not 0 < share < 1:
+            error, most = 0.0, min(self._clusters.count, most)
+        worth = self._clusters.worth(share, error, float(most), level)
         return share_interval(share * worth, worth, level)

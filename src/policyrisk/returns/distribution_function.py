@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -35,10 +36,10 @@ from policyrisk.returns.distribution_scores import DistributionScore, score
 from policyrisk.returns.start_distribution import (
     DistributionSummary,
     StartEstimate,
-    StartMixture,
     as_share,
+    within,
 )
-from policyrisk.risk.estimate import as_level
+from policyrisk.risk.estimate import Estimate, as_level
 from policyrisk.risk.support import Support
 
 _KIND = "DistributionFunction"  # of files
@@ -490,6 +491,42 @@ class DistributionFunction(DistributionAtStates):
                 "intervals need error bars, got a fit without them; fit again with error_bars=True"
             )
         return self.influences
+
+
+@dataclass(frozen=True, eq=False)
+class StartMixture(StartEstimate):
+    """The distributions that were estimated at some starts, mixed."""
+
+    function: DistributionFunction
+    curve: Floats  # (1, m + 3)
+    moves: Floats | None  # (1, groups, m + 3): by how much each group moves the curve
+    starts: int
+    unvisited: int
+
+    def _estimate(self, of: Reading, level: float, q: float, z: float) -> Estimate:
+        found = float(self.grid.read(self.curve, of, q, z)[0])
+        if self.moves is None:
+            return Estimate(found)
+        episodes = self.function.support.episodes
+        behind = np.full(1, float(episodes))
+        given = self.curve, self.moves, behind, of, q, z, level, self.function.episodes
+        return within(found, self.grid.intervals(*given)[0], min(episodes, self.moves.shape[1]), level)
+
+    def coarseness(self, q: float) -> float:
+        """By how much the q-quantile may be off, since F is drawn straight between thresholds.
+
+        A third of what it changes by with every other threshold, as the error goes with their squared
+        distance; inf where the quantile is at the end of the thresholds, 0 where all returns are thresholds.
+        """
+        grid, m = self.grid, self.grid.size
+        F = self.curve[:, :m]
+        if grid.steps:
+            return 0.0
+        if not F[0, 0] < q < F[0, -1]:
+            return math.inf
+        sparser = (np.unique(np.r_[0, np.arange(first, m, 2), m - 1]) for first in (0, 1))
+        coarse = [replace(grid, theta=grid.theta[some]).quantile(F[:, some], q) for some in sparser]
+        return float(np.abs(np.array(coarse) - grid.quantile(F, q)).max()) * self.function.unit / 3.0
 
 
 def warn_of_few(episodes: Floats, share: float, q: float) -> None:

@@ -24,11 +24,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import bdtr, betaincinv
 
 from policyrisk._core.arrays import Bools, Floats, Ints, as_list, as_number
@@ -39,7 +40,7 @@ from policyrisk.risk.completed import FEWEST_SKEWED
 from policyrisk.risk.estimate import Estimate, as_level, plain_estimates, shape, student_quantile
 
 if TYPE_CHECKING:
-    from policyrisk.returns.distribution_function import DistributionFunction
+    from policyrisk.returns.distribution_function import DistributionAtStates
 
 _TOL = 1e-9  # of the largest return: a return that is nearer to a line is on it
 _TINY = float(np.finfo(np.float64).tiny)  # for t, which is 0 at a level of 1e-300
@@ -122,63 +123,33 @@ class StartDistribution:
 
 
 class StartEstimate(StartDistribution):
-    """One that was estimated from features: F at thresholds."""
+    """What was estimated from features, over starts; each kind says how it comes to a value and its ends."""
 
+    function: DistributionAtStates
     curve: Floats  # (1, m) or more: F at the thresholds
 
     @property
     def grid(self) -> Grid:
         """The thresholds, in units of the rewards."""
-        raise NotImplementedError
-
-    @property
-    def unit(self) -> float:
-        """Of the rewards."""
-        raise NotImplementedError
+        return self.function.grid
 
     @property
     def thresholds(self) -> Floats:
         """Where F is known, (m,)."""
-        return self.grid.theta * self.unit
+        return self.grid.theta * self.function.unit
 
     def coarseness(self, q: float) -> float:
         """By how much the q-quantile may be off, since F is drawn straight between thresholds."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, eq=False)
-class StartMixture(StartEstimate):
-    """The distributions that were estimated at some starts, mixed."""
-
-    function: DistributionFunction
-    curve: Floats  # (1, m + 3)
-    moves: Floats | None  # (1, groups, m + 3): by how much each group moves the curve
-    starts: int
-    unvisited: int
-
-    @property
-    def grid(self) -> Grid:
-        """The function's."""
-        return self.function.grid
-
-    @property
-    def unit(self) -> float:
-        """The function's."""
-        return self.function.unit
+        return 0.0
 
     def estimate(self, of: Reading, level: float = 0.95, q: float = 0.5, z: float = 0.0) -> Estimate:
         """What :meth:`policyrisk.DistributionFunction.interval` is of, over the starts."""
-        size, z = self.function.size_of(of), z / self.function.unit
-        found = float(self.function.grid.read(self.curve, of, q, z)[0]) * size
-        if self.moves is None:
-            return Estimate(found)
-        episodes = self.function.support.episodes
-        behind = np.full(1, float(episodes))
-        given = self.curve, self.moves, behind, of, q, z, level, self.function.episodes
-        low, high = self.function.grid.intervals(*given)[0] * size
-        dof = min(episodes, self.moves.shape[1]) - 1.0
-        t = max(float(student_quantile(level, dof + 1.0)), _TINY)
-        return Estimate(found, (high - low) / (2 * t), low, high, dof)
+        size = self.function.size_of(of)
+        return self._estimate(of, level, q, z / self.function.unit).moved(size, 0.0)
+
+    def _estimate(self, of: Reading, level: float, q: float, z: float) -> Estimate:
+        """The same in units of the rewards."""
+        raise NotImplementedError
 
     def quantile(self, q: float, level: float = 0.95) -> Estimate:
         """The q-quantile."""
@@ -192,23 +163,62 @@ class StartMixture(StartEstimate):
         """P(B < line)."""
         return self.estimate("cdf", level, z=self.function.just_below(line))
 
-    def coarseness(self, q: float) -> float:
-        """By how much the q-quantile may be off, since F is drawn straight between thresholds.
 
-        A third of what it changes by with every other threshold, as the error goes with their squared
-        distance; inf where the quantile is at the end of the thresholds, 0 where all returns are thresholds.
+def within(value: float, ends: Floats | Sequence[float], episodes: float, level: float) -> Estimate:
+    """A value in an interval (2,) of its own, whose length tells the standard error."""
+    t = max(float(student_quantile(level, episodes)), _TINY)
+    low, high = ends
+    return Estimate(value, (high - low) / (2 * t), low, high, episodes - 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Which episodes belong together: whole clusters are independent."""
+
+    codes: Ints  # (K,): from 0 to count − 1
+    count: int
+
+    @classmethod
+    def of(cls, episodes: int, named: npt.ArrayLike | None = None) -> Clusters:
+        """By their names (K,); each episode alone where there are none.
+
+        >>> Clusters.of(4, ["a", "b", "a", "b"])
+        Clusters(codes=array([0, 1, 0, 1]), count=2)
         """
-        grid = self.function.grid
-        m = grid.theta.size
-        F = self.curve[:, :m]
-        if grid.steps:
-            return 0.0
-        if not F[0, 0] < q < F[0, -1]:
-            return math.inf
-        found = grid.quantile(F, q)
-        sparser = (np.unique(np.r_[0, np.arange(first, m, 2), m - 1]) for first in (0, 1))
-        coarse = [replace(grid, theta=grid.theta[some]).quantile(F[:, some], q) for some in sparser]
-        return float(np.abs(np.array(coarse) - found).max()) * self.function.unit / 3.0
+        if named is None:
+            return cls(np.arange(episodes), episodes)
+        names, codes = np.unique(np.asarray(named), return_inverse=True)
+        return cls(codes.reshape(-1), names.size)
+
+    @property
+    def alone(self) -> bool:
+        """Whether each is an episode."""
+        return self.count == self.codes.size
+
+    def error(self, influences: Floats) -> float:
+        """The standard error of a mean of influences (K,), whose own mean is 0."""
+        sums, n = np.bincount(self.codes, influences), self.count
+        return math.sqrt(float(sums @ sums) * n / (n - 1.0)) / self.codes.size
+
+    def worth(self, share: float, error: float, most: float, level: float) -> float:
+        """How many independent episodes a share of them with this standard error tells as much as."""
+        worth = min(share * (1.0 - share) / error**2, most) if error > 0 else most
+        ratio = student_quantile(level, self.codes.size) / student_quantile(level, self.count)
+        return worth * float(ratio**2)
+
+    def estimate(self, value: float, influences: Floats, level: float, fewest: int = 0) -> Estimate:
+        """A value that the episodes move by influences (K,): Hall's interval, from ``fewest`` clusters on."""
+        unit = magnitude(influences)  # as shape takes fourth powers
+        influences = influences / unit
+        change = np.bincount(self.codes, influences - influences.mean())[None] / influences.size
+        n = self.count
+        error = math.sqrt(n / (n - 1.0)) * np.sqrt((change**2).sum(axis=1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            skewness, dof = shape(change, error, np.array([float(n)]), fewest)
+        if n < fewest:
+            dof[:] = n - 1.0
+        found = Estimate.skewed(value / unit, float(error[0]), float(skewness[0]), float(dof[0]), level)
+        return found.moved(unit, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,28 +248,19 @@ class RecordedReturns(StartDistribution):
         return np.sort(self.returns)
 
     @cached_property
-    def blocks(self) -> Ints:
-        """(n,): the clusters, from 0, of the ordered returns; each its own where episodes are independent."""
+    def clustered(self) -> Clusters:
+        """What the ordered returns belong to; each to itself where episodes are independent."""
+        found = Clusters.of(self.returns.size, self.clusters)
         if self.clusters is None:
-            return np.arange(self.returns.size)
-        numbers = np.unique(self.clusters, return_inverse=True)[1].reshape(-1)
-        return np.asarray(numbers[np.argsort(self.returns, kind="stable")])
+            return found
+        return Clusters(found.codes[np.argsort(self.returns, kind="stable")], found.count)
 
-    @property
-    def independent(self) -> int:
-        """n, or G."""
-        return self.returns.size if self.clusters is None else int(self.blocks.max()) + 1
-
-    def _effective(self, below: Bools, level: float) -> float:
+    def _worth(self, below: Bools, level: float) -> float:
         """How many independent returns the share of those ``below`` (n,) is worth."""
-        n, share = self.returns.size, float(below.mean())
+        share, clusters = float(below.mean()), self.clustered
         if self.clusters is None or not 0.0 < share < 1.0:
-            return float(self.independent)
-        G = self.independent
-        sums = np.bincount(self.blocks, below - share) / n
-        square = float(sums @ sums) * G / (G - 1.0)
-        worth = min(share * (1.0 - share) / square, float(n)) if square > 0 else float(n)
-        return worth * float((student_quantile(level, n) / student_quantile(level, G)) ** 2)
+            return float(clusters.count)
+        return clusters.worth(share, clusters.error(below - share), float(self.returns.size), level)
 
     def estimate(self, of: Reading, level: float = 0.95) -> Estimate:
         """The mean, the variance (over n) or the std."""
@@ -276,15 +277,13 @@ class RecordedReturns(StartDistribution):
         """The q-quantile."""
         n = self.ordered.size
         low, high = (float(self.ordered[min(max(rank, 1), n) - 1]) for rank in self.ranks(q, level))
-        behind = self.independent
-        error = (high - low) / (2 * max(float(student_quantile(level, behind)), _TINY))
-        return Estimate(float(self.ordered[self.rank(q) - 1]), error, low, high, behind - 1.0)
+        return within(float(self.ordered[self.rank(q) - 1]), (low, high), self.clustered.count, level)
 
     def ranks(self, q: float, level: float = 0.95) -> tuple[int, int]:
         """l and u: 0 and n + 1 where no return is far enough out."""
         n = self.ordered.size
         if self.clusters is not None:
-            worth = self._effective(np.arange(n) < self.rank(q), level)
+            worth = self._worth(np.arange(n) < self.rank(q), level)
             low, high = share_interval(q * worth, worth, level)
             return math.floor(low * n), math.floor(high * n) + 1
         low, high = np.searchsorted(bdtr(np.arange(n), n, q), [(1.0 - level) / 2, (1.0 + level) / 2])
@@ -309,10 +308,10 @@ class RecordedReturns(StartDistribution):
         k = int(np.count_nonzero(self.ordered < line - _TOL * np.abs(self.ordered[[0, -1]]).max()))
         share, worth = k / n, float(n)
         if self.clusters is not None:
-            worth = self._effective(np.arange(n) < k, level)
+            worth = self._worth(np.arange(n) < k, level)
         low, high = share_interval(share * worth, worth, level)
         error = math.sqrt(share * (1.0 - share) / max(worth - 1.0, 1.0))
-        return Estimate(share, error, low, high, self.independent - 1.0)
+        return Estimate(share, error, low, high, self.clustered.count - 1.0)
 
     def rank(self, q: float) -> int:
         """⌈nq⌉, of a product that is whole but for rounding as well."""
@@ -320,20 +319,8 @@ class RecordedReturns(StartDistribution):
         return min(max(math.ceil(n * q * (1.0 - 1e-12)), 1), n)
 
     def _moved(self, value: float, influences: Floats, level: float) -> Estimate:
-        unit = magnitude(influences)  # the unit: shape takes fourth powers
-        influences = influences / unit
-        change = (influences - influences.mean())[None] / influences.size
-        fewest = 0
-        if self.clusters is not None:
-            change, fewest = np.bincount(self.blocks, change[0])[None], FEWEST_SKEWED
-        n = change.size
-        error = math.sqrt(n / (n - 1.0)) * np.sqrt((change**2).sum(axis=1))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            skewness, dof = shape(change, error, np.array([float(n)]), fewest)
-        if n < fewest:
-            dof[:] = n - 1.0
-        found = Estimate.skewed(value / unit, float(error[0]), float(skewness[0]), float(dof[0]), level)
-        return found.moved(unit, 0.0)
+        fewest = 0 if self.clusters is None else FEWEST_SKEWED
+        return self.clustered.estimate(value, influences, level, fewest)
 
 
 def share_interval(k: float, n: float, level: float) -> tuple[float, float]:

@@ -20,14 +20,13 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.returns import RecordedReturns
 from policyrisk.returns.chain_tails import ChainStarts
 from policyrisk.returns.curves import Reading
-from policyrisk.returns.start_distribution import StartDistribution, StartMixture
+from policyrisk.returns.start_distribution import Clusters, StartDistribution, StartEstimate
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.completed import KEPT, centre_shift
 from policyrisk.risk.estimate import Estimate, difference
 from policyrisk.risk.summary import Moments, PolicySummary
 from policyrisk.selection.comparable import check_coordinates, risks_of, tails_of, withdrawn
 from policyrisk.selection.permutation import (
-    Clusters,
     Exchanges,
     exchanged_clusters,
     exchanged_moments,
@@ -502,7 +501,7 @@ def _tail_notes(
         if r.summary.unvisited
     ]
     for name, tail in tails.items():
-        if isinstance(tail, StartMixture):
+        if isinstance(tail, StartEstimate):
             judged = tail.quantile(criterion.q, level)
             if tail.coarseness(criterion.q) > (judged.high - judged.low) / 4:
                 notes.append(

@@ -39,13 +39,13 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from policyrisk._core.arrays import Floats, Seed
 from policyrisk._core.random import generator
-from policyrisk._core.units import magnitude
 from policyrisk.criteria import Criterion, CVaR, MeanMinusStd, MeanMinusVariance, Quantile
 from policyrisk.errors import InvalidInputError
 from policyrisk.returns import RecordedReturns
+from policyrisk.returns.start_distribution import Clusters
 from policyrisk.risk.completed import KEPT
-from policyrisk.risk.estimate import Estimate, difference, shape
-from policyrisk.selection.permutation import Clusters, Exchanges, exchanged_moments, exchanged_tails
+from policyrisk.risk.estimate import Estimate, difference
+from policyrisk.selection.permutation import Exchanges, exchanged_moments, exchanged_tails
 
 Decision: TypeAlias = Literal["passed", "worse", "undecided"]
 FEWEST = 4  # episodes, or clusters, of each policy
@@ -227,18 +227,13 @@ def own_estimate(sample: Sample, criterion: Any, level: float) -> Estimate:
         recorded = RecordedReturns(g)
         value = float(recorded.cvar(criterion.q))
         short = np.maximum(recorded.ordered[recorded.rank(criterion.q) - 1] - g, 0.0)
-        influences = (short.mean() - short) / criterion.q
+        influences = -short / criterion.q
     else:
         d = g - g.mean()
         value, by_mean, by_variance = criterion.slopes(float(g.mean()), float(g.var(ddof=1) + c.mean()))
-        influences = by_mean * d + by_variance * (d**2 + c - (d**2 + c).mean())
-    of = Clusters.of(len(g)) if sample.clusters is None else sample.clusters
-    unit = magnitude(influences)  # whose fourth power may be no number
-    change = np.bincount(of.codes, influences / unit)[None] / len(g)
-    error = math.sqrt(of.count / (of.count - 1.0)) * np.sqrt(np.square(change).sum(axis=1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        (skewness,), (dof,) = shape(change, error, np.array([float(of.count)]))
-    return Estimate.skewed(value, float(error[0]) * unit, float(skewness), float(dof), between)
+        influences = by_mean * d + by_variance * (d**2 + c)
+    clusters = sample.clusters or Clusters.of(len(g))
+    return clusters.estimate(value, influences, between)
 
 
 def _exchanges(new: Sample, baseline: Sample, criterion: Any, level: float, seed: Seed) -> Exchanges:

@@ -33,10 +33,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import ndtr, ndtri
 
-from policyrisk._core.arrays import Bools, Floats, Ints
+from policyrisk._core.arrays import Bools, Floats
 from policyrisk._core.units import magnitude
 from policyrisk.criteria import CVaR, Quantile
 from policyrisk.returns import RecordedReturns
+from policyrisk.returns.start_distribution import Clusters
 from policyrisk.risk.estimate import student_quantile
 
 FEWEST, MOST = 999, 4999  # draws
@@ -105,31 +106,6 @@ class Exchanges:
         """The standard deviation of the normal tail; 0 where there is none."""
         size = max(float(self.sizes[-_TAIL]), 0.0)
         return size / -float(ndtri(_TAIL / (self._sides * self.sizes.size))) if math.isfinite(size) else 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class Clusters:
-    """Which episodes belong together."""
-
-    codes: Ints  # (K,): from 0 to count − 1
-    count: int
-
-    @classmethod
-    def of(cls, episodes: int, named: npt.ArrayLike | None = None) -> Clusters:
-        """By their names (K,); each episode alone where there are none.
-
-        >>> Clusters.of(4, ["a", "b", "a", "b"])
-        Clusters(codes=array([0, 1, 0, 1]), count=2)
-        """
-        if named is None:
-            return cls(np.arange(episodes), episodes)
-        names, codes = np.unique(np.asarray(named), return_inverse=True)
-        return cls(codes.reshape(-1), names.size)
-
-    @property
-    def alone(self) -> bool:
-        """Whether each is an episode."""
-        return self.count == self.codes.size
 
 
 def _draws(G_1: int, G: int, episodes: int, rng: Any) -> Iterator[Bools]:
