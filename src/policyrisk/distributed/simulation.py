@@ -7,7 +7,7 @@ whoever runs them again after a worker died.
 
 from __future__ import annotations
 
-import os
+import inspect
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +17,7 @@ from typing import Any
 
 from policyrisk._core.arrays import Floats, Seed, as_count
 from policyrisk._core.imports import check_installed
+from policyrisk._core.keywords import hinting, taking
 from policyrisk._core.progress import ProgressBar
 from policyrisk.data import Trajectories
 from policyrisk.data.spaces import Project, as_project
@@ -34,6 +35,11 @@ from policyrisk.simulation.spaces import as_policy
 
 SHARDS = 64  # of a rollout, or twice the workers where these are more
 _RUNS = 32  # tasks for each worker that Monte Carlo is cut into, about
+_OPTIONS = [
+    each
+    for each in inspect.signature(_monte_carlo).parameters.values()
+    if each.kind is each.KEYWORD_ONLY and each.name not in ("device", "run")
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,18 +204,10 @@ def _run_episodes(sent: list[Any], run: str, numbers: range) -> tuple[Trajectori
     return data, True
 
 
+@hinting
+@taking(*_OPTIONS)
 def monte_carlo(
-    simulator: object,
-    policy: object,
-    states: object,
-    episodes: int = 500,
-    seed: Seed = None,
-    *,
-    discount: float = 1.0,
-    max_steps: int = 10_000,
-    checkpoint: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    simulator: object, policy: object, states: object, episodes: int = 500, seed: Seed = None, **how: Any
 ) -> MonteCarlo:
     """:func:`policyrisk.monte_carlo` by all workers, with the same bits.
 
@@ -227,19 +225,7 @@ def monte_carlo(
         Mean, variance and std at each state, with standard errors.
     """
     with session.cluster():
-        return _monte_carlo(
-            simulator,
-            policy,
-            states,
-            episodes,
-            seed,
-            discount=discount,
-            max_steps=max_steps,
-            checkpoint=checkpoint,
-            resume=resume,
-            progress=progress,
-            run=_run_blocks,
-        )
+        return _monte_carlo(simulator, policy, states, episodes, seed, **how, run=_run_blocks)
 
 
 def _run_blocks(runner: Runner, blocks: Sequence[Block], key: Key) -> Iterator[Floats]:

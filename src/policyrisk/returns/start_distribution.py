@@ -260,7 +260,8 @@ class RecordedReturns(StartDistribution):
         share, clusters = float(below.mean()), self.clustered
         if self.clusters is None or not 0.0 < share < 1.0:
             return float(clusters.count)
-        return clusters.worth(share, clusters.error(below - share), float(self.returns.size), level)
+        error = clusters.error(np.asarray(below - share))
+        return clusters.worth(share, error, float(self.returns.size), level)
 
     def estimate(self, of: Reading, level: float = 0.95) -> Estimate:
         """The mean, the variance (over n) or the std."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -48,6 +48,7 @@ class RankedPolicy:
     assessment: Assessment
     summary: Any  # PolicySummary; by Quantile and CVaR a DistributionSummary
     withdrawn: bool = False  # whether the log cannot tell, so that it has no place
+    tail: Any = None  # StartDistribution, by Quantile and CVaR: what it is judged by
 
 
 @dataclass(frozen=True)
@@ -252,33 +253,24 @@ def compare(
         summaries = {name: risk.summary(starts, level=level) for name, risk in risks.items()}
     if starts is not None or at is not None:
         check_coordinates({name: getattr(each, "risk", each) for name, each in policies.items()}, starts, at)
-    ranking = tuple(
-        sorted(
-            (
-                RankedPolicy(name, criterion.assess(summary), summary, withdrawn(policies[name]))
-                for name, summary in summaries.items()
-            ),
-            key=_order,
-        )
-    )
-    trust = {name: str(each.trust) for name, each in policies.items() if hasattr(each, "trust")}
-    notes = _tail_notes(ranking, tails, criterion, level) if tails else _notes(ranking, criterion)
-    pair, states = None, None
-    placed = sum(not ranked.withdrawn for ranked in ranking)
-    if placed > 1 and ranking[1].assessment.feasible:
-        first, second = ranking[:2]
-        if tails:
-            pair = _tail_significance(first, second, tails, criterion, level, seed)
-        else:
-            pair = _significance(first, second, criterion, level, seed)
-        if placed > 2 and not math.isnan(pair.p_value):
+    ranking = [
+        RankedPolicy(name, criterion.assess(each), each, withdrawn(policies[name]), tails.get(name))
+        for name, each in summaries.items()
+    ]
+    ranking.sort(key=_order)
+    placed = [ranked for ranked in ranking if not ranked.withdrawn]
+    notes, pair = _notes(ranking, placed, criterion, level), None
+    if len(placed) > 1 and placed[1].assessment.feasible:
+        significance = _tail_significance if tails else _significance
+        pair = significance(placed[0], placed[1], criterion, level, seed)
+        if len(placed) > 2 and not math.isnan(pair.p_value):
             notes.append(
-                f"the best two of {placed} are judged as if they had been chosen beforehand; with many "
+                f"the best two of {len(placed)} are judged as if they had been chosen beforehand; with many "
                 "policies ask for a smaller p"
             )
-    if at is not None:
-        states = _at_states(risks, ranking, criterion, at, level, seed)
-    return Comparison(criterion, ranking, pair, level, tuple(notes), trust, states)
+    states = None if at is None else _at_states(risks, ranking, criterion, at, level, seed)
+    trust = {name: str(each.trust) for name, each in policies.items() if hasattr(each, "trust")}
+    return Comparison(criterion, tuple(ranking), pair, level, tuple(notes), trust, states)
 
 
 def _order(ranked: RankedPolicy) -> tuple[bool, bool, float, float]:
@@ -302,7 +294,7 @@ def _significance(
     """By mean and variance."""
     a, b, lead = first.assessment.value, second.assessment.value, _lead(first, second)
     welch = _welch(lead, a, b, level)
-    if _paired(first.summary, second.summary):
+    if _paired(first, second):
         moved = [_moved(criterion, each.summary) for each in (first, second)]
         apart = moved[0] - moved[1]
         size = magnitude(apart)
@@ -356,9 +348,11 @@ def _own_clusters(summary: PolicySummary) -> Floats | None:
     return sums
 
 
-def _paired(first: PolicySummary, second: PolicySummary) -> bool:
+def _paired(first: RankedPolicy, second: RankedPolicy) -> bool:
     """Whether two estimates are of the same episodes, with the same multipliers."""
-    a, b = first.draws, second.draws
+    if first.tail is not None:
+        return isinstance(first.tail, ChainStarts) and first.tail.pairs_with(second.tail)
+    a, b = first.summary.draws, second.summary.draws
     return a is not None and b is not None and a.episodes == b.episodes
 
 
@@ -396,24 +390,18 @@ def _welch(lead: float, a: Estimate, b: Estimate, level: float) -> Estimate:
 
 
 def _tail_significance(
-    first: RankedPolicy,
-    second: RankedPolicy,
-    tails: Mapping[str, StartDistribution],
-    criterion: Any,
-    level: float,
-    seed: Seed,
+    first: RankedPolicy, second: RankedPolicy, criterion: Any, level: float, seed: Seed
 ) -> Significance:
     """By the tail of the return."""
-    pair = tails[first.name], tails[second.name]
+    one, other = pair = first.tail, second.tail
     recorded = [each for each in pair if isinstance(each, RecordedReturns)]
-
-    one, other = pair
     of: Reading = "cvar" if isinstance(criterion, CVaR) else "quantile"
 
     def lead(level: float) -> Estimate:
-        if isinstance(one, ChainStarts) and isinstance(other, ChainStarts) and one.pairs_with(other):
-            return one.lead(other, of, criterion.q, level)
-        v, w = (criterion.assess(each.summary([criterion.q], level)).value for each in pair)
+        if _paired(first, second):
+            paired: Estimate = one.lead(other, of, criterion.q, level)
+            return paired
+        v, w = (getattr(each, of)(criterion.q, level) for each in pair)
         return _welch(v - w, v, w, level).reaching(*difference(v, w))
 
     found = lead(level)
@@ -423,7 +411,6 @@ def _tail_significance(
     sure = isinstance(criterion, CVaR) or max(known, default=0.0) < 1.0 - level
     few = all(each.starts <= KEPT for each in recorded)
     if len(recorded) == 2 and few and min(errors) > 0 and sure:
-        one, other = recorded
         blocks = Clusters.of(one.starts, one.clusters), Clusters.of(other.starts, other.clusters)
         exchanges = exchanged_tails(one, other, criterion, level, _exchange_generator(seed), blocks)
         least = max(known) if isinstance(criterion, Quantile) else 0.0
@@ -442,7 +429,7 @@ def _tail_significance(
 
 def _at_states(
     policies: Mapping[str, RiskFunction],
-    ranking: tuple[RankedPolicy, ...],
+    ranking: Sequence[RankedPolicy],
     criterion: Any,
     at: npt.ArrayLike,
     level: float,
@@ -465,54 +452,38 @@ def _at_states(
         found = values[0] - values[1], np.column_stack([unknown, unknown]), unknown
     else:
         a, b = (policies[name].judged(own[name], judge, seed=rng) for name in (first, second))
-        found = a.less(b, level, paired=_paired(*(ranked.summary for ranked in ranking[:2])))
+        found = a.less(b, level, paired=_paired(*ranking[:2]))
     return StateDifferences(first, second, np.array(own[first], dtype=np.float64), *found, level)
 
 
-def _notes(ranking: tuple[RankedPolicy, ...], criterion: Criterion) -> list[str]:
-    placed = [r for r in ranking if not r.withdrawn]
-    notes = [f"{r.name} is not feasible: {r.assessment.reason}" for r in placed if not r.assessment.feasible]
-    notes += [
-        f"{r.name}: {plural(r.summary.unvisited, 'start')} of {r.summary.starts} not visited and left out"
-        for r in ranking
-        if r.summary.unvisited and r.summary.model is None
-    ]
-    if isinstance(criterion, Sharpe) and any(r.summary.mean_value < 0 for r in ranking):
-        notes.append("where the mean is negative, more variance makes the Sharpe ratio larger")
-    if not all(r.summary.known for r in placed):
-        return [*notes, "without error bars there are no intervals and no probabilities; LSTD.fit gives them"]
-    completed = [r.summary.completed for r in ranking]
-    limits = _LIMITS
-    if all(each is not None for each in completed) and not any(r.summary.covered for r in ranking):
-        limits = _OWN_STARTS
-        if any(each is not None and each.cut_off for each in completed):
-            limits += "; the estimators complete what was cut off"
-    together = len(placed) > 1 and _paired(*(r.summary for r in placed[:2]))
-    return [*notes, f"{limits}; {_TOGETHER if together else _INDEPENDENT}"]
-
-
-def _tail_notes(
-    ranking: tuple[RankedPolicy, ...], tails: Mapping[str, StartDistribution], criterion: Any, level: float
+def _notes(
+    ranking: Sequence[RankedPolicy], placed: Sequence[RankedPolicy], criterion: Any, level: float
 ) -> list[str]:
-    notes = [
-        f"{r.name}: {plural(r.summary.unvisited, 'start')} of {r.summary.unvisited + r.summary.starts} not "
-        "visited and left out"
-        for r in ranking
-        if r.summary.unvisited
-    ]
-    for name, tail in tails.items():
-        if isinstance(tail, StartEstimate):
-            judged = tail.quantile(criterion.q, level)
-            if tail.coarseness(criterion.q) > (judged.high - judged.low) / 4:
+    notes = [f"{r.name} is not feasible: {r.assessment.reason}" for r in placed if not r.assessment.feasible]
+    for r in ranking:
+        left_out, starts = r.summary.unvisited, r.summary.starts
+        if left_out and getattr(r.summary, "model", None) is None:
+            starts += left_out if r.tail else 0
+            notes.append(f"{r.name}: {plural(left_out, 'start')} of {starts} not visited and left out")
+        if isinstance(r.tail, StartEstimate):
+            judged = r.tail.quantile(criterion.q, level)
+            if r.tail.coarseness(criterion.q) > (judged.high - judged.low) / 4:
                 notes.append(
-                    f"{name}: its thresholds are too coarse at the {percent(criterion.q)} quantile, or end "
+                    f"{r.name}: its thresholds are too coarse at the {percent(criterion.q)} quantile, or end "
                     "before it; fit it with more thresholds, or others"
                 )
-    if all(isinstance(tail, RecordedReturns) for tail in tails.values()):
-        return [*notes, f"{_OWN_STARTS}; {_INDEPENDENT}"]
-    if not all(r.summary.known for r in ranking):
-        why = "without error bars there are no intervals and no probabilities; error_bars=True gives them"
+    if isinstance(criterion, Sharpe) and any(r.summary.mean_value < 0 for r in ranking):
+        notes.append("where the mean is negative, more variance makes the Sharpe ratio larger")
+    own = all(isinstance(r.tail, RecordedReturns) for r in ranking)
+    if not own and not all(r.summary.known for r in placed):
+        why = (
+            "without error bars there are no intervals and no probabilities; fit with error bars to get them"
+        )
         return [*notes, why]
-    placed = [tails[r.name] for r in ranking if not r.withdrawn][:2]
-    together = len(placed) > 1 and isinstance(placed[0], ChainStarts) and placed[0].pairs_with(placed[1])
-    return [*notes, f"{_LIMITS}; {_TOGETHER if together else _INDEPENDENT}"]
+    completed = [getattr(r.summary, "completed", None) for r in ranking]
+    own |= None not in completed and not any(r.summary.covered for r in ranking)
+    limits = _OWN_STARTS if own else _LIMITS
+    if own and any(each is not None and each.cut_off for each in completed):
+        limits += "; the estimators complete what was cut off"
+    together = len(placed) > 1 and _paired(placed[0], placed[1])
+    return [*notes, f"{limits}; {_TOGETHER if together else _INDEPENDENT}"]
