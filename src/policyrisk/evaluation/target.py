@@ -47,7 +47,7 @@ from policyrisk.features import Features
 from policyrisk.features.spelling import Spelling
 from policyrisk.features.target import Target, chosen_actions
 from policyrisk.lstd import LSTDQ
-from policyrisk.lstd.action_estimator import FEWEST_DRAWS
+from policyrisk.lstd.influences import DRAWS_OF_TABLES
 from policyrisk.passes.episode_folds import FOLDS
 from policyrisk.passes.reduce import Reduce, reduce_in_units
 from policyrisk.passes.survey import Survey
@@ -228,7 +228,7 @@ class TargetPlan:
 
         The draws are always the same, so that targets on one log are compared by episode.
         """
-        risk = fit_warning(self.lstdq, reduce_in_units(reduce, unit), bootstrap=FEWEST_DRAWS, seed=0)
+        risk = fit_warning(self.lstdq, reduce_in_units(reduce, unit), bootstrap=DRAWS_OF_TABLES, seed=0)
         if self.bias and risk.error_bars is not None:
             with suppress(UncoveredError):  # which comes again
                 error = unit * risk.summary().mean.standard_error

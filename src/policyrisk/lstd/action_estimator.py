@@ -19,7 +19,6 @@ the target would leave what was logged on its way from x, it does so never with 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, replace
 from functools import partial
@@ -30,41 +29,28 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Bools, Floats, Seed
+from policyrisk._core.devices import Device
 from policyrisk._core.keywords import hinting
 from policyrisk._core.records import Additive, add_each, record
-from policyrisk._core.text import percent, plural
-from policyrisk._core.units import unit_of
 from policyrisk.data import Source, check_reiterable, coordinates_of
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
 from policyrisk.equations.systems import TableSystem
-from policyrisk.errors import InvalidInputError, SingularSystemError, SolverError, UncoveredWarning
+from policyrisk.errors import InvalidInputError, SingularSystemError, SolverError
 from policyrisk.features import Tabular
 from policyrisk.features.actions import ActionBlocks, ActionMap, as_action_map
 from policyrisk.features.target import PolicyFeatures, Target
 from policyrisk.lstd.accumulate import FirstPass, accumulate
-from policyrisk.lstd.answer import (
-    ConstraintSolver,
-    answer,
-    check_fit,
-    check_settings,
-    check_sparse,
-    draws_of,
-    second_right_hand_side,
-    solve,
-)
-from policyrisk.lstd.cutoffs import Trim
+from policyrisk.lstd.answer import ConstraintSolver
 from policyrisk.lstd.doubly_robust import DoublyRobust, doubly_robust
-from policyrisk.lstd.influences import Solved, with_error_bars, with_starts
+from policyrisk.lstd.pipeline import Known, check_settings, fit_by, solve
 from policyrisk.lstd.target_steps import TargetSteps, TargetView
 from policyrisk.markov.branches import closure
-from policyrisk.passes.reduce import Reduce, here, reduce_in_units
+from policyrisk.passes.reduce import Reduce, here
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.risk.support import UNCOVERED_MOST, Support
 
 DRAWS = 64  # of continuous actions at a state
 TABLE_FROM = 1000  # pairs of a table from which on it is solved as one of states, with draws for error bars
-FEWEST_DRAWS = 1000  # of the weights then, for a standard error that is known to 2 %
-WORTH_A_WARNING = 0.01  # of the target's probability, on average, without data
 
 _PolicyMaps: TypeAlias = tuple[PolicyFeatures, PolicyFeatures]
 
@@ -132,7 +118,9 @@ class LSTDQ:
     constraint_solver: ConstraintSolver = "active-set"
     draws: InitVar[int] = DRAWS
     seed: InitVar[int] = 0
+    name: ClassVar[str] = "LSTDQ"
     variance_lam: ClassVar[float] = 0.0  # κ of LSTD's direct variance, which has none here
+    moments: ClassVar[int] = 2
 
     def __post_init__(self, actions: int | None, draws: int, seed: int) -> None:
         target = Target.of(self.policy, actions, draws, seed)
@@ -159,7 +147,7 @@ class LSTDQ:
         What needs the data again is an error that points to ``fit``: the direct variance, "visited" states
         of the constraint, and a target that takes actions which nobody logged.
         """
-        return solve(self, equations, "LSTDQ")
+        return solve(self, equations)
 
     def fit(
         self, data: Source, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
@@ -193,36 +181,21 @@ class LSTDQ:
         self, reduce: Reduce, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
     ) -> RiskFunction:
         """As ``fit``, for data that ``reduce`` runs passes over (see :mod:`policyrisk.passes.reduce`)."""
-        error_bars = check_fit(reduce, error_bars, bootstrap)
-        first = self._summed(reduce, self.policy)
-        unit = unit_of(first[1].largest)
-        if unit != 1.0:
-            del first
-            how: dict[str, Any] = {"error_bars": error_bars, "bootstrap": bootstrap, "seed": seed}
-            return self.fit_by(reduce_in_units(reduce, unit), **how).times(unit)
-        maps, sums, weights = self._solved(reduce, *self._covered(reduce, *first))
-        equations = sums.equations.of_maps(*maps)
-        table = isinstance(weights.mean_system, TableSystem)
-        if not table:
-            check_sparse(self, equations, bootstrap, error_bars)
-        d = second_right_hand_side(self, self._view_of(maps), equations, weights.mean, reduce)
-        next_states = max(equations.transitions + sums.coverage.dropped - equations.terminated, 1)
+        return fit_by(self, reduce, error_bars, bootstrap, seed)
+
+    def known(self, reduce: Reduce, first: FirstPass, device: Device = "cpu") -> Known:
+        """The sums and weights of the target restricted to what was logged."""
+        maps, sums, weights = self._solved(
+            reduce, *self._covered(reduce, self._maps_under(self.policy), first)
+        )
+        equations, coverage = sums.equations.of_maps(*maps), sums.coverage
+        next_states = max(equations.transitions + coverage.dropped - equations.terminated, 1)
         facts: dict[str, Any] = {
-            "returns": sums.returns,
             "supports": _supports(sums, weights, maps[0] == maps[1]),
-            "left_out": sums.coverage.left_out / next_states,
-            "dropped": sums.coverage.dropped,
+            "left_out": coverage.left_out / next_states,
+            "dropped": coverage.dropped,
         }
-        risk, face = answer(self, equations, weights, d, "LSTDQ", visited=reduce, **facts)
-        _warn_of_uncovered(risk)
-        if not error_bars:
-            return risk
-        if equations.sparse and not table:
-            return with_starts(risk, reduce)
-        draws = draws_of(sums, bootstrap or (FEWEST_DRAWS if table else 0), seed)
-        draws |= {"at": risk.parts}  # what z is about
-        solved = Solved(risk, equations, replace(weights, second=risk.w_second), face, Trim(()))
-        return with_error_bars(solved, reduce, self._view_of(maps), **draws)
+        return Known(self._view_of(maps), reduce, equations, weights, facts)
 
     def doubly_robust(
         self, data: Source, folds: int = 4, *, level: float = 0.95, seed: Seed = None
@@ -285,18 +258,24 @@ class LSTDQ:
             known = left
             maps, sums = self._summed(reduce, self.policy.covering(self._maps, known))
 
+    @property
+    def of_table(self) -> bool:
+        """Whether its equations are those of a table of many pairs."""
+        phi = self.features
+        if not (isinstance(phi, ActionBlocks) and isinstance(phi.features, Tabular) and len(self._maps) == 1):
+            return False
+        many = phi.size > TABLE_FROM and phi.size // self.policy.actions <= DENSE_MOST
+        plain = self.lam == 0.0 and self.nonnegative_at is None
+        return many and plain and isinstance(self.policy.policy, np.ndarray)
+
     def _system(self, phi_bar: PolicyFeatures) -> Callable[..., Any] | None:
         """What makes the systems of a table of many pairs; None for those that all features have."""
-        phi, policy = self.features, self.policy.policy
-        table = isinstance(phi, ActionBlocks) and isinstance(phi.features, Tabular)
-        if not (table and len(self._maps) == 1 and isinstance(policy, np.ndarray) and phi.size > TABLE_FROM):
+        if not self.of_table:
             return None
-        n = phi.size // self.policy.actions
-        if self.lam > 0 or self.nonnegative_at is not None or n > DENSE_MOST:
-            return None
-        states = np.arange(min(n, len(policy)))[:, None]
+        n = self.features.size // self.policy.actions
+        states = np.arange(min(n, len(self.policy.policy)))[:, None]
         Pi: Any = sp.csr_array(phi_bar(states))
-        Pi.resize((n, phi.size))
+        Pi.resize((n, self.features.size))
         return partial(TableSystem, Pi)
 
     def _solved(
@@ -356,19 +335,6 @@ class Ways(Additive):
 def _active(phi: Any) -> Any:
     """1 where a feature is active, in the format of φ."""
     return (phi != 0).astype(np.float64)
-
-
-def _warn_of_uncovered(risk: RiskFunction) -> None:
-    facts = risk.provenance
-    if facts.left_out > WORTH_A_WARNING:
-        warnings.warn(
-            f"{percent(facts.left_out)} of the target's probability, on average over the recorded steps, "
-            "is on actions that were never logged where they would be taken: the estimates are of the "
-            f"target restricted to what was logged ({plural(facts.dropped, 'transition')} into states "
-            "without such actions are left out). See risk.covered(x) and the summary",
-            UncoveredWarning,
-            stacklevel=4,
-        )
 
 
 def _visited(equations: MomentEquations, maps: int) -> tuple[Bools, ...]:

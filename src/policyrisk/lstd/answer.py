@@ -1,10 +1,9 @@
-"""From solved equations to the one record of an answer: what LSTD and LSTDQ do alike.
+"""From solved equations to the one record of an answer.
 
-Both have the same settings besides their features, and the same second equation, which
-``nonnegative_at`` replaces by the positive-variance constraint of sec. 5
-(:mod:`policyrisk.equations.constraint`). At the demanded states x_i the rows are H_i = −φ_M(x_i)ᵀ and
-g_i = −(φ_J(x_i)ᵀ w_J)² (0 for the direct variance). Redundant and unvisited features are taken out before the
-solve, and states that were not visited are left out: nothing is known about them.
+LSTD and LSTDQ have the same second equation, which ``nonnegative_at`` replaces by the positive-variance
+constraint of sec. 5 (:mod:`policyrisk.equations.constraint`). At the demanded states x_i the rows are
+H_i = −φ_M(x_i)ᵀ and g_i = −(φ_J(x_i)ᵀ w_J)² (0 for the direct variance). Redundant and unvisited features are
+taken out before the solve, and states that were not visited are left out: nothing is known about them.
 
 ``nonnegative_at="visited"`` demands Ṽ ≥ 0 at every state of the data, which may be millions. Only those where
 the estimate would be negative matter, so they are found by going over the data again: solve, add the worst
@@ -13,113 +12,39 @@ offenders, and so on until there are none.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import (
     Floats,
-    Seed,
-    as_count,
     as_dense,
-    as_flag,
-    as_number,
-    as_states,
-    check_callable,
-    check_choice,
-    check_kind,
 )
 from policyrisk._core.records import record
 from policyrisk.data import Source, batches
-from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
+from policyrisk.equations import MomentEquations, Weights
 from policyrisk.equations.constraint import solve_constrained
 from policyrisk.errors import (
     InfeasibleConstraintError,
-    InvalidInputError,
-    MismatchError,
-    NoErrorBarsWarning,
     SolverError,
 )
 from policyrisk.features import Features
-from policyrisk.lstd.accumulate import FirstPass
-from policyrisk.lstd.influences import Face
 from policyrisk.lstd.residuals import direct_right_hand_side
 from policyrisk.lstd.steps import View
 from policyrisk.passes.reduce import Reduce
-from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
-from policyrisk.risk.draws import DRAWS_OF_CLUSTERS
+from policyrisk.risk import Provenance, RiskFunction, SampleReturns
 from policyrisk.risk.support import Support, supports_of
 
 ConstraintSolver = Literal["active-set", "projection"]
-# An LSTD or an LSTDQ, for lam, discount, ridge, variance, variance_lam, nonnegative_at and constraint_solver.
+# An LSTD or an LSTDQ, for its name and its settings besides features.
 Settings: TypeAlias = Any
 OFFENDERS = 500  # states added in one round
 ROUNDS = 60
 ROUNDING = 1e-12  # what rounding may take from Ṽ, relative to the largest second moment
 _CHUNK = 1 << 13  # states whose features are in hand at once
-
-
-def check_settings(settings: Settings) -> None:
-    """Put a frozen estimator's common settings in order, or raise."""
-    check_choice(settings.variance, "variance", get_args(VarianceMethod))
-    check_choice(settings.constraint_solver, "constraint_solver", get_args(ConstraintSolver))
-    demanded = settings.nonnegative_at
-    if isinstance(demanded, str) and demanded != "visited":
-        raise InvalidInputError(
-            f'nonnegative_at must be states of shape (n, dim), "visited" or None, got {demanded!r}; '
-            "choose one"
-        )
-    checked: dict[str, Any] = {
-        "lam": as_number(settings.lam, "lam", 0.0, 1.0),
-        "discount": as_number(settings.discount, "discount", 0.0, 1.0, open_low=True),
-        "ridge": as_number(settings.ridge, "ridge", 0.0),
-    }
-    if demanded is not None and not isinstance(demanded, str):
-        checked["nonnegative_at"] = as_states(demanded, "nonnegative_at")
-    for name, value in checked.items():
-        object.__setattr__(settings, name, value)
-
-
-def check_fit(reduce: Reduce, error_bars: bool, bootstrap: int) -> bool:
-    """Whether ``fit_by`` shall give error bars, from its arguments."""
-    check_callable(reduce, "reduce", "a pass over data, such as here(data)")
-    error_bars = as_flag(error_bars, "error_bars")
-    if as_count(bootstrap, "bootstrap") and not error_bars:
-        raise InvalidInputError(
-            f"bootstrap={bootstrap} draws need the error bars' pass, got error_bars=False; leave one out"
-        )
-    return error_bars
-
-
-def draws_of(first: FirstPass, bootstrap: int, seed: Seed) -> dict[str, Any]:
-    """How the weights are drawn, by what the first pass found: clusters take draws, asked for or not."""
-    clustered = 0 if first.clusters is None else first.clusters.size
-    if clustered and not bootstrap:
-        bootstrap, seed = DRAWS_OF_CLUSTERS, 0 if seed is None else seed
-    return {"episodes": first.episodes, "replicates": bootstrap, "seed": seed, "clustered": clustered}
-
-
-def check_sparse(settings: Settings, equations: MomentEquations, bootstrap: int, error_bars: bool) -> None:
-    """Raise or warn where something was asked for that sums that stay sparse cannot give."""
-    if not equations.sparse:
-        return
-    asked = f"bootstrap={bootstrap}" if bootstrap else "nonnegative_at"
-    if bootstrap or settings.nonnegative_at is not None:
-        raise InvalidInputError(
-            f"{asked} needs dense sums, got {max(len(equations.b), len(equations.e))} sparse "
-            f"features, whose sums stay sparse; leave it out, or use at most {DENSE_MOST} features"
-        )
-    if error_bars:
-        warnings.warn(
-            f"no error bars: with {len(equations.b)} sparse features their covariance would not fit; "
-            f"pass error_bars=False to say that this is meant, or use at most {DENSE_MOST} features",
-            NoErrorBarsWarning,
-            stacklevel=4,
-        )
 
 
 def second_right_hand_side(
@@ -132,38 +57,13 @@ def second_right_hand_side(
     return reduce(lambda source, _: direct_right_hand_side(source, w_mean, view, kappa))
 
 
-def solve(settings: Settings, equations: MomentEquations, name: str, moments: int = 2) -> RiskFunction:
-    """The answer of summed equations; what needs the data again is an error that points to ``fit``."""
-    check_kind(equations, "equations", MomentEquations, f"make them with {name.lower()}.equations(data)")
-    needs_data = {
-        'variance="direct"': settings.variance == "direct",
-        'nonnegative_at="visited"': isinstance(settings.nonnegative_at, str),
-        f"moments={moments}": moments > 2,
-    }
-    if setting := next((each for each, asked in needs_data.items() if asked), ""):
-        raise InvalidInputError(
-            f"solve(equations) cannot do {setting}, which needs the data a second time; "
-            "use fit(data) or fit_exact(chain, start)"
-        )
-    for each in ("lam", "discount", "features", "second_features"):
-        mine, theirs = getattr(settings.view, each), getattr(equations, each)
-        if mine != theirs:
-            raise MismatchError(
-                f"equations must agree with the estimator on {each}={mine!r}, got {theirs!r}; "
-                "solve them with the estimator that made them"
-            )
-    check_sparse(settings, equations, 0, error_bars=False)
-    weights = equations.solve(settings.ridge)
-    return answer(settings, equations, weights, equations.second_rhs(weights.mean), f"{name}.solve")[0]
-
-
 def answer(
     settings: Settings,
     equations: MomentEquations,
     weights: Weights,
     d: Floats,  # (l_M,): the second equation's right-hand side
-    estimator: str,
     *,
+    called: str | None = None,  # in the place of the estimator's name
     visited: Floats | Reduce | None = None,  # the states that nonnegative_at="visited" means
     returns: SampleReturns | None = None,
     lost: tuple[Floats, ...] = (),  # Σ z_T and Σ y_T over what was given up, the first alone if φ_J = φ_M
@@ -187,7 +87,7 @@ def answer(
         w_second = weights.second_system.solve(d)
     of_equations = ("lam", "discount", "episodes", "terminated", "transitions", "outside", "trace_cut")
     provenance = Provenance(
-        estimator=estimator,
+        estimator=called or settings.name,
         **{name: getattr(equations, name) for name in of_equations},
         ridge=settings.ridge,
         variance_lam=settings.variance_lam,
@@ -208,6 +108,14 @@ def answer(
         returns=returns,
     )
     return risk, None if constrained is None else constrained.face
+
+
+@dataclass(frozen=True, eq=False)
+class Face:
+    """The active rows of the positive-variance constraint: H w_M = g(w_J), G = dg/dw_J."""
+
+    H: Floats  # (active, l_M)
+    G: Floats  # (active, l_J)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,37 +13,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Floats, Seed, as_count, as_number, check_kind
+from policyrisk._core.arrays import Seed, as_count, as_number, check_kind
 from policyrisk._core.devices import Device
 from policyrisk._core.keywords import hinting
-from policyrisk._core.units import unit_of
 from policyrisk.data import Source, check_reiterable, coordinates_of
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features, as_features
 from policyrisk.lstd.accumulate import FirstPass, accumulate
-from policyrisk.lstd.answer import (
-    ConstraintSolver,
-    answer,
-    check_fit,
-    check_settings,
-    check_sparse,
-    draws_of,
-    second_right_hand_side,
-    solve,
-)
+from policyrisk.lstd.answer import ConstraintSolver, answer
 from policyrisk.lstd.central_moments import ExactMoments, MomentPasses, with_higher_moments
-from policyrisk.lstd.cutoffs import Trim, count_biased, lost_traces, trim
-from policyrisk.lstd.influences import Solved, with_error_bars, with_starts
+from policyrisk.lstd.cutoffs import Trim, lost_traces, trim
+from policyrisk.lstd.pipeline import Known, check_settings, fit_by, solve
 from policyrisk.lstd.steps import View
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
-from policyrisk.passes.reduce import Reduce, here, reduce_in_units
+from policyrisk.passes.reduce import Reduce, here
 from policyrisk.risk import RiskFunction, VarianceMethod
 
 
@@ -101,6 +91,8 @@ class LSTD:
     variance_lam: float = 0.0
     moments: int = 2
     higher_features: Any = None
+    name: ClassVar[str] = "LSTD"
+    of_table: ClassVar[bool] = False  # as of :class:`policyrisk.equations.systems.TableSystem`
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -161,7 +153,7 @@ class LSTD:
         if self.variance == "direct":
             d = projected.direct_right_hand_side(weights.mean, self.variance_lam)
         visited = np.flatnonzero(projected.q > 0)[:, None].astype(np.float64)
-        risk = answer(self, equations, weights, d, "LSTD's exact equations", visited=visited)[0]
+        risk = answer(self, equations, weights, d, called="LSTD's exact equations", visited=visited)[0]
         if self.moments > 2:
             sums = ExactMoments(chain, chain.start_distribution(start), self.lam)
             risk = with_higher_moments(risk, self.higher_features, weights, sums)
@@ -248,44 +240,19 @@ class LSTD:
         >>> bool(lstd.fit_by(here(data)).mean([0]) == lstd.fit(data).mean([0]))
         True
         """
-        error_bars = check_fit(reduce, error_bars, bootstrap)
-        first = reduce(partial(FirstPass.over, self.view, device))
-        unit = unit_of(first.largest)
-        if unit != 1.0:
-            del first
-            how: dict[str, Any] = {"error_bars": error_bars, "bootstrap": bootstrap, "seed": seed}
-            return self.fit_by(reduce_in_units(reduce, unit), **how, device=device).times(unit)
-        check_sparse(
-            self, first.equations.of_maps(self.features, self.second_features), bootstrap, error_bars
-        )
-        draws = draws_of(first, bootstrap, seed)
-        solved = self.solved(reduce, first, device)
-        if not error_bars:
-            return solved.risk
-        if solved.equations.sparse:
-            return with_starts(solved.risk, reduce)
-        return with_error_bars(solved, reduce, self.view, **draws)
+        return fit_by(self, reduce, error_bars, bootstrap, seed, device)
 
-    def solved(self, reduce: Reduce, first: FirstPass, device: Device = "cpu") -> Solved:
-        """The estimate without error bars, from the first pass on, and what these are made from."""
-        maps, returns = (self.features, self.second_features), first.returns  # of all, given up or not
-        equations = first.equations.of_maps(*maps)
+    def known(self, reduce: Reduce, first: FirstPass, device: Device = "cpu") -> Known:
+        """The sums and weights of what cut-off episodes do not give up."""
+        maps = self.features, self.second_features
+        equations, facts = first.equations.of_maps(*maps), dict[str, Any]()
         cut, decays = self._cut(reduce, equations)
         trimmed = cut.trimmed(reduce)
-        lost: tuple[Floats, ...] = ()
         if cut.transitions:
-            del first, equations  # large, and no longer true
             equations = trimmed(partial(FirstPass.over, self.view, device)).equations.of_maps(*maps)
             lost = lost_traces(reduce, cut, decays)[: 1 + (self.second_features != self.features)]
-        weights = equations.solve(self.ridge)
-        d = second_right_hand_side(self, self.view, equations, weights.mean, trimmed)
-        found: dict[str, Any] = {"returns": returns, "given_up": cut.transitions, "lost": lost}
-        risk, face = answer(self, equations, weights, d, "LSTD", visited=trimmed, **found)
-        if lost:
-            risk = count_biased(risk, trimmed)
-        if self.moments > 2:
-            risk = with_higher_moments(risk, self.higher_features, weights, MomentPasses(trimmed, self.lam))
-        return Solved(risk, equations, replace(weights, second=risk.w_second), face, cut)
+            facts = {"given_up": cut.transitions, "lost": lost}
+        return Known(self.view, trimmed, equations, equations.solve(self.ridge), facts, cut)
 
     def _cut(self, reduce: Reduce, equations: MomentEquations) -> tuple[Trim, list[float]]:
         """What cut-off episodes give up, and by how much the trace of each map decays in a step."""
@@ -321,7 +288,7 @@ class LSTD:
         RiskFunction
             J̃, M̃ and Ṽ at any state.
         """
-        return solve(self, equations, "LSTD", self.moments)
+        return solve(self, equations)
 
     def _project(self, chain: MarkovChain, start: npt.ArrayLike) -> ProjectedChain:
         check_kind(chain, "chain", MarkovChain, "build MarkovChain(P, r)")

@@ -30,7 +30,7 @@ every transition (see :mod:`policyrisk.lstd.cutoffs`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
@@ -43,29 +43,25 @@ from policyrisk._core.arrays import Floats, Matrix, Seed, as_dense
 from policyrisk._core.records import Additive, record
 from policyrisk.data import Source, Trajectories, gathered
 from policyrisk.equations import MomentEquations, Weights
+from policyrisk.equations.systems import TableSystem
 from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.features.target import PolicyFeatures
+from policyrisk.lstd.accumulate import FirstPass
+from policyrisk.lstd.answer import Face
 from policyrisk.lstd.cutoffs import Trim
 from policyrisk.lstd.residuals import ResidualPass, ResidualSums
 from policyrisk.lstd.steps import View
 from policyrisk.passes.reduce import Reduce
 from policyrisk.risk import ErrorBars, RiskFunction
 from policyrisk.risk.completed import EPISODES, SIZE, TRANSITIONS, CompletedReturns, centre_shift
-from policyrisk.risk.draws import check_clusters
+from policyrisk.risk.draws import DRAWS_OF_CLUSTERS, check_clusters
 from policyrisk.risk.start_sums import StartSums
-from policyrisk.risk.state_estimates import EstimatesAt
 
 SINGLE_FROM = 2000  # weights from which on their covariance is kept in single precision
+DRAWS_OF_TABLES = 1000  # of the weights of a large table, for a standard error that is known to 2 %
 
 # From residuals (k_J, n), (k_M, n) of the visited features, used up, to their ψ_J and ψ_M.
 Solver: TypeAlias = Callable[[Floats, Floats], tuple[Floats, Floats]]
-
-
-@dataclass(frozen=True, eq=False)
-class Face:
-    """The active rows of the positive-variance constraint: H w_M = g(w_J), G = dg/dw_J."""
-
-    H: Floats  # (active, l_M)
-    G: Floats  # (active, l_J)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +69,24 @@ class Solved:
     """An estimate, and what its error bars are made from."""
 
     risk: RiskFunction
+    view: View
     equations: MomentEquations
     weights: Weights  # with those of the second map that the estimate has
     face: Face | None
     cut: Trim
+
+    def residual_pass(self, **how: Any) -> ResidualPass:
+        """The pass for the residuals at these weights; of a target policy z is about the starts."""
+        risk = self.risk
+        return ResidualPass.of(
+            self.view,
+            self.weights,
+            direct=risk.variance_method == "direct",
+            variance_lam=risk.provenance.variance_lam,
+            reference=risk.returns.mean if risk.returns is not None and risk.returns.count else 0.0,
+            at=risk.parts if isinstance(risk.features, PolicyFeatures) else None,
+            **how,
+        )
 
     def solver(self, residuals: ResidualSums) -> Solver:
         """From residuals, of which these are the sums, to what they move the weights by."""
@@ -85,42 +95,26 @@ class Solved:
 
 
 def with_error_bars(
-    solved: Solved,
-    reduce: Reduce,
-    view: View,
-    *,
-    episodes: Sequence[int],
-    replicates: int,
-    seed: Seed,
-    clustered: int = 0,
-    at: EstimatesAt | None = None,
+    solved: Solved, reduce: Reduce, first: FirstPass, bootstrap: int, seed: Seed
 ) -> RiskFunction:
     """An estimate with its error bars, starts and completed returns, by one more pass.
 
-    ``episodes`` are all of each part; they come in ``clustered`` clusters, or in none;
-    ``at`` as in :class:`policyrisk.lstd.residuals.ResidualPass`.
+    Where the error bars are draws alone there are some, asked for or not.
     """
-    if clustered:
-        check_clusters(clustered)
-    risk = solved.risk
-    reference = risk.returns.mean if risk.returns is not None and risk.returns.count else 0.0
-    work = ResidualPass.of(
-        view,
-        solved.weights,
-        direct=risk.variance_method == "direct",
-        variance_lam=risk.provenance.variance_lam,
-        replicates=replicates,
-        seed=seed,
-        episodes=episodes,
-        clustered=clustered > 0,
-        reference=reference,
-        at=at,
-    )
+    risk, clustered = solved.risk, first.clusters is not None
+    if first.clusters is not None:
+        check_clusters(first.clusters.size)
+    if clustered and not bootstrap:
+        bootstrap, seed = DRAWS_OF_CLUSTERS, 0 if seed is None else seed
+    if isinstance(solved.weights.mean_system, TableSystem):
+        bootstrap = bootstrap or DRAWS_OF_TABLES
+    how: dict[str, Any] = {"replicates": bootstrap, "seed": seed, "clustered": clustered}
+    work = solved.residual_pass(episodes=first.episodes, **how)
     found = reduce(partial(SecondPass.over, risk, work, solved.cut))
     assert found.residuals is not None
     key = int(work.key[0]), int(work.key[1])
     bars = sandwich(found.residuals, solved.equations, solved.weights, solved.face, key)
-    completed = with_weights(found.completed, found.residuals, reference, solved)
+    completed = with_weights(found.completed, found.residuals, work.reference, solved)
     return replace(risk, error_bars=bars, starts=found.starts, completed=completed)
 
 

@@ -34,6 +34,7 @@ from policyrisk.errors import SingularSystemError
 from policyrisk.lstd.accumulate import FirstPass
 from policyrisk.lstd.estimator import LSTD
 from policyrisk.lstd.influences import Solved
+from policyrisk.lstd.pipeline import solved
 from policyrisk.lstd.residuals import ResidualPass, ResidualSums
 from policyrisk.passes.reduce import Reduce, here
 from policyrisk.risk import ErrorBars, RiskFunction, SampleReturns
@@ -59,22 +60,12 @@ class SampledFit:
         plain = lstd.ridge == 0.0 and lstd.nonnegative_at is None
         if plain and all(each.dense for each in lstd.view.at(sample).maps):
             reduce, share = here(sample), n / episodes
-        solved = lstd.solved(reduce, reduce(partial(FirstPass.over, lstd.view, "cpu")))
-        risk = solved.risk
-        assert risk.returns is not None
-        work = ResidualPass.of(
-            lstd.view,
-            solved.weights,
-            clustered=True,  # draws alone
-            direct=risk.variance_method == "direct",
-            variance_lam=risk.provenance.variance_lam,
-            episodes=(len(sample),),
-            reference=risk.returns.mean if risk.returns.count else 0.0,
-        )
-        found = work(solved.cut(sample), 0)
+        fit = solved(lstd, reduce, reduce(partial(FirstPass.over, lstd.view, "cpu")))
+        work = fit.residual_pass(episodes=(n,), clustered=True)  # draws alone
+        found = work(fit.cut(sample), 0)
         if found.D is not None:
             found = replace(found, D=found.D * (share * episodes / n))
-        return cls(solved, found, replace(work, slopes=False), share)
+        return cls(fit, found, replace(work, slopes=False), share)
 
     def changes(self, residuals: Floats) -> tuple[Floats, Floats]:
         """What residuals (m, kept) of all episodes move the kept weights by, (kept, m) of either map."""

@@ -186,7 +186,7 @@ def fits_without_each(
             weights = equations.solve(lstd.ridge)
             reduce = here([parts[k] for k in others])
             d = second_right_hand_side(lstd, lstd.view, equations, weights.mean, reduce)
-            fits.append(answer(lstd, equations, weights, d, "LSTD")[0])
+            fits.append(answer(lstd, equations, weights, d)[0])
         except PolicyRiskError:
             if all(part.terminated.all() for part in parts):
                 raise
