@@ -49,10 +49,10 @@ from policyrisk.passes.reduce import Reduce, reduce_in_units
 from policyrisk.returns.curves import Grid, Reading
 from policyrisk.returns.distribution_function import DistributionAtStates, warn_of_few
 from policyrisk.returns.distribution_mixture import interval_of_draws, read_at
-from policyrisk.returns.start_distribution import StartDistribution, StartEstimate
+from policyrisk.returns.start_distribution import StartDistribution, StartEstimate, within
 from policyrisk.returns.threshold_sums import groups_of
 from policyrisk.risk.draws import multipliers
-from policyrisk.risk.estimate import Estimate, student_quantile
+from policyrisk.risk.estimate import Estimate
 
 GROUPS = 1000  # of episodes, whose weights are drawn
 DRAWS = 200
@@ -219,16 +219,13 @@ class ChainTails(DistributionAtStates):
         step = max(_ROOM // (DRAWS * self.grid.size), 1)
         for first in range(0, known.size, step):
             part = known[first : first + step]
-            value, draws = self._drawn(self._found[cells[part]], self._draws[1][cells[part]], of, q, z)
+            given = self._found[cells[part]], self._draws[1][cells[part]]
+            value, draws = self._drawn(*given, of, q, z / self.unit)
             out[part] = _interval(value, draws, of, level, self._episodes[cells[part]])
         if of in ("quantile", "cvar"):
             behind = np.where(np.isnan(out[:, 0]), 0.0, self._episodes[cells])
             warn_of_few(behind, q if of == "cvar" else min(q, 1.0 - q), q)
         return np.asarray(out[back.ravel()] * self.size_of(of))
-
-    def just_below(self, line: float) -> float:
-        """Where F is P(B < line): where returns are thresholds, one that is on the line does not count."""
-        return line - 4 * self.grid.tol * self.unit if self.grid.steps else line
 
     @cached_property
     def _widened(self) -> float:
@@ -256,7 +253,7 @@ class ChainTails(DistributionAtStates):
     ) -> tuple[Floats, Floats]:
         """The same by randomness alone."""
         grid, m = self.grid, self.grid.size
-        value = grid.read(curves, of, q, z / self.unit)
+        value = grid.read(curves, of, q, z)
         n, B, k = change.shape
         if grid.size == k:
             moved = curves[:, None, :m] + change
@@ -265,7 +262,7 @@ class ChainTails(DistributionAtStates):
         moved = np.clip(np.maximum.accumulate(moved, axis=2), 0.0, 1.0).reshape(n * B, m)
         full = np.hstack([moved, np.repeat(curves[:, m:], B, axis=0)])
         if of in ("cdf", "quantile", "cvar"):
-            return value, grid.read(full, of, q, z / self.unit).reshape(n, B)
+            return value, grid.read(full, of, q, z).reshape(n, B)
         (J, M), (J_b, M_b) = _moments(grid, curves[:, :m]), _moments(grid, moved)
         J_b = J_b.reshape(n, B) + (curves[:, m + 1] - J)[:, None]
         M_b = M_b.reshape(n, B) + (curves[:, m + 2] - M)[:, None]
@@ -330,38 +327,16 @@ class ChainStarts(StartEstimate):
     starts: int
     unvisited: int
 
-    @property
-    def grid(self) -> Grid:
-        """The function's."""
-        return self.function.grid
-
-    @property
-    def unit(self) -> float:
-        """The function's."""
-        return self.function.unit
-
-    def estimate(self, of: Reading, level: float = 0.95, q: float = 0.5, z: float = 0.0) -> Estimate:
-        """As :meth:`StartMixture.estimate`."""
-        size = self.function.size_of(of)
+    def _estimate(self, of: Reading, level: float, q: float, z: float) -> Estimate:
         if self.change is None:
-            return Estimate(float(self.grid.read(self.curve, of, q, z / self.unit)[0]) * size)
-        value, draws = self.function._drawn(self.curve, self.change[None], of, q, z)
-        episodes = np.full(1, float(self.function.episodes))
-        low, high = _interval(value, draws, of, level, episodes)[0] * size
-        t = max(float(student_quantile(level, float(episodes[0]))), float(np.finfo(np.float64).tiny))
-        return Estimate(float(value[0]) * size, (high - low) / (2 * t), low, high, float(episodes[0]) - 1.0)
+            return Estimate(float(self.grid.read(self.curve, of, q, z)[0]))
+        return self._told(*self.function._drawn(self.curve, self.change[None], of, q, z), of, level)
 
-    def quantile(self, q: float, level: float = 0.95) -> Estimate:
-        """The q-quantile."""
-        return self.estimate("quantile", level, q=q)
-
-    def cvar(self, q: float, level: float = 0.95) -> Estimate:
-        """The mean of the worst q."""
-        return self.estimate("cvar", level, q=q)
-
-    def below(self, line: float, level: float = 0.95) -> Estimate:
-        """P(B < line)."""
-        return self.estimate("cdf", level, z=self.function.just_below(line))
+    def _told(self, value: Floats, draws: Floats, of: Reading, level: float) -> Estimate:
+        """A value (1,) by its draws (1, B)."""
+        episodes = float(self.function.episodes)
+        ends = _interval(value, draws, of, level, np.full(1, episodes))[0]
+        return within(float(value[0]), ends, episodes, level)
 
     def pairs_with(self, other: StartDistribution) -> bool:
         """Whether another one's draws weigh the same episodes alike."""
@@ -380,15 +355,7 @@ class ChainStarts(StartEstimate):
         assert other.change is not None
         v, draws = self.function._drawn(self.curve, self.change[None], of, q, 0.0)
         w, theirs = other.function._drawn(other.curve, other.change[None], of, q, 0.0)
-        episodes = np.full(1, float(self.function.episodes))
-        low, high = _interval(v - w, draws - theirs, of, level, episodes)[0] * self.unit
-        t = float(student_quantile(level, float(episodes[0])))
-        lead = float(v[0] - w[0]) * self.unit
-        return Estimate(lead, (high - low) / (2 * t), low, high, float(episodes[0]) - 1.0)
-
-    def coarseness(self, q: float) -> float:
-        """By how much the q-quantile may be off between thresholds: by no more than a grid's width."""
-        return 0.0
+        return self._told(v - w, draws - theirs, of, level).moved(self.function.unit, 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -272,8 +272,8 @@ class DistributionAtStates(Readable, ABC):
             return records.load(path, _KIND, cls)
 
     def just_below(self, line: float) -> float:
-        """Where F is P(B < line)."""
-        return line
+        """Where F is P(B < line): where returns are thresholds, one that is on the line does not count."""
+        return line - 4 * self.grid.tol * self.unit if self.grid.steps else line
 
     def size_of(self, of: Reading) -> float:
         """What one of a reading's units is."""
@@ -480,10 +480,6 @@ class DistributionFunction(DistributionAtStates):
 
     def _phi(self, x: npt.ArrayLike) -> Any:
         return matrix_of(self.features, self._states(x))
-
-    def just_below(self, line: float) -> float:
-        """Where F is P(B < line): where returns are thresholds, one that is on the line does not count."""
-        return line - 4 * self.grid.tol * self.unit if self.grid.steps else line
 
     def _influences(self) -> npt.NDArray[np.float32]:
         if self.influences is None:
