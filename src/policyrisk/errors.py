@@ -79,6 +79,15 @@ class ImproperPolicyError(InvalidInputError):
     """Assumption 1 fails: the end cannot be reached from some states, so sums diverge."""
 
 
+def check_proper(discount: float, terminated: int, episodes: int, remedy: str = ALL_CUT_OFF) -> None:
+    """Raise where no episode terminated, though without a discount one must."""
+    if discount == 1.0 and not terminated:
+        raise ImproperPolicyError(
+            f"with discount=1 some episode must terminate (Assumption 1: proper policy), got {episodes} "
+            f"episodes, all cut off; {remedy}"
+        )
+
+
 class SingularSystemError(PolicyRiskError):
     """Assumption 3 fails in a way that changes the estimates: the equations have no unique answer."""
 

@@ -23,7 +23,7 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Floats, Matrix, as_floats, as_number, is_sparse
 from policyrisk._core.records import record
 from policyrisk.equations.systems import DenseSystem, SparseSystem, TableSystem
-from policyrisk.errors import ALL_CUT_OFF, ImproperPolicyError, InvalidInputError, MismatchError
+from policyrisk.errors import InvalidInputError, MismatchError, check_proper
 from policyrisk.features import Features, Tabular, as_features
 
 DENSE_MOST = 8000  # features up to which the sums are dense: 0.5 GB a matrix
@@ -218,11 +218,7 @@ class MomentEquations:
         ridge = as_number(ridge, "ridge", 0.0)
         if self.episodes == 0:
             raise InvalidInputError("equations must hold at least one episode, got none; add data first")
-        if self.discount == 1.0 and self.terminated == 0:
-            raise ImproperPolicyError(
-                f"with discount=1 some episode must terminate (Assumption 1: proper policy), got "
-                f"{self.episodes} episodes, all cut off; {ALL_CUT_OFF}"
-            )
+        check_proper(self.discount, self.terminated, self.episodes)
         sums: tuple[Any, ...] = (self.A, self.b, self.C, self.D, self.e, self.gram, self.mean_gram)
         if not all(np.isfinite(part.data if is_sparse(part) else part).all() for part in sums):
             raise InvalidInputError(

@@ -33,7 +33,7 @@ from policyrisk.data.source import in_units
 from policyrisk.data.stream import Counts, Piece
 from policyrisk.distributed.reduce import ShardReduce
 from policyrisk.distributed.shards import as_shards
-from policyrisk.errors import ALL_CUT_OFF, ImproperPolicyError, InvalidInputError
+from policyrisk.errors import InvalidInputError, check_proper
 from policyrisk.evaluation.arguments import naming_arguments, state_names
 from policyrisk.evaluation.labels import stated_labels
 from policyrisk.evaluation.request import AUTO, EvaluationRequest
@@ -106,11 +106,7 @@ def surveyed(request: EvaluationRequest) -> Log:
     work = SurveyPass(request.seed, WIDE if mixed else bounds, request.discount)
     found = here(Watched("survey", data))(work) if shards is None else shards(work)
     survey, unit = found.survey(), unit_of(found.largest)
-    if request.discount == 1.0 and survey.cut_off == survey.episodes:
-        raise ImproperPolicyError(
-            f"with discount=1 some episode must terminate (Assumption 1: proper policy), got "
-            f"{survey.episodes} episodes, all cut off; {ALL_CUT_OFF}"
-        )
+    check_proper(request.discount, survey.episodes - survey.cut_off, survey.episodes)
     low, high, constant = data_box(survey)
     with naming_arguments():
         names, columns, labels = _called(request, data, survey.dim)

@@ -43,10 +43,10 @@ from policyrisk.equations import DENSE_MOST
 from policyrisk.equations.systems import DenseSystem
 from policyrisk.errors import (
     GivenUpWarning,
-    ImproperPolicyError,
     InvalidInputError,
     NoErrorBarsWarning,
     SolverError,
+    check_proper,
 )
 from policyrisk.features import Features, as_features
 from policyrisk.features.protocol import is_binary
@@ -233,11 +233,7 @@ def _group_count(features: Features, thresholds: int, error_bars: bool) -> int:
 def _check(sums: ThresholdSums, discount: float) -> None:
     if not sums.episodes:  # where the thresholds were given
         raise InvalidInputError("data must hold at least one episode, got none; record some")
-    if discount == 1.0 and sums.terminated == 0:
-        raise ImproperPolicyError(
-            f"data must hold an episode that terminated when discount=1, got {sums.episodes} that were all "
-            "cut off (Assumption 1: proper policy); gather longer ones, or use a discount below 1"
-        )
+    check_proper(discount, sums.terminated, sums.episodes)
 
 
 def _warn_of_given_up(given_up: int, transitions: int) -> None:

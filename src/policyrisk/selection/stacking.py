@@ -40,7 +40,7 @@ from scipy.optimize import nnls
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.text import number, percent, pieces, plural, table
 from policyrisk.data import Trajectories
-from policyrisk.errors import ImproperPolicyError
+from policyrisk.errors import check_proper
 from policyrisk.lstd import LSTD
 from policyrisk.passes.episode_folds import FOLDS, folds_of
 from policyrisk.risk import RiskFunction
@@ -171,7 +171,7 @@ def stack(
     [('line', 1.0)]
     """
     discount = next(iter(candidates.values())).discount
-    _check_proper(data, discount)
+    check_proper(discount, int(data.terminated.sum()), len(data))
     folds = folds_of(data, FOLDS, key)
     steps = EpisodeSteps.of(data, discount)
     said, failed = out_of_fold(candidates, data, steps, folds)
@@ -229,14 +229,6 @@ def brief(name: str) -> str:
     """
     first, *others = pieces(name, "/")
     return name if len(others) < 2 else f"{first}/… ({1 + len(others)} maps)"
-
-
-def _check_proper(data: Trajectories, discount: float) -> None:
-    if discount == 1.0 and not data.terminated.any():
-        raise ImproperPolicyError(
-            f"with discount=1 some episode must terminate (Assumption 1: proper policy), got {len(data)} "
-            "episodes, all cut off; gather episodes that end, or use a discount below 1"
-        )
 
 
 def _filled(said: Mapping[str, Floats], otherwise: float) -> Floats:

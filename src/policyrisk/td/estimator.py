@@ -44,7 +44,7 @@ from policyrisk._core.arrays import (
 from policyrisk._core.keywords import hinting
 from policyrisk._core.text import plural
 from policyrisk.data import Source, Trajectories, batches, check_reiterable, coordinates_of
-from policyrisk.errors import ALL_CUT_OFF, GivenUpWarning, ImproperPolicyError, InvalidInputError, SolverError
+from policyrisk.errors import GivenUpWarning, InvalidInputError, SolverError, check_proper
 from policyrisk.features import Features, as_features
 from policyrisk.features.protocol import outside
 from policyrisk.risk import Provenance, RiskFunction
@@ -208,11 +208,7 @@ class TD:
                     self._learn(learned, batch)
         if learned is None:
             raise InvalidInputError("data must hold at least one episode, got none; add data first")
-        if self.discount == 1.0 and learned.terminated == 0:
-            raise ImproperPolicyError(
-                f"with discount=1 some episode must terminate (Assumption 1: proper policy), got "
-                f"{learned.episodes} episodes, all cut off; {ALL_CUT_OFF}"
-            )
+        check_proper(self.discount, learned.terminated, learned.episodes)
         if learned.shortened > LOST_MOST * learned.episodes:
             warnings.warn(
                 f"{learned.shortened} of {learned.episodes} episodes were cut off where no "
