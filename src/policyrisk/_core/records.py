@@ -24,7 +24,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from operator import add
 from types import NoneType, UnionType
@@ -113,6 +113,44 @@ class Additive:
         names = [field.name for field in fields(self)]  # type: ignore[arg-type]
         both = {name: (getattr(self, name), getattr(other, name)) for name in names}
         return type(self)(**{name: self._rules.get(name, add)(*pair) for name, pair in both.items()})
+
+
+class Centred(Additive):
+    """Sums about means: they add once both are about the means of all, to which ``about`` takes them."""
+
+    _means: ClassVar[tuple[str, ...]]  # the fields that are these means
+    _weight: ClassVar[str]  # the field that says how much is behind them
+
+    def about(self, *means: float) -> Self:
+        """The same sums about other means."""
+        raise NotImplementedError
+
+    def __add__(self, other: Self) -> Self:
+        a, b = (getattr(each, self._weight) for each in (self, other))
+        share = b / (a + b) if a + b else 0.0
+        own, others = ([getattr(each, name) for name in self._means] for each in (self, other))
+        means = [m + share * (more - m) for m, more in zip(own, others, strict=True)]
+        both = Additive.__add__(self.about(*means), other.about(*means))
+        return replace(both, **dict(zip(self._means, means, strict=True)))  # type: ignore[type-var]
+
+
+def where_both(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A rule of :class:`Additive` for what is None of both where it is of one."""
+    return lambda one, other: None if one is None or other is None else rule(one, other)
+
+
+def where_given(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A rule of :class:`Additive` for what is that of the other where it is None of one."""
+    return lambda one, other: other if one is None else one if other is None else rule(one, other)
+
+
+def nothing_of_both(one: Any, other: Any) -> None:
+    """A rule of :class:`Additive` for what parts have and sums of them do not."""
+
+
+def below(one: Any, other: Any) -> Any:
+    """One array below another: a rule of :class:`Additive`."""
+    return np.concatenate([one, other])
 
 
 def add_each(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -33,6 +33,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import add
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -40,7 +41,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Matrix, Seed, as_dense
-from policyrisk._core.records import Additive, record
+from policyrisk._core.records import Additive, record, where_both
 from policyrisk.data import Source, Trajectories, gathered
 from policyrisk.equations import MomentEquations, Weights
 from policyrisk.equations.systems import TableSystem
@@ -139,10 +140,6 @@ def with_starts(risk: RiskFunction, reduce: Reduce, sample: Trajectories | None 
     return replace(risk, starts=starts, completed=completed)
 
 
-def _both(one: ResidualSums | None, other: ResidualSums | None) -> ResidualSums | None:
-    return None if one is None or other is None else one + other
-
-
 @record
 @dataclass(frozen=True, eq=False)
 class SecondPass(Additive):
@@ -151,7 +148,7 @@ class SecondPass(Additive):
     residuals: ResidualSums | None  # where there are to be error bars
     starts: StartSums
     completed: CompletedReturns
-    _rules: ClassVar = {"residuals": _both}
+    _rules: ClassVar = {"residuals": where_both(add)}
 
     @classmethod
     def over(

@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from operator import add
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -44,7 +45,7 @@ import scipy.sparse as sp
 
 from policyrisk._core.arrays import Floats, Ints, Matrix, Seed, as_dense
 from policyrisk._core.random import keys
-from policyrisk._core.records import Additive, add_each, record
+from policyrisk._core.records import Additive, add_each, record, where_both
 from policyrisk.data import Source, episode_numbers
 from policyrisk.equations import Weights
 from policyrisk.equations.systems import TableSystem
@@ -126,7 +127,7 @@ class ResidualSums(Additive):
     clusters: Ints | None = None  # (G,): the numbers of the episodes' clusters, where they come in clusters
     _rules: ClassVar = {
         "squares": _squares_of_both,
-        "D": lambda a, b: None if a is None or b is None else a + b,
+        "D": where_both(add),
         "clusters": clusters_of_both,
     }
 

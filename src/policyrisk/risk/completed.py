@@ -39,13 +39,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Bools, Floats, Ints
-from policyrisk._core.records import record
+from policyrisk._core.records import Centred, below, nothing_of_both, record, where_both, where_given
 from policyrisk.data import Source, Trajectories, gathered
 from policyrisk.risk.draws import ErrorBars
 from policyrisk.risk.estimate import shape
@@ -76,7 +76,7 @@ _PARTS = np.eye(SIZE)[1:]
     cluster_sums="g 5",
 )
 @dataclass(frozen=True, eq=False)
-class CompletedReturns:
+class CompletedReturns(Centred):
     """Sums over episodes' completed returns at an estimate; they add."""
 
     count: int  # K: episodes that have a completed return
@@ -96,6 +96,15 @@ class CompletedReturns:
     draws: Floats | None = None  # (5, B): Σ_k ξ_kb z_k / √(K (K − 1)), beside the replicates of the weights
     clusters: Ints | None = None  # (g,): the numbers of the episodes' clusters, where they come in clusters
     cluster_sums: Floats | None = None  # (g, 5): Σ z over each
+    _means: ClassVar = ("mean", "start_mean")
+    _weight: ClassVar = "count"
+    _rules: ClassVar = {
+        "kept": where_both(lambda a, b: kept_returns(below(a, b))),
+        "clusters": where_given(below),
+        "cluster_sums": where_given(below),
+        "with_weights": nothing_of_both,
+        "draws": nothing_of_both,
+    }
 
     @classmethod
     def empty(cls, l_J: int, l_M: int) -> CompletedReturns:
@@ -217,49 +226,23 @@ class CompletedReturns:
         return replace(self, tail=tail, tail_spread=spread, tail_mean=by_mean, tail_second=second)
 
     def __add__(self, other: CompletedReturns) -> CompletedReturns:
-        K = self.count + other.count
-        share = other.count / K if K else 0.0
-        m = self.mean + share * (other.mean - self.mean)
-        start = self.start_mean + share * (other.start_mean - self.start_mean)
-        numbers, sums = None, None
-        parts = [
-            each for each in (self, other) if each.clusters is not None and each.cluster_sums is not None
-        ]
-        if parts:
-            both: Any = [(each.clusters, each._sums_about(m, start)) for each in parts]
-            numbers, sums = cluster_sums_of(*(np.concatenate(each) for each in zip(*both, strict=True)))
-        return CompletedReturns(
-            count=K,
-            cut_off=self.cut_off + other.cut_off,
-            shortened=self.shortened + other.shortened,
-            unknown=self.unknown + other.unknown,
-            mean=m,
-            start_mean=start,
-            powers=self._powers_about(m, start) + other._powers_about(m, start),
-            tail=self.tail + other.tail,
-            tail_spread=sum(
-                (part.tail_spread + (part.mean - m) * part.tail for part in (self, other)),
-                np.zeros_like(self.tail),
-            ),
-            tail_mean=self.tail_mean + other.tail_mean,
-            tail_second=self.tail_second + other.tail_second,
-            kept=None
-            if self.kept is None or other.kept is None
-            else kept_returns(np.concatenate([self.kept, other.kept])),
-            clusters=numbers,
-            cluster_sums=sums,
-        )
+        both = super().__add__(other)
+        if both.clusters is None or both.cluster_sums is None:
+            return both
+        numbers, sums = cluster_sums_of(both.clusters, both.cluster_sums)
+        return replace(both, clusters=numbers, cluster_sums=sums)
 
-    def _sums_about(self, mean: float, start_mean: float) -> Floats:
-        assert self.cluster_sums is not None
-        moved: Floats = self.cluster_sums @ centre_shift(self.mean - mean, self.start_mean - start_mean).T
-        return moved
-
-    def _powers_about(self, mean: float, start_mean: float) -> Floats:
+    def about(self, *means: float) -> CompletedReturns:
+        """The same sums about another ḡ and average of J̃(x_0)."""
+        mean, start_mean = means
         L = centre_shift(self.mean - mean, self.start_mean - start_mean)
         both = np.kron(L, L)
-        powers: Floats = both @ self.powers @ both.T
-        return powers
+        return replace(
+            self,
+            powers=both @ self.powers @ both.T,
+            tail_spread=self.tail_spread + (self.mean - mean) * self.tail,
+            cluster_sums=None if self.cluster_sums is None else self.cluster_sums @ L.T,
+        )
 
     @property
     def independent(self) -> int:

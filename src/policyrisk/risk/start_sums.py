@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats, as_floats
 from policyrisk._core.central_sums import add_samples, central_sums, sample_moments
-from policyrisk._core.records import record
+from policyrisk._core.records import Centred, record
 from policyrisk._core.text import number
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.state_estimates import StateEstimates, VarianceMethod
@@ -75,7 +76,7 @@ class SampleReturns:
 
 @record(phi_mean="l_J: finite", phi_second="l_M: finite", phi_spread="l_J: finite")
 @dataclass(frozen=True, eq=False)
-class StartSums:
+class StartSums(Centred):
     """Sums over starts at an estimate; they add. All but the first two are of the visited starts."""
 
     count: int  # starts
@@ -91,6 +92,8 @@ class StartSums:
     phi_spread: Floats  # (l_J,): Σ w (J̃ − m) φ_J, and of a target half of Σ w ∂Ṽ/∂w_J
     covered: float = 0.0  # Σ w times how surely a target stays with what was logged, of all starts
     target_weight: float = 0.0  # Σ w of all starts, for a target
+    _means: ClassVar = ("mean",)
+    _weight: ClassVar = "weight"
 
     @classmethod
     def empty(cls, l_J: int, l_M: int) -> StartSums:
@@ -132,17 +135,12 @@ class StartSums:
             target_weight=0.0 if at.covered is None else float(weights.sum()),
         )
 
-    def __add__(self, other: StartSums) -> StartSums:
-        a, b = self.weight, other.weight
-        delta = other.mean - self.mean
-        share = b / (a + b) if a + b > 0 else 0.0
-        m = self.mean + share * delta
-        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(StartSums)}
-        sums["mean"] = m
-        sums["squares"] += delta * delta * a * share
-        for part in (self, other):
-            sums["phi_spread"] += (part.mean - m) * part.phi_mean
-        return StartSums(**sums)
+    def about(self, *means: float) -> StartSums:
+        """The same sums about another m."""
+        (mean,) = means
+        d = self.mean - mean
+        squares, spread = self.squares + self.weight * d * d, self.phi_spread + d * self.phi_mean
+        return replace(self, squares=squares, phi_spread=spread)
 
     @property
     def moments(self) -> tuple[float, float]:
