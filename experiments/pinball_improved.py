@@ -22,7 +22,7 @@ from experiments.pinball_figures import draw_map
 from experiments.tiles import TileGrid
 from policyrisk import LSTD, TileCoding
 from policyrisk.control import ActorCritic, Frontier, SoftmaxPolicy, frontier, pinball_policy
-from policyrisk.control.start_groups import GroupedReturns, Judged, judged_estimate
+from policyrisk.control.trials import GroupedReturns, Judged, judged_estimate
 from policyrisk.criteria import MeanMinusStd
 from policyrisk.domains import Pinball
 from policyrisk.plotting import plot_frontier

@@ -11,8 +11,8 @@ import policyrisk as pr
 from policyrisk import criteria
 from policyrisk.control import improve
 from policyrisk.control.actor_critic import completed_returns, step_factors
-from policyrisk.control.start_groups import GroupedReturns
 from policyrisk.control.tasks import TimedEnvironment
+from policyrisk.control.trials import GroupedReturns
 from policyrisk.errors import GivenUpWarning, InvalidInputError, MismatchError, SolverError
 
 PORTFOLIO = pr.domains.Portfolio()

@@ -13,7 +13,7 @@ from experiments.tiles import TileGrid, every_visit, grid_distances, visit_sums
 from policyrisk import TileCoding, monte_carlo
 from policyrisk.control import pinball_policy
 from policyrisk.domains import Pinball
-from policyrisk.domains.pinball.maze import Maze
+from policyrisk.domains.maze import Maze
 from policyrisk.simulation.simulators import Runner
 
 SMALL = pinball.PinballParameters(trajectories=300, mc_episodes=30, tiles=12, fresh=3000, seed=3)

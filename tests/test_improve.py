@@ -14,7 +14,7 @@ from policyrisk import cli
 from policyrisk.control import improve
 from policyrisk.control.actor_critic import ActorCriticResult
 from policyrisk.control.before_after import BeforeAfter
-from policyrisk.control.imitation import agreement, imitated
+from policyrisk.control.policies import agreement, imitated
 from policyrisk.control.tasks import TimedEnvironment, task
 from policyrisk.criteria import MeanMinusStd, MeanMinusVariance, MomentCriterion, Sharpe, Slopes
 

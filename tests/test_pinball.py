@@ -20,8 +20,8 @@ from numba import njit
 from pinball_twin import edges_of, plain_actions
 from scipy import stats
 
-from policyrisk.domains.pinball import MAZES, Maze, Pinball, UniformPolicy
-from policyrisk.domains.pinball.maze import inside_any, near_lists, nearest_distance
+from policyrisk.domains.maze import MAZES, Maze, inside_any, near_lists, nearest_distance
+from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.simulation import compiled as _compiled
 

@@ -13,7 +13,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from policyrisk.domains.env import DomainEnv
-from policyrisk.domains.pinball import MAZES, Pinball
+from policyrisk.domains.maze import MAZES
+from policyrisk.domains.pinball import Pinball
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.registration import register
 

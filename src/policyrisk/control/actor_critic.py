@@ -30,7 +30,7 @@ with r the next step's reward, and J^λ, M^λ the same of the state after it. λ
 critic, and more noise: it is for simulators that make many episodes.
 
 With ``groups``, tiles of the start states, the criterion is averaged over the groups
-(:mod:`policyrisk.control.start_groups`): J_0, ∂f/∂m and ∂f/∂v are then those of the episode's group.
+(:mod:`policyrisk.control.trials`): J_0, ∂f/∂m and ∂f/∂v are then those of the episode's group.
 
 Steps are Adam's (Kingma and Ba 2015), the step size falling linearly to 0 over the iterations.
 """
@@ -53,6 +53,7 @@ from policyrisk._core.arrays import (
     Seed,
     as_count,
     as_number,
+    check_choice,
     check_shape,
     freeze,
 )
@@ -60,9 +61,8 @@ from policyrisk._core.devices import Device
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import Readable, TextTable, number
-from policyrisk.control import _factor_kernels
-from policyrisk.control.player import Run, Starts, player
-from policyrisk.control.start_groups import GroupedReturns
+from policyrisk.control import _policy_kernels
+from policyrisk.control.trials import GroupedReturns, Run, Starts, player
 from policyrisk.data import Trajectories
 from policyrisk.errors import GivenUpWarning, InvalidInputError, MismatchError, SolverError
 from policyrisk.features import TileCoding
@@ -109,8 +109,7 @@ class ActorCriticResult(Readable):
 
     def curve(self, of: str = "value") -> tuple[Ints, Floats]:
         """The learning curve: the iterations' numbers, from 1, and one of the history's columns."""
-        if of not in COLUMNS:
-            raise InvalidInputError(f"of must be one of {', '.join(COLUMNS)}, got {of!r}; choose one")
+        check_choice(of, "of", COLUMNS)
         return np.arange(1, len(self.history) + 1), self.history[:, COLUMNS.index(of)]
 
     def _blocks(self) -> list[str | TextTable]:
@@ -400,7 +399,7 @@ def step_factors(
     """
     out = np.empty(data.transitions)
     f_m, f_v = (np.broadcast_to(by, len(data)).astype(np.float64) for by in (by_mean, by_variance))
-    _factor_kernels.step_factors(
+    _policy_kernels.step_factors(
         data.rewards, data.lengths, data.terminated, J, M, J_0, f_m, f_v, discount, lam, out
     )
     return out

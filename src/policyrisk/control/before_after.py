@@ -4,7 +4,7 @@ The search may end in a policy that is worse than one on its way. Its last polic
 that looked best run fresh episodes, the same for all, and the best of them is the new policy. Old and new
 policy then run other fresh episodes (the same starts, and random numbers as far as they go together), none of
 which the search or the choice has seen. The difference of a criterion is taken episode by episode:
-:mod:`policyrisk.control.start_groups`.
+:mod:`policyrisk.control.trials`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from policyrisk._core.output import plain
 from policyrisk._core.random import keys
 from policyrisk._core.text import Readable, TextTable, number
 from policyrisk.control.actor_critic import COLUMNS, ActorCritic, ActorCriticResult
-from policyrisk.control.player import Starts, player
-from policyrisk.control.start_groups import GroupedReturns
+from policyrisk.control.trials import GroupedReturns, Starts, player
 from policyrisk.data import Trajectories
 from policyrisk.features import TileCoding
 from policyrisk.risk.estimate import Estimate

@@ -16,8 +16,7 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import Readable, TextTable, number
 from policyrisk.control.actor_critic import ActorCritic
-from policyrisk.control.player import Starts, player
-from policyrisk.control.start_groups import GroupedReturns
+from policyrisk.control.trials import GroupedReturns, Starts, player
 from policyrisk.criteria import MeanMinusStd
 from policyrisk.errors import InvalidInputError
 from policyrisk.markov import MDP

@@ -17,8 +17,8 @@ from policyrisk._core.arrays import Floats, as_count, as_number
 from policyrisk._core.imports import check_installed
 from policyrisk.control.actor_critic import Actor
 from policyrisk.control.greedy import pinball_policy
-from policyrisk.control.player import player
 from policyrisk.control.policies import GaussianPolicy, SoftmaxPolicy
+from policyrisk.control.trials import player
 from policyrisk.data import Trajectories
 from policyrisk.data.spaces import coordinate_names
 from policyrisk.domains import Pinball, Portfolio, RewardSoFar

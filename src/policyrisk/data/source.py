@@ -14,7 +14,7 @@ import numpy as np
 
 from policyrisk._core.arrays import Floats, Ints, is_frame
 from policyrisk._core.frames import Coordinates
-from policyrisk.data.trajectories import ALL_COLUMNS, Trajectories
+from policyrisk.data.trajectories import Trajectories
 from policyrisk.errors import InvalidInputError, PolicyRiskError
 
 Source: TypeAlias = "Trajectories | Iterable[Trajectories]"
@@ -151,10 +151,8 @@ def in_units(data: Trajectories, unit: float) -> Trajectories:
     """Episodes whose rewards are divided by a unit."""
     if unit == 1.0:
         return data
-    columns = [getattr(data, name) for name in ALL_COLUMNS]
-    columns[1] = data.rewards / unit
-    columns[-1] = None  # rewards of other kinds have units of their own, and no estimate in units uses them
-    return Trajectories._view(*columns, coordinates=data.coordinates)
+    # Rewards of other kinds have units of their own, and no estimate in units uses them.
+    return data._with(rewards=data.rewards / unit, other_rewards=None)
 
 
 def coordinates_of(source: Source) -> Coordinates | None:

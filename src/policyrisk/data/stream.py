@@ -213,14 +213,15 @@ class Stream:
         Where the end state of an episode that reached the limit was not recorded, nothing is given up, since
         nothing comes after it.
         """
-        kept = (self.name, self._parts, self.batch_rows, self._labels, self.state_columns)
-        return Stream(*kept, time_limit=as_time_limit(limit), clusters=self._clusters)
+        return self._but(as_time_limit(limit), self._clusters)
 
     def with_clusters(self, clusters: npt.ArrayLike) -> Stream:
         """The stream of the same episodes in clusters: see :meth:`Trajectories.with_clusters`."""
+        return self._but(self._limit, as_whole(clusters, "clusters", (None,)))
+
+    def _but(self, limit: TimeLimit | None, clusters: Ints | None) -> Stream:
         kept = (self.name, self._parts, self.batch_rows, self._labels, self.state_columns)
-        numbers = as_whole(clusters, "clusters", (None,))
-        return Stream(*kept, time_limit=self._limit, clusters=numbers)
+        return Stream(*kept, time_limit=limit, clusters=clusters)
 
     def load(self) -> Trajectories:
         """All episodes, in memory."""

@@ -128,18 +128,21 @@ class Trajectories:
         record._set(coordinates, *columns)
         return record
 
+    def _with(self, **changes: Any) -> Trajectories:
+        """The same record but for some columns, which are not looked at."""
+        columns = [changes.get(name, getattr(self, name)) for name in ALL_COLUMNS]
+        return self._view(*columns, coordinates=changes.get("coordinates", self.coordinates))
+
     def _part(
         self, states: _Rows, steps: _Rows, lengths: Ints, terminated: Bools, episodes: _Rows
     ) -> Trajectories:
         """A record of some rows of the states, of what there is for each transition, and of some episodes."""
-        taken = (None if each is None else each[steps] for each in (self.actions, self.propensities))
-        kept = (self.states[states], self.rewards[steps], lengths, terminated, *taken)
-        others = None if self.other_rewards is None else self.other_rewards[steps]
-        return self._view(*kept, *self._of_episodes(episodes), others, coordinates=self.coordinates)
-
-    def _of_episodes(self, episodes: _Rows | Bools) -> list[npt.NDArray[Any] | None]:
-        """The columns of EPISODE_COLUMNS, for some episodes."""
-        return [None if each is None else each[episodes] for each in (self.clusters, self.times)]
+        kept: dict[str, Any] = {}
+        for name in ALL_COLUMNS[len(COLUMNS) :]:
+            if (column := getattr(self, name)) is not None:
+                kept[name] = column[episodes if name in EPISODE_COLUMNS else steps]
+        kept |= {"states": self.states[states], "rewards": self.rewards[steps]}
+        return self._with(**kept, lengths=lengths, terminated=terminated)
 
     @classmethod
     @reading(ReaderOptions)
@@ -292,9 +295,7 @@ class Trajectories:
         >>> data.with_clusters([0, 0, 1])[1:].clusters.tolist()
         [0, 1]
         """
-        columns = [getattr(self, name) for name in ALL_COLUMNS]
-        columns[ALL_COLUMNS.index("clusters")], _ = _checked_episodes(len(self), clusters, None)
-        return self._view(*columns, coordinates=self.coordinates)
+        return self._with(clusters=_checked_episodes(len(self), clusters, None)[0])
 
     def with_time_limit(self, limit: TimeLimit = "end") -> Trajectories:
         """The episodes of the task that ends after ``limit`` steps, with the time left as part of the state.
@@ -330,21 +331,12 @@ class Trajectories:
         if unknown is not None:
             lengths = lengths - (unknown & ~reached)
         part = self._shortened(lengths)
-        called = None
-        if part.coordinates is not None:
-            called = part.coordinates.and_one(TIME_LEFT)
+        called = part.coordinates
         t = np.arange(len(part.states)) - np.repeat(part.final_rows - part.lengths, part.lengths + 1)
-        return self._view(
-            np.column_stack([part.states, (limit - t).astype(part.states.dtype)]),
-            part.rewards,
-            part.lengths,
-            part.terminated | reached[lengths > 0],
-            part.actions,
-            part.propensities,
-            part.clusters,
-            part.times,
-            part.other_rewards,
-            coordinates=called,
+        return part._with(
+            states=np.column_stack([part.states, (limit - t).astype(part.states.dtype)]),
+            terminated=part.terminated | reached[lengths > 0],
+            coordinates=None if called is None else called.and_one(TIME_LEFT),
         )
 
     def _span(self, first: int, last: int) -> Trajectories:

@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from policyrisk.domains.chains import gambler as gambler
     from policyrisk.domains.chains import grid_walk as grid_walk
     from policyrisk.domains.chains import walk as walk
-    from policyrisk.domains.pinball import Maze as Maze
+    from policyrisk.domains.maze import Maze as Maze
     from policyrisk.domains.pinball import Pinball as Pinball
     from policyrisk.domains.pinball import UniformPolicy as UniformPolicy
     from policyrisk.domains.portfolio import Portfolio as Portfolio
-    from policyrisk.domains.reward_so_far import RewardSoFar as RewardSoFar
+    from policyrisk.simulation.domain import RewardSoFar as RewardSoFar
 
 _HOMES = {
-    "Maze": "policyrisk.domains.pinball",
+    "Maze": "policyrisk.domains.maze",
     "Pinball": "policyrisk.domains.pinball",
     "Portfolio": "policyrisk.domains.portfolio",
-    "RewardSoFar": "policyrisk.domains.reward_so_far",
+    "RewardSoFar": "policyrisk.simulation.domain",
     "UniformPolicy": "policyrisk.domains.pinball",
     "boyan": "policyrisk.domains.chains",
     "gambler": "policyrisk.domains.chains",

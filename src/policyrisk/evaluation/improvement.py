@@ -11,9 +11,9 @@ import numpy as np
 
 from policyrisk.control.actor_critic import ActorCritic
 from policyrisk.control.before_after import BeforeAfter, improve
-from policyrisk.control.imitation import agreement, imitated, on_rows
-from policyrisk.control.player import player
+from policyrisk.control.policies import agreement, imitated, on_rows
 from policyrisk.control.tasks import Task, TimedEnvironment, task
+from policyrisk.control.trials import player
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation.arguments import naming_arguments
 from policyrisk.evaluation.pipeline import evaluate

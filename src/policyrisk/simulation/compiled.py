@@ -22,8 +22,8 @@ threads nor the way in which the work is cut up changes a bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,8 @@ _PACKAGE = __name__.partition(".")[0]
 
 Words = npt.NDArray[np.uint64]
 Actions = npt.NDArray[np.int32]  # as they are recorded on the way
+
+Record = TypeVar("Record", bound="Episodes | Returns")
 
 _BATCH = 1 << 14  # episodes in flight at once
 _BLOCK = 1 << 20  # steps recorded in a round, over all episodes in flight
@@ -278,9 +280,12 @@ def run(
         _run_batch(domain, policy, starts[first : first + _BATCH], key, first, max_steps)
         for first in range(0, max(len(starts), 1), _BATCH)
     ]
-    if len(parts) == 1:
-        return parts[0]
-    return Episodes(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return joined(parts)
+
+
+def joined(parts: Sequence[Record]) -> Record:
+    """Several parts of a run, all of their columns, as one."""
+    return parts[0] if len(parts) == 1 else type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _run_batch(

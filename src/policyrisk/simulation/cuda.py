@@ -20,7 +20,7 @@ import numpy as np
 from policyrisk._core.arrays import Floats, Ints
 from policyrisk._core.devices import numba_cuda, older_numpy
 from policyrisk._core.random import stream
-from policyrisk.simulation.compiled import Episodes, Returns, Words, choose, read, step
+from policyrisk.simulation.compiled import Episodes, Returns, Words, choose, joined, read, step
 
 MOST = 1 << 22  # episodes at a time
 _THREADS = 128  # of a block
@@ -121,7 +121,7 @@ class GpuEpisodes:
             some = slice(first, last)
             parts.append(self._recorded(which[some], streams.part(some), lengths[some]))
             first = last
-        return parts[0] if len(parts) == 1 else Episodes(*map(np.concatenate, zip(*parts, strict=True)))
+        return joined(parts)
 
     def _recorded(self, which: Ints, streams: Streams, lengths: Ints) -> Episodes:
         cuda, total = numba_cuda(), int(lengths.sum())
@@ -178,7 +178,7 @@ def run_returns(
         gpu.returns(which[first : first + MOST], streams.part(slice(first, first + MOST)))
         for first in range(0, max(len(which), 1), MOST)
     ]
-    return parts[0] if len(parts) == 1 else Returns(*map(np.concatenate, zip(*parts, strict=True)))
+    return joined(parts)
 
 
 def _one_block(key: tuple[np.uint64, np.uint64], n: int) -> Streams:

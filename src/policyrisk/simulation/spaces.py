@@ -303,8 +303,7 @@ def with_propensities(data: Trajectories, policy: object, actions: int) -> Traje
         told_propensities(policy, data.states[rows[some]], chosen[some], actions)
         for some in (slice(first, first + _ROWS) for first in range(0, max(rows.size, 1), _ROWS))
     ]
-    columns = (data.states, data.rewards, data.lengths, data.terminated, chosen)
-    return Trajectories._view(*columns, all_or_none(parts))
+    return data._with(propensities=all_or_none(parts))
 
 
 def all_or_none(parts: Sequence[Any]) -> npt.NDArray[Any] | None:

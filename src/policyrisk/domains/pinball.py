@@ -32,8 +32,8 @@ from policyrisk._core.arrays import (
     name_some,
 )
 from policyrisk._core.random import below, generator
-from policyrisk.domains.pinball import _kernels
-from policyrisk.domains.pinball.maze import Maze, grid_points, inside_any, near_lists, nearest_distance
+from policyrisk.domains import _pinball_kernels as kernels
+from policyrisk.domains.maze import Maze, grid_points, inside_any, near_lists, nearest_distance
 from policyrisk.errors import InvalidInputError
 from policyrisk.simulation.compiled import register_policy
 from policyrisk.simulation.domain import CompiledDomain
@@ -54,7 +54,7 @@ class Pinball(CompiledDomain):
     ----------
     maze
         "simple", "medium", "hard", "box", "empty", the path of a JSON file (see
-        :mod:`policyrisk.domains.pinball.maze`), or a :class:`Maze`.
+        :mod:`policyrisk.domains.maze`), or a :class:`Maze`.
     noise
         The standard deviation of what each action adds to both velocities by chance.
     rewards
@@ -95,12 +95,12 @@ class Pinball(CompiledDomain):
             f"actions={self.actions})"
         )
 
-    def compiled(self) -> _kernels.PinballTable:
+    def compiled(self) -> kernels.PinballTable:
         """The table for compiled code, see :mod:`policyrisk.simulation.compiled`."""
         return self._table
 
     @cached_property
-    def _table(self) -> _kernels.PinballTable:
+    def _table(self) -> kernels.PinballTable:
         maze = self.maze
         R = maze.ball_radius
         edges, owners = maze.edges
@@ -110,9 +110,9 @@ class Pinball(CompiledDomain):
         to_edge = nearest_distance(edges, centres) - R
         to_target = np.hypot(*(centres - maze.target).T) - maze.target_radius
         clearance = np.maximum(np.minimum(to_edge, to_target) - half, 0.0)
-        near_from, near = near_lists(edges, centres, R * (1.0 + _kernels.FASTEST) + half)
+        near_from, near = near_lists(edges, centres, R * (1.0 + kernels.FASTEST) + half)
         idle, thrust, target = _REWARDS[self.rewards]
-        return _kernels.PinballTable(
+        return kernels.PinballTable(
             radius=R,
             target_x=float(maze.target[0]),
             target_y=float(maze.target[1]),
@@ -159,7 +159,7 @@ class Pinball(CompiledDomain):
     @property
     def bounds(self) -> tuple[Floats, Floats]:
         """The least and the largest states (4,)."""
-        fastest = _kernels.FASTEST
+        fastest = kernels.FASTEST
         return np.array([0.0, 0.0, -fastest, -fastest]), np.array([1.0, 1.0, fastest, fastest])
 
     def images(self, states: Floats) -> tuple[Image, ...]:

@@ -204,7 +204,7 @@ def _check_keys(figures: object, name: str, keys: set[str]) -> None:
         got = sorted(map(str, figures)) if isinstance(figures, Mapping) else type(figures).__name__
         raise InvalidInputError(
             f"{name} must have exactly the keys {', '.join(sorted(keys))}, got {got}; "
-            "compare the file with the example in policyrisk.domains.pinball.maze"
+            "compare the file with the example in policyrisk.domains.maze"
         )
 
 
