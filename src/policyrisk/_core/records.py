@@ -219,6 +219,38 @@ def load(
         ) from error
 
 
+class Saved:
+    """A record that has files of its own."""
+
+    _kind: ClassVar[str] = ""  # what a file calls itself, where that is not the name of the class
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to an npz file with a version and a checksum.
+
+        Parameters
+        ----------
+        path
+            The file, conventionally ``.npz``; it is replaced when the new one is complete.
+        """
+        save(path, self._kind or type(self).__name__, self)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what ``save`` wrote; a damaged or altered file is an error.
+
+        Parameters
+        ----------
+        path
+            The file.
+
+        Returns
+        -------
+        record
+            The same, bit for bit.
+        """
+        return load(path, cls._kind or cls.__name__, cls)
+
+
 def check_value(value: Any, declared: Any, name: str = "", lengths: Mapping[str, int] | None = None) -> None:
     """Raise a ValueError unless a value is of a declared type and shape, and so are the records in it.
 

@@ -8,12 +8,11 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core import records
 from policyrisk._core.arrays import (
     Bools,
     Floats,
@@ -24,7 +23,7 @@ from policyrisk._core.arrays import (
     is_sparse,
 )
 from policyrisk._core.frames import Coordinates, states_of
-from policyrisk._core.records import record
+from policyrisk._core.records import Saved, record
 from policyrisk._core.text import Readable, TextTable, percent, plural
 from policyrisk.data import Source
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError
@@ -42,20 +41,20 @@ from policyrisk.returns.start_distribution import (
 from policyrisk.risk.estimate import Estimate, as_level
 from policyrisk.risk.support import Support
 
-_KIND = "DistributionFunction"  # of files
 _ROOM = 1 << 23  # numbers that are looked at together
 _FEW_BEYOND = (
     10  # returns beyond a quantile: with fewer its interval, and that of the worst, cover too little
 )
 
 
-class DistributionAtStates(Readable, ABC):
+class DistributionAtStates(Readable, Saved, ABC):
     """F̃(z|x) at states x, (n, dim), with all that follows from it; nan where the data say nothing."""
 
     discount: float
     unit: float  # of the rewards
     coordinates: Coordinates | None  # the names of the state's, where the data had names
     grid: Grid
+    _kind: ClassVar[str] = "DistributionFunction"
 
     def _blocks(self) -> list[str | TextTable]:
         return [repr(self)]
@@ -241,16 +240,6 @@ class DistributionAtStates(Readable, ABC):
         """
         return score(self, held_out)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to an npz file with a version and a checksum.
-
-        Parameters
-        ----------
-        path
-            The file; it is replaced when the new one is complete.
-        """
-        records.save(path, _KIND, self)
-
     @classmethod
     def load(cls, path: str | os.PathLike[str], features: Any = None) -> Self:
         """Read what :func:`DistributionFunction.save` wrote; a damaged or altered file is an error.
@@ -269,7 +258,7 @@ class DistributionAtStates(Readable, ABC):
             The same estimates, bit for bit.
         """
         with given_again(features):
-            return records.load(path, _KIND, cls)
+            return super().load(path)
 
     def just_below(self, line: float) -> float:
         """Where F is P(B < line): where returns are thresholds, one that is on the line does not count."""

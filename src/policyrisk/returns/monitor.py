@@ -30,19 +30,17 @@ quantiles at q/8, 2q/8, …, q, each at an eighth of α.
 
 from __future__ import annotations
 
-import os
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import betainc, betaln, logsumexp
 
-from policyrisk._core import records
 from policyrisk._core.arrays import Floats, as_array, as_floats, as_number, check_kind
-from policyrisk._core.records import record
+from policyrisk._core.records import Saved, record
 from policyrisk._core.text import Readable, TextTable, number, plural
 from policyrisk.errors import InvalidInputError
 from policyrisk.risk.estimate import as_level
@@ -50,7 +48,6 @@ from policyrisk.risk.estimate import as_level
 _FRACTIONS = np.array([*(0.5 ** np.arange(1, 9)), 0.75, 0.9375])  # of the capital
 _PARTS = 8  # quantiles that bound CVaR from above
 _HALVINGS = 50  # of an interval that holds a bound
-_KIND = "monitor"
 
 
 class Bounds(NamedTuple):
@@ -66,7 +63,7 @@ class Bounds(NamedTuple):
 
 @record(returns="n: finite")
 @dataclass(eq=False)
-class ReturnMonitor(Readable):
+class ReturnMonitor(Readable, Saved):
     """Mean, quantiles, CVaR and the chance of a loss of returns, in intervals that hold at every look.
 
     Parameters
@@ -94,6 +91,7 @@ class ReturnMonitor(Readable):
     high: float
     level: float = 0.95
     returns: Floats = field(default_factory=lambda: np.empty(0), repr=False)
+    _kind: ClassVar[str] = "monitor"
 
     def __post_init__(self) -> None:
         self.low, self.high = as_number(self.low, "low"), as_number(self.high, "high")
@@ -225,32 +223,6 @@ class ReturnMonitor(Readable):
         level = (1.0 + min(self.level, other.level)) / 2.0
         one, two = (ReturnMonitor(each.low, each.high, level, each.returns).mean for each in (self, other))
         return Bounds(one.value - two.value, one.low - two.high, one.high - two.low)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the monitor to a file, for the next night's job.
-
-        Parameters
-        ----------
-        path
-            The file, conventionally ``.npz``.
-        """
-        records.save(path, _KIND, self)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> ReturnMonitor:
-        """A monitor that was saved.
-
-        Parameters
-        ----------
-        path
-            The file.
-
-        Returns
-        -------
-        ReturnMonitor
-            It goes on as if it had never stopped.
-        """
-        return records.load(path, _KIND, cls)
 
     def _blocks(self) -> list[str | TextTable]:
         rows = [

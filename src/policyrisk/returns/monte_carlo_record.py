@@ -14,16 +14,14 @@ single assignment: an interrupt finds a block in the table or not there, never h
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from policyrisk._core import records
 from policyrisk._core.arrays import Floats, Ints, check_choice, freeze
 from policyrisk._core.central_sums import COUNT, MEAN, add_samples, central_sums, sample_moments
-from policyrisk._core.records import record
+from policyrisk._core.records import Saved, record
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk.risk.estimate import student_interval
 from policyrisk.simulation.compiled import Returns
@@ -48,7 +46,7 @@ _SHOWN = 8  # states in the table that is printed
     steps="n",
 )
 @dataclass(frozen=True, eq=False)
-class MonteCarlo(Readable):
+class MonteCarlo(Readable, Saved):
     """Moments of the return by simulation; row i belongs to ``states[i]``.
 
     Attributes
@@ -138,15 +136,6 @@ class MonteCarlo(Readable):
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and lists, for JSON."""
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()}
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to an npz file with a version and a checksum; see :func:`MonteCarlo.load`."""
-        records.save(path, "MonteCarlo", self)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> MonteCarlo:
-        """Read what :func:`MonteCarlo.save` wrote; a damaged or altered file is an error."""
-        return records.load(path, "MonteCarlo", cls)
 
 
 def estimated(states: Floats, table: Floats, discount: float, max_steps: int) -> MonteCarlo:

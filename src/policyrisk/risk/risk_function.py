@@ -29,7 +29,6 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core import records
 from policyrisk._core.arrays import (
     Bools,
     Floats,
@@ -41,7 +40,7 @@ from policyrisk._core.arrays import (
     check_shape,
 )
 from policyrisk._core.frames import Coordinates, frame_like, numbered_names, states_of
-from policyrisk._core.records import record
+from policyrisk._core.records import Saved, record
 from policyrisk._core.text import Readable, TextTable, plural
 from policyrisk.data import Source, Trajectories
 from policyrisk.data.source import in_units
@@ -89,7 +88,7 @@ FEW_EPISODES = 100  # episodes behind an estimate below which its interval is kn
     unit=": unit",
 )
 @dataclass(frozen=True, eq=False, repr=False)
-class RiskFunction(Readable):
+class RiskFunction(Readable, Saved):
     """J̃, M̃ and Ṽ at any state, with error bars where the estimator gave them.
 
     States x are of shape (n, dim), or (n,) for dimension 1, or one state (dim,), or a data frame (pandas,
@@ -689,16 +688,6 @@ class RiskFunction(Readable):
         called = self.coordinates or Coordinates(numbered)
         return frame_like(x, called.columns(states), found)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to an npz file with a version and a checksum; see :func:`RiskFunction.load`.
-
-        Parameters
-        ----------
-        path
-            The file; it is replaced when the new one is complete.
-        """
-        records.save(path, "RiskFunction", self)
-
     @classmethod
     def load(cls, path: str | os.PathLike[str], policy: Any = None, features: Any = None) -> RiskFunction:
         """Read what :func:`RiskFunction.save` wrote; a damaged or altered file is an error.
@@ -733,7 +722,7 @@ class RiskFunction(Readable):
         True
         """
         with given_again(features, policy):
-            risk = records.load(path, "RiskFunction", cls)
+            risk = super().load(path)
         if policy is not None:
             readout.check_policy_is_a_function(risk)
         return risk
