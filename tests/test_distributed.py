@@ -24,8 +24,7 @@ from policyrisk.cli.rollout import RandomActions
 from policyrisk.data import Stream
 from policyrisk.distributed import reduce as reduce_module
 from policyrisk.distributed import session
-from policyrisk.distributed.reduce import ShardReduce
-from policyrisk.distributed.shards import ShardEpisodes, as_shards
+from policyrisk.distributed.reduce import ShardEpisodes, ShardReduce, as_shards
 from policyrisk.passes.survey import Survey, SurveyPass
 
 CHAIN = pr.domains.walk(n=12, p=0.6)

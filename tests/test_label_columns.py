@@ -9,7 +9,7 @@ from pyarrow import parquet as pq
 
 import policyrisk as pr
 from policyrisk.data import read_csv
-from policyrisk.distributed.shards import as_shards, shards
+from policyrisk.distributed.reduce import as_shards, shards
 from policyrisk.errors import BadRowError, InvalidInputError
 
 CITIES = ["Rome", "Oslo", "Bern", "Paris", "Åre"]

@@ -19,7 +19,7 @@ import policyrisk as pr
 from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import CutOffWarning, InvalidInputError
 from policyrisk.returns import MonteCarlo, monte_carlo
-from policyrisk.returns import monte_carlo_record as sums
+from policyrisk.returns.monte_carlo import CUT_OFF, ROWS, STEPS, estimated, merge, tabulate
 from policyrisk.risk.start_sums import SampleReturns
 from policyrisk.simulation.compiled import Returns
 from policyrisk.simulation.registration import register
@@ -72,7 +72,7 @@ def test_standard_errors_are_the_spread_over_replications() -> None:
 def test_errors_of_small_samples_by_hand() -> None:
     g = np.array([1.0, 2.0, 6.0, 7.0])
     batch = Returns(g[None], np.ones((1, 4), np.int64), np.ones((1, 4), bool))
-    got = sums.estimated(np.zeros((1, 1)), sums.tabulate(batch, 1.0), 1.0, 10)
+    got = estimated(np.zeros((1, 1)), tabulate(batch, 1.0), 1.0, 10)
     # deviations −3, −2, 2, 3: s² = 26/3, μ₂ = 6.5, μ₄ = 48.5
     assert got.mean[0] == 4.0
     assert got.variance[0] == pytest.approx(26 / 3)
@@ -110,20 +110,20 @@ def test_tables_merge_as_plain_sums_do() -> None:
     ended = rng.random(g.shape) < 0.8
 
     def part(a: int, b: int) -> np.ndarray:
-        return sums.tabulate(Returns(g[:, a:b], lengths[:, a:b], ended[:, a:b]), 1.0)
+        return tabulate(Returns(g[:, a:b], lengths[:, a:b], ended[:, a:b]), 1.0)
 
-    whole, empty = part(0, 40), np.zeros((sums.ROWS, 5))
+    whole, empty = part(0, 40), np.zeros((ROWS, 5))
     for cuts in ([7], [1, 2], [20, 33, 39]):
         table = empty
         for a, b in zip([0, *cuts], [*cuts, 40], strict=True):
-            table = sums.merge(table, part(a, b))
+            table = merge(table, part(a, b))
         np.testing.assert_allclose(table, whole, rtol=1e-11)
-    np.testing.assert_array_equal(sums.merge(whole, empty), whole)
-    np.testing.assert_array_equal(sums.merge(empty, whole), whole)
+    np.testing.assert_array_equal(merge(whole, empty), whole)
+    np.testing.assert_array_equal(merge(empty, whole), whole)
     truth = SampleReturns.of(g[3])
     assert [truth.count, truth.mean, truth.squares, truth.cubes, truth.fourths] == pytest.approx(whole[:5, 3])
-    np.testing.assert_array_equal(whole[sums.CUT_OFF], (~ended).sum(axis=1))
-    np.testing.assert_array_equal(whole[sums.STEPS], lengths.sum(axis=1))
+    np.testing.assert_array_equal(whole[CUT_OFF], (~ended).sum(axis=1))
+    np.testing.assert_array_equal(whole[STEPS], lengths.sum(axis=1))
 
 
 # --- cut-off episodes -------------------------------------------------------------------------------

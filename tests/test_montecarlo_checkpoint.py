@@ -20,7 +20,7 @@ from policyrisk.domains.pinball import Pinball, UniformPolicy
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.passes import checkpoint
 from policyrisk.returns import MonteCarlo, monte_carlo
-from policyrisk.returns import monte_carlo_record as sums
+from policyrisk.returns.monte_carlo import COUNT
 from policyrisk.returns.monte_carlo import _identity as identity
 from policyrisk.simulation.registration import register
 
@@ -67,7 +67,7 @@ class Interrupting:
     """A trace function that presses Ctrl-C before the given line, counted over all lines of the package."""
 
     def __init__(self, place: int) -> None:
-        self.homes = tuple(str(Path(module.__file__).parent) for module in (sums, checkpoint))
+        self.homes = tuple(str(Path(module.__file__).parent) for module in (pr.returns, checkpoint))
         self.left = place
 
     def __call__(self, frame: Any, event: str, arg: Any) -> Any:
@@ -148,7 +148,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(kills: 
         child.stdout.close()
         if path.exists():
             _, table = checkpoint.stored_checkpoint(path, "monte_carlo")
-            done.append(int(table[sums.COUNT].sum()))
+            done.append(int(table[COUNT].sum()))
     assert done == sorted(done)
     assert 0 < max(done) < 6000  # killed in the middle
     subprocess.run([sys.executable, "-c", text], check=True, stdout=subprocess.DEVNULL)

@@ -10,7 +10,7 @@ import pytest
 
 import policyrisk as pr
 from policyrisk.cli import run
-from policyrisk.distributed.shards import shards
+from policyrisk.distributed.reduce import shards
 from policyrisk.errors import ImproperPolicyError, InvalidInputError, UnrecordedEndWarning
 
 LIMIT = 6

@@ -11,9 +11,8 @@ Ray is imported when it is used. Outside of ``with cluster(...)`` each call star
 unless Ray runs already, and ends it.
 """
 
-from policyrisk.distributed.reduce import equations, fit
+from policyrisk.distributed.reduce import Shard, equations, fit, shards
 from policyrisk.distributed.session import cluster
-from policyrisk.distributed.shards import Shard, shards
 from policyrisk.distributed.simulation import RemoteEpisodes, monte_carlo, rollout
 
 __all__ = ["RemoteEpisodes", "Shard", "cluster", "equations", "fit", "monte_carlo", "rollout", "shards"]

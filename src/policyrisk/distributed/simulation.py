@@ -22,7 +22,7 @@ from policyrisk._core.progress import ProgressBar
 from policyrisk.data import Trajectories
 from policyrisk.data.spaces import Project, as_project
 from policyrisk.distributed import session
-from policyrisk.distributed.shards import Shard, evenly
+from policyrisk.distributed.reduce import Shard, evenly
 from policyrisk.errors import InvalidInputError
 from policyrisk.returns import MonteCarlo
 from policyrisk.returns.monte_carlo import Block, Key, run_here

@@ -31,8 +31,7 @@ from policyrisk.data import (
 from policyrisk.data.read import has_columns
 from policyrisk.data.source import in_units
 from policyrisk.data.stream import Counts, Piece
-from policyrisk.distributed.reduce import ShardReduce
-from policyrisk.distributed.shards import as_shards
+from policyrisk.distributed.reduce import ShardReduce, as_shards
 from policyrisk.errors import InvalidInputError, check_proper
 from policyrisk.evaluation.arguments import naming_arguments, state_names
 from policyrisk.evaluation.labels import stated_labels

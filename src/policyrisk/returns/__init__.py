@@ -5,8 +5,7 @@ from policyrisk.returns.distribution_function import DistributionFunction
 from policyrisk.returns.distribution_mixture import DistributionMixture
 from policyrisk.returns.forest import ReturnForest
 from policyrisk.returns.monitor import ReturnMonitor
-from policyrisk.returns.monte_carlo import monte_carlo
-from policyrisk.returns.monte_carlo_record import MonteCarlo
+from policyrisk.returns.monte_carlo import MonteCarlo, monte_carlo
 from policyrisk.returns.start_distribution import DistributionSummary, RecordedReturns
 
 __all__ = [
