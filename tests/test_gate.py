@@ -127,8 +127,9 @@ def test_clusters_of_tails_are_their_influences_summed():
     rng = np.random.default_rng(2)
     first, second = rng.normal(size=40), rng.normal(size=30)
     clusters = Clusters.of(40, np.arange(40) // 4), Clusters.of(30, np.arange(30) // 3)
-    pair = RecordedReturns(first), RecordedReturns(second)
-    found = exchanged_tails(*pair, criteria.CVaR(0.25), 0.95, None, clusters)
+    samples = zip((first, second), clusters, strict=True)
+    pair = [RecordedReturns(x, clusters=of.codes) for x, of in samples]
+    found = exchanged_tails(*pair, criteria.CVaR(0.25), 0.95, None)
     squares = 0.0
     for x, of in ((first, clusters[0]), (second, clusters[1])):
         short = np.maximum(np.sort(x)[math.ceil(len(x) * 0.25) - 1] - x, 0) / 0.25
@@ -136,7 +137,7 @@ def test_clusters_of_tails_are_their_influences_summed():
         squares += of.count / (of.count - 1) * np.square(sums).sum() / len(x) ** 2
     assert found.lead == pytest.approx(pair[0].cvar(0.25) - pair[1].cvar(0.25))
     assert found.error == pytest.approx(math.sqrt(squares))
-    quantiles = exchanged_tails(*pair, criteria.Quantile(0.25), 0.95, None, clusters)
+    quantiles = exchanged_tails(*pair, criteria.Quantile(0.25), 0.95, None)
     assert 0.1 < quantiles.error < 2
 
 

@@ -20,7 +20,7 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.returns import RecordedReturns
 from policyrisk.returns.chain_tails import ChainStarts
 from policyrisk.returns.curves import Reading
-from policyrisk.returns.start_distribution import Clusters, StartDistribution, StartEstimate
+from policyrisk.returns.start_distribution import StartDistribution, StartEstimate
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.completed import KEPT, centre_shift
 from policyrisk.risk.estimate import Estimate, difference
@@ -411,8 +411,7 @@ def _tail_significance(
     sure = isinstance(criterion, CVaR) or max(known, default=0.0) < 1.0 - level
     few = all(each.starts <= KEPT for each in recorded)
     if len(recorded) == 2 and few and min(errors) > 0 and sure:
-        blocks = Clusters.of(one.starts, one.clusters), Clusters.of(other.starts, other.clusters)
-        exchanges = exchanged_tails(one, other, criterion, level, _exchange_generator(seed), blocks)
+        exchanges = exchanged_tails(one, other, criterion, level, _exchange_generator(seed))
         least = max(known) if isinstance(criterion, Quantile) else 0.0
         return _exchanged(first.name, second.name, found, exchanges, level, least)
     p_value = math.nan

@@ -107,7 +107,8 @@ def by_returns(
         return unknown(name, episodes, f"fewer than {LEAST} episodes are among the worst")
     moved = margin if isinstance(criterion, _MOVED) else 0.0
     raised = new.returns + np.array([moved, 0.0])
-    values = [_value(each, criterion, level) for each in (new.returns, baseline.returns)]
+    own = own_estimate(new, criterion, level), own_estimate(baseline, criterion, level)
+    values = [each.value for each in own]
     exchanges = _exchanges(replace(new, returns=raised), baseline, criterion, level, seed)
     lead, error = values[0] - values[1] + margin, exchanges.error
     if not error > 0 or not math.isfinite(lead):
@@ -122,7 +123,6 @@ def by_returns(
         reach = (float(stdtrit(dof, level)),) * 2
     low, high = d - reach[0] * error, d + reach[1] * error
     if not (isinstance(criterion, Quantile) and new.clusters is not None):
-        own = own_estimate(new, criterion, level), own_estimate(baseline, criterion, level)
         other = by_estimates(name, own, margin, level, episodes)
         p_passed, p_worse = max(p_passed, other.p_passed), max(p_worse, other.p_worse)
         low, high = min(low, other.difference.low), max(high, other.difference.high)
@@ -210,14 +210,6 @@ def by_holm(verdicts: Sequence[Verdict], margin: float, level: float) -> tuple[V
     )
 
 
-def _value(returns: Floats, criterion: Any, level: float) -> float:
-    """The criterion's value of completed returns (K, 2)."""
-    g, c = returns.T
-    if isinstance(criterion, CVaR | Quantile):
-        return float(criterion.assess(RecordedReturns(g).summary([criterion.q], level)).value)
-    return float(criterion.slopes(float(g.mean()), float(g.var(ddof=1) + c.mean()))[0])
-
-
 def own_estimate(sample: Sample, criterion: Any, level: float) -> Estimate:
     """The criterion's value with an interval of 2·level − 1: Hall's, by the influences of the clusters."""
     between, (g, c) = 2.0 * level - 1.0, sample.returns.T
@@ -243,8 +235,10 @@ def _exchanges(new: Sample, baseline: Sample, criterion: Any, level: float, seed
         clusters = new.clusters, baseline.clusters
     rng = generator(0 if seed is None else seed) if max(len(new), len(baseline)) <= KEPT else None
     if isinstance(criterion, CVaR | Quantile):
-        first, second = (RecordedReturns(each.returns[:, 0]) for each in (new, baseline))
-        return exchanged_tails(first, second, criterion, level, rng, clusters)
+        codes = [None, None] if clusters is None else [each.codes for each in clusters]
+        pairs = zip((new, baseline), codes, strict=True)
+        first, second = (RecordedReturns(each.returns[:, 0], clusters=of) for each, of in pairs)
+        return exchanged_tails(first, second, criterion, level, rng)
     return exchanged_moments(new.returns, baseline.returns, criterion, rng, clusters)
 
 

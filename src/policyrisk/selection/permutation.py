@@ -192,14 +192,13 @@ def exchanged_tails(
     criterion: Quantile | CVaR,
     level: float,
     rng: Any,
-    clusters: tuple[Clusters, Clusters] | None = None,
 ) -> Exchanges:
     """Of the criteria of the tail, by the returns of both.
 
     The error of a quantile is half the distance of two returns over t. Their ranks are those of its binomial
     interval, or of clusters Kq ± t s, s² = G/(G − 1) Σ_g (n_g q − how many of g are not above the quantile)².
     """
-    samples = clusters or (Clusters.of(first.starts), Clusters.of(second.starts))
+    samples = Clusters.of(first.starts, first.clusters), Clusters.of(second.starts, second.clusters)
     alone = samples[0].alone and samples[1].alone
     parts = [each.ordered if alone else each.returns for each in (first, second)]
     pooled = np.concatenate(parts)
