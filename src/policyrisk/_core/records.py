@@ -180,7 +180,7 @@ def save(path: str | os.PathLike[str], kind: str, value: Any) -> None:
     arrays: Arrays = {}
     text = json.dumps({"kind": kind, "format": FORMAT, "value": pack(value, arrays)})
     columns = {_HEADER: np.frombuffer(text.encode(), dtype=np.uint8), **arrays}
-    columns[_CHECKSUM] = np.frombuffer(_digest(columns), dtype=np.uint8)
+    columns[_CHECKSUM] = np.frombuffer(digest(columns), dtype=np.uint8)
     write_atomically(path, lambda file: np.savez_compressed(file, allow_pickle=False, **columns))
 
 
@@ -483,7 +483,7 @@ def _read(path: str | os.PathLike[str], kind: str) -> tuple[Header, Arrays]:
     try:
         columns = read_arrays(as_path(path))
         checksum = columns.pop(_CHECKSUM).tobytes()
-        intact = checksum == _digest(columns)
+        intact = checksum == digest(columns)
         header: Header = from_json(columns.pop(_HEADER).tobytes().decode())
         header = {"kind": None, "format": None, **header}
     except FileNotFoundError as error:
@@ -504,11 +504,11 @@ def _read(path: str | os.PathLike[str], kind: str) -> tuple[Header, Arrays]:
     return header, columns
 
 
-def _digest(columns: Mapping[str, npt.NDArray[Any]]) -> bytes:
+def digest(columns: Mapping[str, npt.NDArray[Any]]) -> bytes:
     """SHA-256 of names, types, shapes and contents, in the order of the names."""
-    digest = hashlib.sha256()
+    total = hashlib.sha256()
     for name in sorted(columns):
         array = np.ascontiguousarray(columns[name])
-        digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
-    return digest.digest()
+        total.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
+        total.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
+    return total.digest()

@@ -25,7 +25,6 @@ the block that begins with episode k of state i draws from the seed, i and k alo
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import warnings
@@ -55,7 +54,7 @@ from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.keywords import hinting
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
-from policyrisk._core.records import Saved, check_value, record
+from policyrisk._core.records import Saved, check_value, digest, record
 from policyrisk._core.text import Readable, TextTable, number, percent, plural
 from policyrisk.errors import CutOffWarning, DeviceError, InvalidInputError
 from policyrisk.markov import MarkovChain
@@ -474,9 +473,4 @@ def _identity(thing: object) -> str:
 
 def _digest(parts: Iterable[Any]) -> str:
     """Arrays as text."""
-    total = hashlib.sha256()
-    for part in parts:
-        array = np.ascontiguousarray(part)
-        total.update(f"{array.dtype.str}{array.shape}".encode())
-        total.update(array.tobytes())
-    return f" #{total.hexdigest()[:16]}"
+    return f" #{digest({str(k): np.asarray(part) for k, part in enumerate(parts)}).hex()[:16]}"
