@@ -2,7 +2,7 @@
 
 From each state x, K episodes give returns g_k = Σ_{t<ℓ} γ^t r_t, and with them the sample mean ḡ for J(x),
 the unbiased sample variance s² for V(x) and s for the standard deviation, each with its standard error (the
-formulas are in :mod:`policyrisk._core.central_sums`; that of s is that of s² divided by 2s). No features, no
+formulas are in :mod:`policyrisk.risk.start_sums`; that of s is that of s² divided by 2s). No features, no
 bias, and the price is K episodes for each and every state: the naive map that LSTD is measured against.
 
 Sums over returns are added up block by block and never lose digits. Column i of a *table* (7, n) is, for the
@@ -49,7 +49,6 @@ from policyrisk._core.arrays import (
     freeze,
     name_some,
 )
-from policyrisk._core.central_sums import COUNT, MEAN, add_samples, central_sums, sample_moments
 from policyrisk._core.devices import Device, on_gpu
 from policyrisk._core.keywords import hinting
 from policyrisk._core.progress import ProgressBar
@@ -60,6 +59,7 @@ from policyrisk.errors import CutOffWarning, DeviceError, InvalidInputError
 from policyrisk.markov import MarkovChain
 from policyrisk.passes.checkpoint import Checkpoint, as_resume, stored_checkpoint
 from policyrisk.risk.estimate import student_interval
+from policyrisk.risk.start_sums import COUNT, MEAN, add_samples, central_sums, sample_moments
 from policyrisk.simulation.compiled import CompiledPolicy, Returns
 from policyrisk.simulation.cuda import MOST, GpuEpisodes, Streams
 from policyrisk.simulation.simulators import Runner, as_runner
