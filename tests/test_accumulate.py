@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from conftest import accumulate
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from policyrisk._core import threads as threads_module
+from policyrisk._core import devices as threads_module
 from policyrisk._core.arrays import readonly
 from policyrisk.data import Trajectories
 from policyrisk.equations import MomentEquations

@@ -14,9 +14,9 @@ import pytest
 from conftest import accumulate, dense
 from scipy.linalg import block_diag
 
-from policyrisk._core import threads as threads_module
+from policyrisk._core import devices as threads_module
+from policyrisk._core.devices import single_threaded
 from policyrisk._core.random import _MULTIPLIERS, keys, mammen, stream, uniform
-from policyrisk._core.threads import single_threaded
 from policyrisk.data import Trajectories
 from policyrisk.domains import walk
 from policyrisk.equations import Weights

@@ -18,7 +18,7 @@ from conftest import accumulate, dense
 from test_accumulate import MAPS, episodes, reference
 
 import policyrisk as pr
-from policyrisk._core import threads as threads_module
+from policyrisk._core import devices as threads_module
 from policyrisk.data import Trajectories
 from policyrisk.equations import MomentEquations, Weights, systems
 from policyrisk.equations import moment_equations as equations_module

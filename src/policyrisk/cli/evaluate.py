@@ -126,8 +126,8 @@ def _write(
     evaluation: Evaluation, out: Path, drawn: bool, reported: bool, command: str
 ) -> tuple[dict[str, Any], list[Path]]:
     """Write the folder; its numbers, and its files."""
+    from policyrisk._core.devices import single_threaded
     from policyrisk._core.output import Clock, complete_folder, write_json
-    from policyrisk._core.threads import single_threaded
     from policyrisk.plotting.evaluation_maps import write_maps
 
     clock = Clock()

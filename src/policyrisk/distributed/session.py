@@ -15,8 +15,8 @@ from typing import Any
 import numba
 
 from policyrisk._core.arrays import as_count
+from policyrisk._core.devices import single_threaded
 from policyrisk._core.imports import check_installed
-from policyrisk._core.threads import single_threaded
 from policyrisk.errors import InvalidInputError, PolicyRiskError, WorkerError
 
 _PATIENCE = 10.0  # seconds for a cluster to answer

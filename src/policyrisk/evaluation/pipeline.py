@@ -17,9 +17,9 @@ from typing import Any, Unpack
 
 from policyrisk import distributed
 from policyrisk._core.arrays import Seed
+from policyrisk._core.devices import single_threaded
 from policyrisk._core.keywords import hinting
 from policyrisk._core.output import Clock
-from policyrisk._core.threads import single_threaded
 from policyrisk.data import Source, TimeLimit
 from policyrisk.data.columns import AnyReaderOptions, reading
 from policyrisk.data.files import PathOrPaths

@@ -31,9 +31,8 @@ from policyrisk._core.arrays import (
     name_some,
     readonly,
 )
-from policyrisk._core.devices import Device, cupy, on_gpu
+from policyrisk._core.devices import Device, cupy, on_gpu, torch_on_one_thread
 from policyrisk._core.imports import check_installed
-from policyrisk._core.threads import torch_on_one_thread
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features.box import as_dims, columns
 from policyrisk.features.layer import (

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, Ints
-from policyrisk._core.devices import cupy, kernel
-from policyrisk._core.threads import in_order
+from policyrisk._core.devices import cupy, in_order, kernel
 from policyrisk.data import Trajectories
 from policyrisk.errors import DeviceError
 from policyrisk.lstd.accumulate import StepCounts

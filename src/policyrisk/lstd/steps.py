@@ -32,8 +32,8 @@ import scipy.sparse as sp
 from numba import njit
 
 from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, as_dense, readonly
+from policyrisk._core.devices import in_order
 from policyrisk._core.records import Additive, record
-from policyrisk._core.threads import in_order
 from policyrisk.data import Source, Trajectories, batches, pieces
 from policyrisk.equations import too_many_for_dense
 from policyrisk.features.protocol import outside

@@ -37,7 +37,7 @@ import scipy.sparse as sp
 from numba import get_num_threads
 
 from policyrisk._core.arrays import Floats, Ints
-from policyrisk._core.threads import in_order
+from policyrisk._core.devices import in_order
 from policyrisk.errors import InvalidInputError
 from policyrisk.lstd import _sweep_kernels
 from policyrisk.lstd._sweep_kernels import Entries, ProductRows, RowSources

@@ -22,8 +22,8 @@ import numpy as np
 
 from policyrisk._core import records
 from policyrisk._core.arrays import as_flag, as_path
+from policyrisk._core.devices import single_threaded
 from policyrisk._core.files import remove_remains
-from policyrisk._core.threads import single_threaded
 from policyrisk.data import Source, Trajectories, batches
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.passes.reduce import Sum

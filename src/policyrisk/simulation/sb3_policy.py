@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from policyrisk._core.arrays import Floats
-from policyrisk._core.threads import torch_on_one_thread
+from policyrisk._core.devices import torch_on_one_thread
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.layer import Normalisation
 from policyrisk.features.sb3 import LIVE, Sb3Networks
