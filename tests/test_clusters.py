@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from scipy.stats import beta
 from scipy.stats import t as student
 
 import policyrisk as pr
@@ -13,6 +14,7 @@ from policyrisk.data import read_npz, write_npz
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError, MismatchError
 from policyrisk.passes.episode_folds import each_fold
 from policyrisk.returns import RecordedReturns
+from policyrisk.returns.start_distribution import Clusters
 from policyrisk.risk.completed import CompletedReturns
 
 
@@ -107,6 +109,19 @@ def test_copies_tell_nothing_new_of_recorded_returns() -> None:
     a, b = often.quantile(0.3), once.quantile(0.3)
     assert abs(np.searchsorted(np.sort(x), a.low) - np.searchsorted(np.sort(x), b.low)) <= 1
     assert abs(np.searchsorted(np.sort(x), a.high) - np.searchsorted(np.sort(x), b.high)) <= 1
+
+
+def test_what_a_share_of_clusters_is_worth_by_hand() -> None:
+    """Korn and Graubard 1998: n p(1 − p)/s², at most n, times the squared ratio of Student's quantiles."""
+    below, clusters = np.array([1, 1, 0, 0, 0, 1, 0, 0]), Clusters.of(8, list("aabbccdd"))
+    error = clusters.error(below - 3 / 8)
+    assert error == pytest.approx(np.sqrt((1.25**2 + 0.75**2 + 0.25**2 + 0.75**2) * 4 / 3) / 8)
+    ratio = student.ppf(0.975, 7) / student.ppf(0.975, 3)
+    assert clusters.worth(3 / 8, error, 8.0, 0.95) == pytest.approx(3 / 8 * 5 / 8 / error**2 * ratio**2)
+    assert clusters.worth(3 / 8, error, 4.0, 0.95) == pytest.approx(4 * ratio**2)
+    found = RecordedReturns(np.array([1.0, 2, 9, 8, 7, 3, 9, 9]), clusters=clusters.codes).below(5.0)
+    worth = 3 / 8 * 5 / 8 / error**2 * ratio**2
+    assert found.low == pytest.approx(beta.ppf(0.025, 3 / 8 * worth, 5 / 8 * worth + 1))
 
 
 def test_sums_over_parts_are_those_of_the_whole() -> None:
