@@ -15,10 +15,9 @@ from policyrisk.control.policies import agreement, imitated, on_rows
 from policyrisk.control.tasks import Task, TimedEnvironment, task
 from policyrisk.control.trials import player
 from policyrisk.errors import InvalidInputError
-from policyrisk.evaluation.arguments import naming_arguments
 from policyrisk.evaluation.pipeline import evaluate
 from policyrisk.evaluation.record import Evaluation
-from policyrisk.evaluation.request import AUTO, ImprovementRequest
+from policyrisk.evaluation.request import AUTO, ImprovementRequest, naming_arguments
 from policyrisk.features.spelling import Spelling
 from policyrisk.lstd import LSTD
 from policyrisk.passes.survey import Survey

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from policyrisk import distributed
 from policyrisk._core.arrays import Floats, Ints, as_list, is_frame, shown
-from policyrisk._core.frames import Coordinates
+from policyrisk._core.frames import Coordinates, numbered_names
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.text import plural
 from policyrisk._core.units import unit_of
@@ -33,9 +33,8 @@ from policyrisk.data.source import in_units
 from policyrisk.data.stream import Counts, Piece
 from policyrisk.distributed.reduce import ShardReduce, as_shards
 from policyrisk.errors import InvalidInputError, check_proper
-from policyrisk.evaluation.arguments import naming_arguments, state_names
 from policyrisk.evaluation.labels import stated_labels
-from policyrisk.evaluation.request import AUTO, EvaluationRequest
+from policyrisk.evaluation.request import AUTO, EvaluationRequest, naming_arguments
 from policyrisk.features.spelling import data_box
 from policyrisk.passes.reduce import here
 from policyrisk.passes.survey import Survey, SurveyPass
@@ -137,6 +136,30 @@ def _called(
     names = (*own, *added)
     columns = names if called is None or request.names is not None else called.names
     return names, columns, stated_labels(request.labels, own, data)
+
+
+def state_names(
+    given: Sequence[str] | None, columns: str | Sequence[str] | None, dim: int
+) -> tuple[str, ...]:
+    """The coordinates' names: those given, else the columns', numbered where a column is a list.
+
+    >>> state_names(None, ["x", "y"], 2), state_names(None, "obs", 2)
+    (('x', 'y'), ('obs_0', 'obs_1'))
+    >>> state_names(None, None, 1)
+    ('state',)
+    """
+    if given is not None:
+        given = as_list(given, "names", "the coordinates' names")
+        if not all(isinstance(name, str) for name in given) or len(given) != dim or len(set(given)) < dim:
+            raise InvalidInputError(
+                f"names must be different ones, one for each of the state's {plural(dim, 'coordinate')}, got "
+                f"{given!r}; name each once"
+            )
+        return tuple(map(str, given))
+    named = [columns] if isinstance(columns, str) else columns or []
+    if len(named) == dim:
+        return tuple(named)
+    return numbered_names(named[0] if len(named) == 1 else "state", dim)
 
 
 def opened(

@@ -24,7 +24,6 @@ from policyrisk.data import Source, TimeLimit
 from policyrisk.data.columns import AnyReaderOptions, reading
 from policyrisk.data.files import PathOrPaths
 from policyrisk.errors import PolicyRiskError
-from policyrisk.evaluation.arguments import checked
 from policyrisk.evaluation.log import Log, Watched, described, fingerprint, surveyed
 from policyrisk.evaluation.mixture import MixturePlan
 from policyrisk.evaluation.plan import Fitted, Fitting, Plan, SpelledPlan
@@ -169,7 +168,7 @@ def evaluate(  # type: ignore[misc]  # cluster is a reader's too
     >>> print(f"{result.summary.mean.value:.3f}, {result.summary.variance.value:.3f}")
     1.000, 9.000
     """
-    return run(checked(EvaluationRequest(**locals())))
+    return run(EvaluationRequest(**locals()).checked())
 
 
 def run(request: EvaluationRequest) -> Evaluation:

@@ -18,10 +18,9 @@ from policyrisk._core.arrays import Floats
 from policyrisk._core.random import keys
 from policyrisk.data import Source, Trajectories
 from policyrisk.errors import NoErrorBarsWarning, PolicyRiskWarning
-from policyrisk.evaluation.arguments import naming_arguments
 from policyrisk.evaluation.log import Log
 from policyrisk.evaluation.prediction import Prediction
-from policyrisk.evaluation.request import EvaluationRequest
+from policyrisk.evaluation.request import EvaluationRequest, naming_arguments
 from policyrisk.features import Features
 from policyrisk.features.spelling import Spelling
 from policyrisk.lstd import LSTD, LSTDQ

@@ -3,16 +3,21 @@
 A new option is one field here (and, for Python, the parameter of that name of
 :func:`policyrisk.evaluate`). A field is an option of the command where it has metadata: the panel of the
 help, the range, and where the option is called or typed otherwise than the field, how. The help text is that
-of the field in the docstring. Nothing heavy is imported here, so that ``--help`` is quick.
+of the field in the docstring. The arguments are checked here as well, each error saying which one is wrong.
+Heavy imports happen where arguments are checked, so that ``--help`` is quick.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from policyrisk.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from policyrisk._core.devices import Device
@@ -26,14 +31,29 @@ AUTO = "auto"
 _OPTION: dict[str, Any] = {"panel": None}
 _ESTIMATOR = {"panel": "Estimator"}
 COLUMNS = "Columns of the data"
+_TAIL, _LOSS = 0.05, 0.0  # the quantile and the line of a loss where nothing was asked for
+_TAILS = (_TAIL, 0.5, 0.95)  # quantiles where a loss alone was asked for
+
+
+@contextmanager
+def naming_arguments(name: str | None = None) -> Iterator[None]:
+    """Let an error say which argument is wrong, this one or that which its text begins with.
+
+    The command line has other names for them.
+    """
+    try:
+        yield
+    except InvalidInputError as error:
+        error.argument = error.argument or name or str(error).split()[0]
+        raise
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationRequest:
     """The parameters of :func:`policyrisk.evaluate`; the texts are those of the command's help.
 
-    :func:`policyrisk.evaluation.arguments.checked` settles what needs no data: ``lam``, a ``seed`` that is a
-    number, the quantiles in order (where a loss alone was asked for, some), bounds of the coordinates.
+    :meth:`checked` settles what needs no data: ``lam``, a ``seed`` that is a number, the quantiles in order
+    (where a loss alone was asked for, some), bounds of the coordinates.
 
     Parameters
     ----------
@@ -129,9 +149,19 @@ class EvaluationRequest:
     @cached_property
     def spelling(self) -> Spelling | None:
         """What ``features`` spells; None for "auto"."""
-        from policyrisk.evaluation.arguments import spelled_features
+        from policyrisk.features.spelling import Spelling
 
-        return spelled_features(self.features)
+        if not isinstance(self.features, str):
+            raise InvalidInputError(
+                'features must be "auto" or a text such as "tiles:20x20", got '
+                f"{type(self.features).__name__}; name a function of your own as module:name, or use "
+                "Evaluation.of(LSTD(features).fit(data), data)"
+            )
+        if self.features == AUTO:
+            return None
+        spelling = Spelling.parse(self.features)
+        spelling.check_functions()
+        return spelling
 
     @property
     def plain(self) -> bool:
@@ -164,6 +194,87 @@ class EvaluationRequest:
             "seed": self.seed,
             **asked,
         }
+
+    def checked(self) -> EvaluationRequest:
+        """The same with each argument checked, and settled as far as that needs no data."""
+        from policyrisk._core.arrays import as_flag, as_list, as_number, check_choice
+        from policyrisk.data import as_time_limit
+        from policyrisk.risk import VarianceMethod
+        from policyrisk.risk.estimate import as_level
+
+        with naming_arguments():
+            asked = () if self.quantiles is None else as_list(self.quantiles, "quantiles", "shares")
+            quantiles = sorted({as_number(q, "quantiles", 0.0, 1.0, open_low=True) for q in asked})
+            loss = None if self.loss_below is None else as_number(self.loss_below, "loss_below")
+            if self.quantiles is None and loss is None and self.plain:
+                quantiles, loss = [_TAIL], _LOSS
+            trace = (0.9 if self.target is None else 0.0) if self.lam is None else self.lam
+            settled = replace(
+                self,
+                lam=as_number(trace, "lam", 0.0, 1.0),
+                discount=as_number(self.discount, "discount", 0.0, 1.0, open_low=True),
+                ridge=as_number(self.ridge, "ridge", 0.0),
+                level=as_level(self.level),
+                quantiles=tuple(quantiles) or (() if loss is None else _TAILS),
+                loss_below=loss,
+                time_limit=None if self.time_limit is None else as_time_limit(self.time_limit),
+                box=_bounds(self.box),
+                labels=as_list(self.labels, "labels", "names of coordinates"),
+                nonnegative=as_flag(self.nonnegative, "nonnegative"),
+            )
+            _ = settled.spelling  # raises where it is none
+            self._check_checkpoint()
+        if self.variance is not None:
+            check_choice(self.variance, "variance", get_args(VarianceMethod))
+        return replace(settled, seed=self._seed_number())
+
+    def _check_checkpoint(self) -> None:
+        """Raise where a run has a checkpoint to go on with and must not, or has none and must."""
+        from policyrisk._core.arrays import as_flag, as_path
+
+        if self.checkpoint is not None:
+            as_path(self.checkpoint, "checkpoint")
+        on_cluster, resume = as_flag(self.on_cluster, "on_cluster"), as_flag(self.resume, "resume")
+        if on_cluster and (resume or self.checkpoint is not None):
+            raise InvalidInputError(
+                "resume and checkpoint must be left out on a cluster, got one of them; there is no "
+                "checkpoint of a run on Ray to go on with"
+            )
+        if resume and self.checkpoint is None:
+            raise InvalidInputError("resume must have a checkpoint to go on with, got none; pass checkpoint=")
+
+    def _seed_number(self) -> int:
+        """A number: that of the run that goes on, which must find it again, or a fresh one."""
+        import numpy as np
+
+        from policyrisk._core.arrays import as_count
+        from policyrisk._core.random import generator
+        from policyrisk.passes.checkpoint import stored_problem
+
+        given, checkpoint = self.seed, self.checkpoint
+        if given is None and self.resume and checkpoint is not None and Path(checkpoint).exists():
+            settings = stored_problem(checkpoint).get("settings")
+            found = settings.get("seed") if isinstance(settings, dict) else None
+            return as_count(found, f"the seed in {checkpoint}", 0, 2**128)
+        if given is None or isinstance(given, np.random.Generator | np.random.SeedSequence):
+            return int(generator(given).integers(2**32))
+        generator(given)  # raises where it is no seed
+        return int(given)
+
+
+def _bounds(box: object) -> str | list[tuple[float, float]]:
+    """Low and high of each coordinate, or "auto"."""
+    from policyrisk._core.arrays import as_floats
+
+    if isinstance(box, str) and box == AUTO:
+        return AUTO
+    bounds = [(low, high) for low, high in as_floats(box, "box", (None, 2)).tolist()]
+    for low, high in bounds:
+        if low >= high:
+            raise InvalidInputError(
+                f'box must go from low to high, got {low:g} to {high:g}; widen it, or pass "auto"'
+            )
+    return bounds
 
 
 @dataclass(frozen=True, eq=False)

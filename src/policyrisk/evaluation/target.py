@@ -35,13 +35,12 @@ from policyrisk._core.arrays import as_array, as_floats, as_whole
 from policyrisk._core.text import plural
 from policyrisk.data import Source, Stream, Trajectories
 from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning, UncoveredError
-from policyrisk.evaluation.arguments import naming_arguments
 from policyrisk.evaluation.labels import label_columns, label_spellings, tiles_of_labels
 from policyrisk.evaluation.log import Log
 from policyrisk.evaluation.mixture import candidates
 from policyrisk.evaluation.overlap import NotLogged, Overlap
 from policyrisk.evaluation.plan import Fitted, Fitting, fit_warning
-from policyrisk.evaluation.request import EvaluationRequest
+from policyrisk.evaluation.request import EvaluationRequest, naming_arguments
 from policyrisk.evaluation.target_choice import TargetScores, score_for_target
 from policyrisk.features import Features
 from policyrisk.features.spelling import Spelling
