@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import typer
 
 from policyrisk._core.imports import naming_modules
-from policyrisk.cli import compare, evaluate, gate, improve, query, rollout, watch
+from policyrisk.cli import compare, evaluate, improve, query, rollout, unattended
 from policyrisk.cli.screen import as_options, command, screen
 from policyrisk.cli.shared import CLUSTER, options_of
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
@@ -46,8 +46,8 @@ _COMMANDS: dict[Callable[..., None], Sequence[inspect.Parameter]] = {
     evaluate.evaluate: evaluate.options(),
     compare.compare: [],
     query.query: [],
-    watch.watch: evaluate.column_options(),
-    gate.gate: evaluate.column_options(),
+    unattended.watch: evaluate.column_options(),
+    unattended.gate: evaluate.column_options(),
     improve.improve: options_of(ImprovementRequest),
 }
 for each, options in _COMMANDS.items():
