@@ -23,6 +23,7 @@ the data.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +39,7 @@ from policyrisk.evaluation.labels import label_columns, label_spellings
 from policyrisk.evaluation.plan import Fitted, Fitting
 from policyrisk.features import Features
 from policyrisk.features.spelling import Spelling
+from policyrisk.lstd import LSTD
 from policyrisk.lstd.influences import with_starts
 from policyrisk.lstd.newton import fits_from_sample
 from policyrisk.passes.episode_folds import FOLDS
@@ -48,27 +50,13 @@ from policyrisk.returns.forest_sums import DataCounts
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.selection.distribution_stack import Completed
 from policyrisk.selection.specification import specification_test
-from policyrisk.selection.stacking import Stack, brief, stack
+from policyrisk.selection.stacking import Stack, StackedCandidate, brief, stack
 
 _ADDITIVE = 6  # cosines of a coordinate
 _NAMED = 3  # members that a mixture's name spells out
 _FEW_DIMS = 4  # up to which there are grids
 _COSINES = 300
 _DRAWS = 200  # of the weights, for a mixture's error bars
-
-
-@dataclass(frozen=True)
-class Member:
-    """A part of the mixture: features, or the forest where they are None."""
-
-    name: str  # for people
-    spelling: Spelling | None
-    mean_share: float
-    variance_share: float
-    variance_lam: float  # κ of its direct variance
-
-    def __str__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,11 +69,9 @@ class MixturePlan:
     wide: Trajectories  # a larger one that holds it, for matrices and leaves
     numbers: Ints | None  # (n,): of its episodes in all of the data, None where these are all
     seed: int
-    members: tuple[Member, ...]
     labels: tuple[int, ...]  # coordinates that are taken for labels
     stack: Stack
-    tail: Member | None  # what completed cut-off episodes for the forest, None where there were none
-    spelling: Spelling  # the candidate, other than the forest, whose mean was nearest to held-out episodes
+    spellings: Mapping[str, Spelling]  # of the candidates that are features: all but the forest
     trees: Grown = field(repr=False)  # of the forest, on the sample
 
     @classmethod
@@ -132,27 +118,20 @@ class MixturePlan:
             key=cls.key_of(seed),
             forest=forest if fitting.variance == "direct" else None,
         )
-        members = {
-            each.name: Member(
-                each.name, by_name.get(each.name), each.mean_share, each.variance_share, each.variance_lam
-            )
-            for each in stacked.candidates
-        }
-        fitted = [each for each in stacked.candidates if each.name in by_name and not each.reason]
+        larger = wide or (sample, None)
+        return cls(fitting, sample, unit, *larger, seed, tuple(labels), stacked, by_name, trees)
+
+    @property
+    def members(self) -> tuple[StackedCandidate, ...]:
+        """The candidates with a share."""
+        return self.stack.members
+
+    @property
+    def spelling(self) -> Spelling:
+        """The candidate, other than the forest, whose mean was nearest to held-out episodes."""
+        fitted = [each for each in self.stack.candidates if each.name in self.spellings and not each.reason]
         nearest = min(fitted, key=lambda each: each.mse, default=None)
-        return cls(
-            fitting,
-            sample,
-            unit,
-            *(wide or (sample, None)),
-            seed,
-            tuple(members[each.name] for each in stacked.members),
-            tuple(labels),
-            stacked,
-            tail=None if stacked.reference is None else members[stacked.reference[1]],
-            spelling=Spelling("poly", (1,)) if nearest is None else by_name[nearest.name],
-            trees=trees,
-        )
+        return Spelling("poly", (1,)) if nearest is None else self.spellings[nearest.name]
 
     @staticmethod
     def key_of(seed: int) -> int:
@@ -168,8 +147,8 @@ class MixturePlan:
     def maps(self) -> dict[str, Features]:
         """The features of the members with a share in the mean, the largest share first."""
         shared = sorted(self.members, key=lambda each: -each.mean_share)
-        own = ((each.name, each.spelling) for each in shared if each.mean_share)
-        return {name: self.fitting.maps(spelling)[0] for name, spelling in own if spelling is not None}
+        own = [each.name for each in shared if each.mean_share and each.name in self.spellings]
+        return {name: self.fitting.maps(self.spellings[name])[0] for name in own}
 
     @property
     def variance(self) -> VarianceMethod:
@@ -187,7 +166,7 @@ class MixturePlan:
     def features(self) -> str:
         """The members with their shares, the smaller ones of many by their number."""
         if len(self.members) == 1:
-            return str(self.members[0])
+            return self.members[0].name
         said = []
         named = len(self.members) if len(self.members) <= _NAMED + 1 else _NAMED
         for member in self.members[:named]:
@@ -202,7 +181,7 @@ class MixturePlan:
     def notes(self) -> dict[str, Any]:
         """The choice in plain values."""
         members = [
-            {"features": str(m), "mean_share": m.mean_share, "variance_share": m.variance_share}
+            {"features": m.name, "mean_share": m.mean_share, "variance_share": m.variance_share}
             for m in self.members
         ]
         choice = {"features": self.features, "members": members, "sampled_episodes": len(self.sample)}
@@ -228,7 +207,7 @@ class MixturePlan:
         members = [each for each in self.members if each.name in fits]
         counts = {name: getattr(whole, name) for name in ("episodes", "terminated", "transitions")}
         for each in self.members:
-            if each.spelling is None:
+            if each.name not in self.spellings:
                 forest = self._forest(reduce, fits, [each.mean_share for each in members])
                 fits[each.name] = replace(forest, provenance=replace(forest.provenance, **counts))
                 members.append(each)
@@ -250,11 +229,7 @@ class MixturePlan:
 
     def _fits(self, reduce: Reduce, whole: DataCounts) -> dict[str, RiskFunction]:
         """The members that are no forest; those that cannot be fitted leave their shares to the others."""
-        lstds = {
-            each.name: self.fitting.lstd(each.spelling, variance_lam=each.variance_lam)
-            for each in self.members
-            if each.spelling is not None
-        }
+        lstds = {each.name: self._lstd(each) for each in self.members if each.name in self.spellings}
         draws: dict[str, Any] = {"bootstrap": _DRAWS, "seed": self.seed}
         found: dict[str, Any] = {}
         if whole.episodes > len(self.wide) and whole.numbers is None:
@@ -266,17 +241,21 @@ class MixturePlan:
             except (SingularSystemError, np.linalg.LinAlgError) as error:
                 found[name] = error
         fits = {name: found[name] for name in lstds if isinstance(found[name], RiskFunction)}
-        left = [each for each in self.members if each.spelling is None or each.name in fits]
+        left = [each for each in self.members if each.name not in lstds or each.name in fits]
         if not (any(each.mean_share for each in left) and any(each.variance_share for each in left)):
             raise next(each for each in found.values() if isinstance(each, Exception))
         return fits
 
+    def _lstd(self, candidate: StackedCandidate) -> LSTD:
+        return self.fitting.lstd(self.spellings[candidate.name], variance_lam=candidate.variance_lam)
+
     def _forest(self, reduce: Reduce, fits: dict[str, RiskFunction], shares: list[float]) -> RiskFunction:
         """The forest beside the other members, whose shares of the mean these are."""
-        tail = None if self.tail is None else fits.get(self.tail.name)
-        if tail is None and self.tail is not None and self.tail.spelling is not None:
-            lstd = self.fitting.lstd(self.tail.spelling, variance_lam=self.tail.variance_lam)
-            tail = lstd.fit_by(here(self.wide), error_bars=False)
+        tail = None
+        if self.stack.reference is not None:  # what completed cut-off episodes
+            name = self.stack.reference[1]
+            (given,) = (each for each in self.stack.candidates if each.name == name)
+            tail = fits.get(name) or self._lstd(given).fit_by(here(self.wide), error_bars=False)
         return ReturnForest(discount=self.fitting.discount).fit_by(
             here(self.wide),
             self.sample,
