@@ -34,7 +34,7 @@ from policyrisk.evaluation.tails import fit_distribution
 from policyrisk.evaluation.target import TargetPlan
 from policyrisk.evaluation.target_findings import refuse_uncovered
 from policyrisk.passes.checkpoint import DurableReduce
-from policyrisk.returns.distribution_function import DistributionAtStates
+from policyrisk.passes.reduce import Reduce
 from policyrisk.risk import VarianceMethod
 from policyrisk.risk.mixture import STATES, with_merged_draws
 
@@ -172,7 +172,7 @@ def evaluate(  # type: ignore[misc]  # cluster is a reader's too
 
 
 def run(request: EvaluationRequest) -> Evaluation:
-    """The answer to a checked request."""
+    """The answer to a checked request; an error where too little of a target was logged."""
     clock = Clock()
     # A mixture takes many small systems, on which several BLAS threads would mostly wait for each other.
     alone = single_threaded() if request.spelling is None else nullcontext()
@@ -184,10 +184,21 @@ def run(request: EvaluationRequest) -> Evaluation:
         if request.say is not None and plan.explanation:
             request.say(plan.explanation)
         notes = noted(request, log, plan)
-        fitted, distribution = fit(request, log, plan, notes, clock)
-        seen = evaluation_of(request, log, fitted, None, notes, clock)
-        fitted = replace(fitted, prediction=predicted(seen, plan, log, request.seed))
-    return answered(request, log, fitted, distribution, notes, clock)
+        reduce = log.shards or _durable(request, log, plan, notes)
+        fitted = fit(request, log, plan, reduce, clock)
+        notes |= fitted.notes
+        found = Evaluation(
+            _named(request), log.names, fitted.risk, log.survey, request.level, notes, check=fitted.check
+        )
+        if found.target is not None:
+            refuse_uncovered(found)
+        if request.quantiles:
+            with clock("distribution"):
+                distribution, told = fit_distribution(request, plan, found.risk, reduce, log)
+            found = replace(found, distribution=distribution, notes={**notes, "distribution": told})
+        found = replace(found, prediction=predicted(found, plan, log, request.seed))
+    found = replace(found, seconds=clock.seconds)
+    return found if found.target is None else found.judged()
 
 
 def planned(request: EvaluationRequest, log: Log) -> Plan:
@@ -225,12 +236,9 @@ def noted(request: EvaluationRequest, log: Log, plan: Plan) -> dict[str, Any]:
     return notes
 
 
-def fit(
-    request: EvaluationRequest, log: Log, plan: Plan, notes: dict[str, Any], clock: Clock
-) -> tuple[Fitted, DistributionAtStates | None]:
-    """The plan's estimate, judged, and the distribution where it is asked for; it adds to the notes."""
+def fit(request: EvaluationRequest, log: Log, plan: Plan, reduce: Reduce, clock: Clock) -> Fitted:
+    """The plan's estimate in the rewards' own unit, judged."""
     with clock("fit"):
-        reduce = log.shards or _durable(request, log, plan, notes)
         try:
             fitted = plan.fit(reduce, log.unit)
         except PolicyRiskError:
@@ -241,14 +249,8 @@ def fit(
     if log.shards is None and log.survey.transitions <= JUDGED:
         with clock("check"):
             fitted = plan.judge(fitted, log.data)
-    fitted = replace(fitted, risk=with_merged_draws(fitted.risk, log.survey.visited[:STATES]))
-    if not request.quantiles:
-        return fitted, None
-    if request.target is not None:
-        refuse_uncovered(evaluation_of(request, log, fitted, None, notes, clock))
-    with clock("distribution"):
-        distribution, notes["distribution"] = fit_distribution(request, plan, fitted.risk, reduce, log)
-    return fitted, distribution
+    risk = with_merged_draws(fitted.risk, log.survey.visited[:STATES])
+    return replace(fitted, risk=replace(risk, coordinates=log.coordinates))
 
 
 def _durable(request: EvaluationRequest, log: Log, plan: Plan, notes: dict[str, Any]) -> DurableReduce:
@@ -260,46 +262,11 @@ def _durable(request: EvaluationRequest, log: Log, plan: Plan, notes: dict[str, 
     return DurableReduce(watched, request.checkpoint, problem, resume=request.resume)
 
 
-def answered(
-    request: EvaluationRequest,
-    log: Log,
-    fitted: Fitted,
-    distribution: DistributionAtStates | None,
-    notes: dict[str, Any],
-    clock: Clock,
-) -> Evaluation:
-    """The evaluation; an error where too little of a target was logged."""
-    result = evaluation_of(request, log, fitted, distribution, notes, clock)
-    if result.target is None:
-        return result
-    refuse_uncovered(result)
-    return result.judged()
-
-
-def evaluation_of(
-    request: EvaluationRequest,
-    log: Log,
-    fitted: Fitted,
-    distribution: DistributionAtStates | None,
-    notes: dict[str, Any],
-    clock: Clock,
-) -> Evaluation:
-    """The evaluation as it is, before it is judged."""
-    name = request.name
-    if name is None:
-        name = Path(request.source).stem if isinstance(request.source, str | os.PathLike) else "policy"
-    return Evaluation(
-        name,
-        log.names,
-        replace(fitted.risk, coordinates=log.coordinates),
-        log.survey,
-        request.level,
-        {**notes, **fitted.notes},
-        clock.seconds,
-        fitted.check,
-        distribution=distribution,
-        prediction=fitted.prediction,
-    )
+def _named(request: EvaluationRequest) -> str:
+    """The policy's name."""
+    if request.name is not None:
+        return request.name
+    return Path(request.source).stem if isinstance(request.source, str | os.PathLike) else "policy"
 
 
 def _called(function: object) -> str:

@@ -19,7 +19,6 @@ from policyrisk._core.random import keys
 from policyrisk.data import Source, Trajectories
 from policyrisk.errors import NoErrorBarsWarning, PolicyRiskWarning
 from policyrisk.evaluation.log import Log
-from policyrisk.evaluation.prediction import Prediction
 from policyrisk.evaluation.request import EvaluationRequest, naming_arguments
 from policyrisk.features import Features
 from policyrisk.features.spelling import Spelling
@@ -43,7 +42,6 @@ class Fitted:
     risk: RiskFunction
     notes: Mapping[str, Any] = field(default_factory=dict)  # beside those of the plan
     check: SpecificationTest | None = None  # the test of the features, where it was made
-    prediction: Prediction | None = None  # what intervals of the next episode rest on
 
 
 class Plan(Protocol):
