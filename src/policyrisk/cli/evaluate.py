@@ -21,7 +21,6 @@ from policyrisk.cli.shared import (
     check_there,
     cluster,
     finite_number,
-    naming_options,
     options_of,
     place_option,
     policy_of,
@@ -109,7 +108,7 @@ def evaluate(
 
     drawn, reported = can_make("pictures are"), can_make("the report is")
     checkpoint = hidden(out, "checkpoint.npz")
-    with cluster(ray, address) as on_cluster, naming_options(EvaluationRequest, names="--state"):
+    with cluster(ray, address) as on_cluster:
         kept = None if on_cluster else Unasked(checkpoint, screen.note)
         evaluation = evaluation_of(data, **given, checkpoint=kept, on_cluster=on_cluster, say=screen.detail)
     if target is not None:  # an array does not know its name

@@ -13,12 +13,10 @@ from policyrisk.cli.shared import (
     can_make,
     criterion_of,
     made,
-    naming,
-    naming_options,
     place_option,
     values_of,
 )
-from policyrisk.evaluation.request import ImprovementRequest
+from policyrisk.evaluation.request import ImprovementRequest, naming_arguments
 
 if TYPE_CHECKING:
     from policyrisk._core.output import Clock
@@ -67,7 +65,7 @@ def improve(
             param_hint="--out",
         )
     clock = Clock()
-    with naming_options(ImprovementRequest), clock("prepare"):
+    with clock("prepare"):
         improvement = ImprovementPlan.of(request)
     with clock("improve"):
         found = improvement.run(Unasked(checkpoint, screen.note))
@@ -97,7 +95,7 @@ def _beginning(text: str) -> Any:
         return made(text, "--policy")
     from policyrisk.control.policies import stored_policy
 
-    with naming("--policy"):
+    with naming_arguments("--policy"):
         return stored_policy(text)[0]
 
 

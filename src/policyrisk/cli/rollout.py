@@ -14,10 +14,10 @@ from policyrisk.cli.shared import (
     SeedOption,
     cluster,
     imported,
-    naming,
     place_option,
     policy_of,
 )
+from policyrisk.evaluation.request import naming_arguments
 
 if TYPE_CHECKING:
     from policyrisk.data import Trajectories
@@ -161,7 +161,7 @@ def _renamed(data: Any, names: str) -> Any:
 
     from policyrisk._core.text import pieces, unquoted
 
-    with naming("--state"):
+    with naming_arguments("--state"):
         return replace(data, coordinates=[unquoted(name) for name in pieces(names, ",")])
 
 
@@ -225,7 +225,7 @@ class PolicyFile:
 
         from policyrisk.control.policies import stored_policy
 
-        with naming("--policy"):
+        with naming_arguments("--policy"):
             self.policy, self.changes = stored_policy(path)
         self._seed = np.random.SeedSequence(seed)
 

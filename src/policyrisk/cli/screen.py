@@ -34,6 +34,7 @@ from typing import IO, Annotated, Any, get_type_hints
 import typer
 
 from policyrisk._core.text import printable
+from policyrisk.errors import InvalidInputError
 
 _WIDEST = 100  # letters of a line of prose, on a terminal that has room for more
 
@@ -187,7 +188,12 @@ def command(function: Callable[..., None], options: Sequence[inspect.Parameter] 
     def shown(**given: Any) -> None:
         screen.settle(names, **{name: given.pop(name) for name in added})
         with screen.on():
-            function(**given)
+            try:
+                function(**given)
+            except InvalidInputError as error:
+                if error.argument is None:
+                    raise
+                raise typer.BadParameter(str(error), param_hint=_option_of(error.argument)) from error
 
     shown.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     shown.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -242,6 +248,12 @@ _PHRASES = tuple(
     )
 )
 _OTHER_NAMES = {"names": "--state", "labels": "--label", "env_kwargs": "--env-args"}
+
+
+def _option_of(argument: str) -> str:
+    """The option that gives an argument of the library; an option is its own."""
+    known = {"variance": "--direct", **_OTHER_NAMES, **screen.options}
+    return known.get(argument, f"--{argument.lstrip('-').replace('_', '-')}")
 
 
 def as_options(text: str, options: Mapping[str, str] | None = None) -> str:

@@ -16,6 +16,7 @@ import typer
 
 from policyrisk.cli.screen import keyword, screen
 from policyrisk.errors import InvalidInputError
+from policyrisk.evaluation.request import naming_arguments
 
 if TYPE_CHECKING:
     from policyrisk.criteria import Criterion
@@ -138,19 +139,6 @@ def values_of(
 
 
 @contextmanager
-def naming_options(record: type, **others: str) -> Iterator[None]:
-    """An argument that is wrong is the option of its field, or one of the others."""
-    try:
-        yield
-    except InvalidInputError as error:
-        if error.argument is None:
-            raise
-        options = {each.name: _spelled(each) for each in fields(record)} | others
-        option = options.get(error.argument, f"--{error.argument}")
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
-@contextmanager
 def cluster(ray: bool, address: str | None) -> Iterator[bool]:
     """Whether the work is to be done on a Ray cluster, which is there as long as the block lasts."""
     if not (ray or address):
@@ -193,20 +181,11 @@ def check_there(place: str | Path, rule: str = "folder must be one that `policyr
         raise InvalidInputError(f"{rule}, got {place}, which does not exist; check it")
 
 
-@contextmanager
-def naming(option: str) -> Iterator[None]:
-    """An argument that is wrong is this option's."""
-    try:
-        yield
-    except InvalidInputError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
 def criterion_of(text: str) -> Criterion:
     """The criterion that an option spells."""
     from policyrisk.criteria import spelled
 
-    with naming("--criterion"):
+    with naming_arguments("--criterion"):
         return spelled(text)
 
 
@@ -214,7 +193,7 @@ def without_quotes(text: str, option: str) -> str:
     """A name that may be in quotes, as one with a comma in it must be."""
     from policyrisk._core.text import unquoted
 
-    with naming(option):
+    with naming_arguments(option):
         return unquoted(text)
 
 
@@ -222,7 +201,7 @@ def imported(text: str, option: str) -> Any:
     """What ``module:name`` stands for; the current folder is looked in too."""
     from policyrisk._core.imports import named_object
 
-    with naming(option):
+    with naming_arguments(option):
         return named_object(text)
 
 
@@ -230,7 +209,7 @@ def features_again(texts: Sequence[str] | None) -> list[Any]:
     """The functions and networks that --features names again: module:name, or sb3:model.zip."""
     from policyrisk.features import from_sb3
 
-    with naming("--features"):
+    with naming_arguments("--features"):
         return [
             from_sb3(text.removeprefix("sb3:")) if text.startswith("sb3:") else imported(text, "--features")
             for text in texts or ()
@@ -266,5 +245,5 @@ def policy_of(text: str, option: str, stochastic: bool = False, seed: int | None
             param_hint=option,
         )
     scaling = others[0].removeprefix("normalisation=") if others else None
-    with naming(option):
+    with naming_arguments(option):
         return sb3_policy(path, not drawn, seed, normalisation=scaling)

@@ -9,7 +9,8 @@ import typer
 
 from policyrisk.cli.evaluate import columns_of
 from policyrisk.cli.screen import screen
-from policyrisk.cli.shared import LevelOption, criterion_of, naming, place_option
+from policyrisk.cli.shared import LevelOption, criterion_of, place_option
+from policyrisk.evaluation.request import naming_arguments
 
 _SOURCE = "a log (Parquet, a folder of it, CSV, npz, minari:ID), a folder of evaluate, or its summary.json."
 
@@ -56,7 +57,7 @@ def gate(
     from policyrisk.errors import PolicyRiskError
 
     criterion = criterion_of(by)
-    with naming("--markdown"):
+    with naming_arguments("--markdown"):
         if markdown is not None:
             check_file(markdown, "markdown")
     try:
@@ -80,7 +81,7 @@ def gate(
         text = str(error) if isinstance(error, PolicyRiskError) else f"{type(error).__name__}: {error}"
         raise typer.BadParameter(text, param_hint="NEW BASELINE") from error
     if markdown is not None:
-        with naming("--markdown"), written_to(markdown, "file", "markdown"):
+        with naming_arguments("--markdown"), written_to(markdown, "file", "markdown"):
             markdown.write_text(found.markdown(), encoding="utf-8")
     screen.answer(found.to_dict(), str(found))
     raise typer.Exit(found.exit_code)
@@ -134,7 +135,7 @@ def watch(
     numbers = kept.to_dict()
     lines = [str(kept)]
     if below is not None:
-        with naming("--below"):
+        with naming_arguments("--below"):
             chance = kept.probability(below=below)
         numbers["below"] = {f"{below:g}": chance._asdict()}
         lines.append(f"chance of a return below {below:g}: {chance}")
