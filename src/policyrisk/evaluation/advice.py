@@ -4,7 +4,8 @@ A rule looks at one way in which the numbers can mislead. It is a function of th
 ``@rule(subject, title, remedy)`` over it, and returns how serious the finding is (None where all is well) and
 what was seen, in numbers; or an :class:`Advice`, where title or remedy depend on what was seen; or SKIPPED
 where it cannot tell. Remedies name options of the command line first and those of the library beside them.
-A new rule goes into :mod:`policyrisk.evaluation.findings` or, about targets and tails, into
+A new rule goes into :mod:`policyrisk.evaluation.findings` or, about the data, into
+:mod:`policyrisk.evaluation.data_findings` and, about targets and tails, into
 :mod:`policyrisk.evaluation.target_findings`.
 """
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 Severity: TypeAlias = Literal["ok", "note", "warning", "serious"]
 SEVERITIES: tuple[Severity, ...] = ("serious", "warning", "note", "ok")
-Subject: TypeAlias = Literal["target", "returns", "estimate", "data", "tails"]
+Subject: TypeAlias = Literal["target", "returns", "estimate", "data", "tails"]  # in this order they are said
 
 
 @record

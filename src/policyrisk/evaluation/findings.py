@@ -1,4 +1,4 @@
-"""What limits an evaluation, and how far to trust it: rules on the estimate and on the data.
+"""What limits an evaluation, and how far to trust it: the rules on all subjects, and those on the estimate.
 
 The estimate, its equations, and held-out episodes where features were chosen on them:
 
@@ -12,16 +12,8 @@ The estimate, its equations, and held-out episodes where features were chosen on
     ill-conditioned equations                 digits are lost
     redundant features, active constraint
 
-The data: too few, cut off, elsewhere, or decided by a few episodes:
-
-    few episodes behind the estimates         the intervals are then too narrow (``risk.FEW_EPISODES``)
-    starts or tiles that were never visited   no estimate exists there
-    cut-off episodes, given-up transitions    the estimate rests on itself instead of on outcomes
-    states outside the features' box          they are taken for the nearest state inside
-    returns with heavy tails                  a few episodes decide the variance, and others would change it
-    missing values, a time limit              what was done about them
-    neighbours alike, drift over the order    intervals take episodes for independent and alike
-    no error bars, sampled starts
+The data have :mod:`policyrisk.evaluation.data_findings`, another policy than the recorded one and the tails
+:mod:`policyrisk.evaluation.target_findings`.
 
 Checks that were skipped are not reported as passed.
 """
@@ -32,14 +24,12 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from policyrisk._core.arrays import Floats
 from policyrisk._core.text import number, percent, plural
-from policyrisk.data import TIME_LEFT
-from policyrisk.equations import DENSE_MOST
 from policyrisk.errors import PolicyRiskWarning, UncoveredError
 from policyrisk.evaluation.advice import (
     RULES,
@@ -48,13 +38,13 @@ from policyrisk.evaluation.advice import (
     Advice,
     Seen,
     Severity,
+    Subject,
     rule,
     severity_of,
 )
-from policyrisk.evaluation.order_findings import against_order
+from policyrisk.evaluation.data_findings import against_returns
 from policyrisk.evaluation.target_findings import NOT_TOLD, against_quantiles
 from policyrisk.risk import FEW_EPISODES
-from policyrisk.risk.draws import CLUSTERS_FEW
 from policyrisk.risk.mixture import MIXTURE
 from policyrisk.risk.summary import ROUNDING
 from policyrisk.selection.specification import REFUTED
@@ -67,8 +57,6 @@ _LARGE = 0.2  # of the return's std: a difference of this size matters to anybod
 _SMALL = 0.05  # of the std, or of the variance: it is beyond doubt, but harms nobody
 _LARGE_MIXED = 0.5  # the same where candidates were tried and none was better
 _LARGE_MISFIT = 0.5, 2.5  # a mean off by so much of the std, or a variance by such a factor
-_VERY_FEW = 30  # episodes behind the middle state, or the average start: serious
-_HEAVY_KURTOSIS = 4.0  # a normal distribution has 3
 _MISSED, _FAR = 0.05, 3.0  # beyond the 5% of a tail that held-out returns fall into; in standard errors
 _STATES = 2_000  # visited states that are looked at where each takes long
 
@@ -92,7 +80,8 @@ def advise(evaluation: Evaluation) -> tuple[Advice, ...]:
     with warnings.catch_warnings():
         # What they would say is said here, with the remedy.
         warnings.simplefilter("ignore", PolicyRiskWarning)
-        answers = {rule: rule(evaluation) for rule in RULES if applies.get(rule.subject, True)}
+        rules = sorted(RULES, key=lambda rule: get_args(Subject).index(rule.subject))
+        answers = {rule: rule(evaluation) for rule in rules if applies.get(rule.subject, True)}
     found = [each for each in answers.values() if isinstance(each, Advice)]
     if all(advice.severity == "note" for advice in found):
         skipped = [rule.checks for rule, answer in answers.items() if rule.checks and answer == SKIPPED]
@@ -148,9 +137,8 @@ class Trust:
             return cls("none", f"this log cannot tell: {titles}")
         completed = evaluation.summary.completed
         if completed is not None and evaluation.target is None and not evaluation.survey.cut_off:
-            few = completed.count < FEW_EPISODES or isinstance(_heavy_tails(evaluation), Advice)
-            few |= 0 < evaluation.clusters < CLUSTERS_FEW
-            if not (few or against_order(evaluation) or against_quantiles(evaluation)):
+            few = completed.count < FEW_EPISODES
+            if not (few or against_returns(evaluation) or against_quantiles(evaluation)):
                 return cls("good", f"no problems found over the starts; at other states {level}: {titles}")
         return cls(level, titles)
 
@@ -429,219 +417,6 @@ def _constrained(evaluation: Evaluation) -> Seen:
 
 
 @rule(
-    "data",
-    "Few episodes stand behind the estimates",
-    "Record more episodes, or use fewer and wider features (for tiles:50x50, try --features tiles:25x25 or "
-    "rbf:9x9; features= in Python). Until then read the map of visits beside the others.",
-    checks="visits",
-)
-def _few_episodes(evaluation: Evaluation) -> Seen:
-    summary = evaluation.summary
-    behind = evaluation.at_visited[1]
-    behind = behind[behind > 0]
-    if not behind.size:
-        return None  # without an estimate anywhere, other findings speak
-    share, middle = float(np.mean(behind < FEW_EPISODES)), float(np.median(behind))
-    at_start = (summary.model or summary).episodes
-    severity = "warning" if at_start < FEW_EPISODES else severity_of(share, (0.0, 0.1, math.inf))
-    if evaluation.risk.widening is not None:
-        # Full intervals hold it; the leaves of a forest are small, but many are averaged.
-        count = evaluation.survey.episodes
-        share, middle, at_start = (float(min(each, count)) for each in (share, count, count))
-        severity = "warning" if count < FEW_EPISODES else None
-    if severity is not None and min(middle, at_start) < _VERY_FEW:
-        severity = "serious"
-    return severity, (
-        f"{percent(share)} of the visited states have fewer than {FEW_EPISODES} episodes behind their "
-        f"estimate ({middle:.0f} in the middle, {behind.min():.0f} at the fewest); the average start has "
-        f"{at_start:.0f}. Intervals are too narrow there: nominal 95% intervals of the variance have covered "
-        "the truth in 91% of cases with 100 episodes, in 84% with 40 and in 78% with 15."
-    )
-
-
-@rule(
-    "data",
-    "Few clusters stand behind the intervals",
-    "Record more clusters (days, customers, training seeds): more episodes of these ones tell little more.",
-)
-def _few_clusters(evaluation: Evaluation) -> Seen:
-    clusters = evaluation.clusters
-    if not clusters:
-        return None
-    return "warning" if clusters < CLUSTERS_FEW else None, (
-        f"The {evaluation.survey.episodes:,} episodes come in {clusters} clusters, and only these are taken "
-        f"to be independent. Intervals are Student's with {clusters - 1} degrees of freedom, and with fewer "
-        f"than {CLUSTERS_FEW} clusters they rest on means of clusters being about normal."
-    )
-
-
-@rule(
-    "data",
-    "Some starts have no estimate",
-    "Record episodes that pass there, or use wider features (--features or features= with fewer tiles or "
-    "bases).",
-)
-def _unvisited_starts(evaluation: Evaluation) -> Seen:
-    summary = evaluation.summary
-    return severity_of(summary.unvisited / summary.starts, (0.0, 0.01, 0.1)), (
-        f"{summary.unvisited} of {plural(summary.starts, 'start')} lie where the data say "
-        f"{'nothing' if evaluation.target is None else 'too little about the target'}. The averages leave "
-        "them out."
-    )
-
-
-@rule(
-    "data",
-    "Part of the state space was never visited",
-    "Nothing, if the policy does not go there. Otherwise start episodes there.",
-)
-def _unvisited_space(evaluation: Evaluation) -> Seen:
-    support, share = evaluation.risk.support, evaluation.unvisited_share
-    never = int(np.count_nonzero(support.feature_episodes == 0))
-    if support.gram is not None or evaluation.target is not None:  # a target's pairs are another finding
-        never = 0
-    idle = f", and {never} of {support.feature_episodes.size} features were active in no episode"
-    return "note" if share > 0 or never else None, (
-        f"The data say nothing about {percent(share)} of the box that they span{idle if never else ''}. "
-        "Estimates there do not exist and are left blank."
-    )
-
-
-@rule("data", checks="cut-off episodes")
-def _cut_off(evaluation: Evaluation) -> Seen:
-    facts = evaluation.risk.provenance
-    count, episodes = facts.episodes - facts.terminated, max(facts.episodes, 1)
-    # A discount leaves little of what would have come after a long episode.
-    left = facts.discount ** (facts.transitions / episodes)
-    severity = severity_of(left * count / episodes, (0.0, 0.05, 0.3))
-    if severity is None:
-        return None
-    by_steps = evaluation.target is not None and facts.lam == 0  # each step counts, whatever followed
-    return Advice(
-        "note" if by_steps else severity,
-        "Episodes were cut off before their end",
-        f"{count:,} of {facts.episodes:,} episodes ({percent(count / episodes)}) stopped at a time limit. "
-        "The estimate itself stands in for what would have come after. The plain sample contains the "
-        "terminated episodes alone, often the short and easy ones.",
-        "Record with a longer time limit. If the task has no natural end, use --discount (discount=) below "
-        "1, or, where the return up to the limit is meant, --time-limit end (time_limit='end').",
-    )
-
-
-@rule(
-    "data",
-    "Some last transitions were given up",
-    "Record more episodes or with a longer time limit, or use wider features.",
-)
-def _given_up(evaluation: Evaluation) -> Seen:
-    facts = evaluation.risk.provenance
-    return severity_of(facts.given_up / max(facts.episodes, 1), (0.0, 0.01, 0.1)), (
-        f"{plural(facts.given_up, 'cut-off episode')} ended in a state that no episode had set out from, so "
-        "that nothing is known of what follows; the last transition of each was left out."
-    )
-
-
-@rule(
-    "data",
-    "States lie outside the features' box",
-    "Let the box be found from the data with --box auto (box='auto'), or widen low and high of the features.",
-    checks="the features' box",
-)
-def _outside(evaluation: Evaluation) -> Seen:
-    facts = evaluation.risk.provenance
-    share = facts.outside / max(facts.transitions, 1)
-    return severity_of(share, (0.0, 0.01, 0.1)), (
-        f"{facts.outside:,} of {facts.transitions:,.0f} transitions ({percent(share)}) started outside. The "
-        "nearest state inside stands in for each, and they share its estimate."
-    )
-
-
-@rule(
-    "data",
-    "A few episodes decide the variance",
-    "Record many more episodes, or look at those few: are they what you want to know about? Intervals are "
-    "too narrow for tails like these.",
-    checks="heavy tails",
-)
-def _heavy_tails(evaluation: Evaluation) -> Seen:
-    found = _powers(evaluation)
-    if found is None:
-        return SKIPPED
-    count, squares, fourths = found
-    carried = squares**2 / fourths  # as many episodes of equal weight
-    error = math.sqrt(max(1.0 / carried - 1.0 / count, 0.0))
-    severity = None if carried > count / _HEAVY_KURTOSIS else severity_of(error, (math.inf, 0.3, 0.6))
-    return severity, (
-        f"The variance of the returns rests on about {carried:.0f} of {count:,} episodes, those farthest "
-        f"from the mean, and has a standard error of {percent(error)} of its size. Returns with such tails "
-        "often have more in store than was seen: the variance is more likely too small than too large."
-    )
-
-
-@rule(
-    "data",
-    "Values were missing in the data",
-    "Find out why values are missing. Compare --missing drop with --missing last (missing=).",
-)
-def _missing_values(evaluation: Evaluation) -> Seen:
-    notes = evaluation.notes
-    filled, dropped = notes.get("filled_values") or 0, notes.get("dropped_episodes") or 0
-    if not (filled or dropped):
-        return None
-    episodes = evaluation.survey.episodes + dropped
-    return severity_of(dropped / episodes, (0.0, 0.01, 0.2)) or "note", (
-        f"The last value known in the episode stands in for {plural(filled, 'value')} of states, and "
-        f"{dropped:,} of {plural(episodes, 'episode')} ({percent(dropped / episodes)}) were left out. If "
-        "episodes with missing values go differently, the numbers describe only the others."
-    )
-
-
-@rule("data")
-def _time_limit(evaluation: Evaluation) -> Seen:
-    limit = evaluation.notes.get("time_limit")
-    if not limit:
-        return None
-    return Advice(
-        "note",
-        f"The time limit of {plural(limit, 'step')} is the end",
-        "The numbers are of the return up to it. The time left, in steps, is the state's last coordinate, "
-        f"{TIME_LEFT}.",
-        "Give it where a state is asked for: all of it at the start, 0 at the end.",
-    )
-
-
-@rule("data")
-def _no_error_bars(evaluation: Evaluation) -> Seen:
-    if evaluation.risk.error_bars is not None:
-        return None
-    return Advice(
-        "warning",
-        "There are no error bars",
-        f"The estimate came from {evaluation.risk.provenance.estimator} with "
-        f"{evaluation.risk.features.size:,} features, without them: nobody can tell randomness from fact in "
-        "these numbers.",
-        f"Use LSTD{'' if evaluation.target is None else 'Q'}.fit(data) or `policyrisk evaluate` with at "
-        f"most {DENSE_MOST:,} features, as in --features tiles:50x50.",
-    )
-
-
-@rule(
-    "data",
-    "The averages are over a sample of the starts",
-    "Nothing, if that is little. Else evaluate anew with error bars, which takes all starts.",
-)
-def _sampled_starts(evaluation: Evaluation) -> Seen:
-    starts, episodes = evaluation.survey.starts, evaluation.survey.episodes
-    if evaluation.risk.starts is not None or len(starts) >= episodes:
-        return None
-    error = np.nanstd(evaluation.risk.mean(starts)) / math.sqrt(len(starts))
-    return "note", (
-        f"{len(starts):,} of {episodes:,} were drawn. Others would give another mean, by about "
-        f"{number(float(error), 2)}, which is not in the intervals."
-    )
-
-
-@rule(
     "tails",
     "Bad returns are more frequent than the tails say",
     "Do not rely on quantiles, the mean of the worst and chances of a loss at these states, nor on their "
@@ -698,22 +473,6 @@ def _is_random(stack: Mapping[str, Any]) -> bool:
     """Whether J's error on held-out episodes is more than rounding, so that there is a variance to judge."""
     scale = max(abs(stack.get("least") or 0.0), abs(stack.get("most") or 0.0), math.sqrt(stack["mse"]))
     return bool(math.sqrt(stack["mse"]) > ROUNDING * scale)
-
-
-def _powers(evaluation: Evaluation) -> tuple[int, float, float] | None:
-    """The number of returns, and the sums of the second and fourth powers about their mean."""
-    completed, returns = evaluation.summary.completed, evaluation.risk.returns
-    if evaluation.target is not None:
-        return None  # the returns are another policy's
-    found = None
-    if completed is not None:
-        found = completed.count, completed.central_sum(2), completed.central_sum(4)
-    elif returns is not None:
-        found = returns.count, returns.squares, returns.fourths
-    nothing = ROUNDING * abs(evaluation.summary.mean_value) / evaluation.risk.unit
-    if found is None or found[0] < 2 or not found[1] > found[0] * nothing * nothing:
-        return None  # no returns, or all alike
-    return found
 
 
 def _explained(evaluation: Evaluation) -> float | None:
