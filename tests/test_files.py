@@ -33,7 +33,7 @@ from policyrisk.control import GreedyPolicy
 from policyrisk.data import read_npz, write_npz, write_parquet
 from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation import Evaluation
-from policyrisk.evaluation.record import _digest
+from policyrisk.evaluation.folder import _digest
 from policyrisk.features import Labels, from_spec
 from policyrisk.features import registry as maps
 from policyrisk.features.layer import Normalisation

@@ -26,8 +26,9 @@ from policyrisk.criteria import Criterion, CVaR, MeanMinusStd, Quantile, Sharpe,
 from policyrisk.data import batches, coordinates_of
 from policyrisk.data.read import has_columns
 from policyrisk.errors import InvalidInputError, MismatchError
+from policyrisk.evaluation.folder import SURVEY
 from policyrisk.evaluation.log import marks_of, opened
-from policyrisk.evaluation.record import SURVEY, Evaluation
+from policyrisk.evaluation.record import Evaluation
 from policyrisk.returns.start_distribution import Clusters
 from policyrisk.risk.estimate import Estimate, as_level
 from policyrisk.selection.comparable import check_discounts, tails_of, withdrawn

@@ -1,18 +1,8 @@
-"""One policy, evaluated from its data: what a report shows, and what a folder on disk holds.
-
-The folder has two files that belong together, each with a format version and a checksum:
-
-    risk.npz      the RiskFunction, as ``RiskFunction.save`` writes it
-    survey.npz    the survey of the data, the names, the level, notes on how it came about, and the digests of
-                  the files beside it
-
-and where quantiles were asked for a third, ``distribution.npz``, by ``DistributionFunction.save``.
-"""
+"""One policy, evaluated from its data: what a report shows (:mod:`policyrisk.evaluation.folder` keeps it)."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import math
 import os
@@ -20,29 +10,24 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 import policyrisk
-from policyrisk._core import records
-from policyrisk._core.arrays import Bools, Floats, as_list, as_path, check_kind, check_shape
+from policyrisk._core.arrays import Bools, Floats, as_list, check_kind, check_shape
 from policyrisk._core.imports import hindrance
-from policyrisk._core.output import make_folder
 from policyrisk._core.text import NONE, Readable, TextTable, escape, number, percent, plural, printable
 from policyrisk.data import Source, Trajectories, batches, coordinates_of
 from policyrisk.errors import InvalidInputError, MismatchError, WithdrawnWarning
 from policyrisk.evaluation.advice import Advice
 from policyrisk.evaluation.findings import Trust, advise
-from policyrisk.evaluation.notes import Notes, without_intervals
 from policyrisk.evaluation.order import EpisodeOrder
 from policyrisk.evaluation.prediction import Prediction, by_fit
 from policyrisk.features import Features, Tabular
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, Target
 from policyrisk.passes.survey import Survey
-from policyrisk.returns import DistributionMixture
 from policyrisk.returns.chain_tails import ChainTails
 from policyrisk.returns.distribution_function import DistributionAtStates
 from policyrisk.risk import RiskFunction
@@ -54,7 +39,6 @@ from policyrisk.selection.specification import SpecificationTest
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RISK, SURVEY, DISTRIBUTION = "risk.npz", "survey.npz", "distribution.npz"
 FEW_COORDINATES = 2  # up to which they are mapped in their own order
 # Notes that ``summary.json`` holds, null where they say nothing.
 _NOTED = (
@@ -66,21 +50,6 @@ _PERMUTED = 1_000  # visited states that influence is measured at
 NEIGHBOURS = 2000  # visited states whose distances are looked at
 _BLOCK = 1000  # states whose distances are in hand at once
 _MARGIN = 0.01  # of the data's extent: a state that is beyond it by less is not called outside
-
-
-class SavedEvaluation(TypedDict):
-    """What ``survey.npz`` holds."""
-
-    name: str
-    names: tuple[str, ...]
-    survey: Survey
-    level: float
-    notes: Notes
-    check: SpecificationTest | None
-    saved_advice: NotRequired[tuple[Advice, ...]]
-    prediction: NotRequired[Prediction | None]
-    risk: str
-    distribution: NotRequired[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,7 +291,7 @@ class Evaluation(Readable):
             return self
         kept: dict[str, Any] = {"risk": replace(self.risk, error_bars=bars.widened(math.nan))}
         if isinstance(self.distribution, ChainTails):
-            told = without_intervals(self.notes["distribution"])
+            told = _without_intervals(self.notes["distribution"])
             kept |= {
                 "distribution": self.distribution.without_intervals(),
                 "notes": {**self.notes, "distribution": told},
@@ -725,22 +694,9 @@ class Evaluation(Readable):
         folder
             The folder.
         """
-        place = as_path(folder, "folder")
-        make_folder(place, "folder")
-        self.risk.save(place / RISK)
-        saved = "name", "names", "survey", "level", "notes", "check", "prediction"
-        values = {of: getattr(self, of) for of in saved}
-        a_function = self.target is not None and isinstance(self.target.policy, PolicyFunction)
-        if a_function or self.saved_advice is not None:
-            values["saved_advice"] = self.advice
-        if self.distribution is not None:
-            own = self.distribution
-            own = replace(own, evaluated=None) if isinstance(own, DistributionMixture) else own
-            own.save(place / DISTRIBUTION)
-            values["distribution"] = _digest(place / DISTRIBUTION)
-        records.save(place / SURVEY, "Survey", {**values, "risk": _digest(place / RISK)})
-        if self.distribution is None:
-            (place / DISTRIBUTION).unlink(missing_ok=True)
+        from policyrisk.evaluation.folder import save
+
+        save(self, folder)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], target: Any = None, features: Any = None) -> Evaluation:
@@ -763,44 +719,18 @@ class Evaluation(Readable):
         Evaluation
             As it was saved.
         """
-        place = as_path(folder, "folder")
-        if not place.is_dir():
-            state = "which is a file" if place.exists() else "which does not exist"
-            raise InvalidInputError(
-                f"folder must be one that `policyrisk evaluate` wrote, got {place}, {state}; check it"
-            )
-        for name in (RISK, SURVEY):
-            if not (place / name).is_file():
-                raise InvalidInputError(
-                    f"folder must hold {RISK} and {SURVEY}, got {place} without {name}; "
-                    "evaluate again, or pass another folder"
-                )
-        values = records.load(place / SURVEY, "Survey", SavedEvaluation)
-        risk = RiskFunction.load(place / RISK, policy=target, features=features)
-        distribution, digests = None, {RISK: values["risk"], DISTRIBUTION: values.get("distribution")}
-        for name, digest in digests.items():
-            if digest is not None and (not (place / name).is_file() or digest != _digest(place / name)):
-                raise MismatchError(
-                    f"{name} and {SURVEY} in {place} must be of the same evaluation, and are not; evaluate "
-                    "again"
-                )
-        if digests[DISTRIBUTION] is not None:
-            distribution = DistributionAtStates.load(place / DISTRIBUTION, features)
-            if isinstance(distribution, DistributionMixture):
-                distribution = replace(distribution, evaluated=risk)
-        found = cls(
-            values["name"],
-            values["names"],
-            risk,
-            values["survey"],
-            values["level"],
-            values["notes"],
-            check=values["check"],
-            saved_advice=values.get("saved_advice"),
-            prediction=values.get("prediction"),
-            distribution=distribution,
-        )
-        return found if found.saved_advice is None else found.judged()
+        from policyrisk.evaluation.folder import load
+
+        return load(folder, target, features)
+
+
+def _without_intervals(told: Any) -> Any:
+    """Plain values whose estimates have no standard errors and no intervals."""
+    if not isinstance(told, dict):
+        return told
+    if told.keys() >= {"value", "standard_error", "low", "high"}:
+        return {**told, "standard_error": math.nan, "low": math.nan, "high": math.nan}
+    return {name: _without_intervals(value) for name, value in told.items()}
 
 
 def _squared_distances(x: Floats, y: Floats) -> Floats:
@@ -812,8 +742,3 @@ def _squared_distances(x: Floats, y: Floats) -> Floats:
 def _dims(features: Features, dim: int) -> set[int]:
     dims = getattr(features, "dims", None) or getattr(getattr(features, "box", None), "dims", None)
     return set(range(dim)) if dims is None else set(dims)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
