@@ -263,7 +263,7 @@ def check_value(value: Any, declared: Any, name: str = "", lengths: Mapping[str,
     if get_origin(declared) is NotRequired:
         (declared,) = get_args(declared)
     kinds = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
-    told = [kind for kind in kinds if _is_of(value, kind)]
+    told = [_bare(kind) for kind in kinds if _is_of(value, kind)]
     if not told:
         text = getattr(declared, "__name__", str(declared))
         raise ValueError(f"{name or 'the value'} must be of type {text}, got {shown(value)}")
@@ -285,6 +285,11 @@ def check_value(value: Any, declared: Any, name: str = "", lengths: Mapping[str,
             if not hints:
                 check_value(key, key_kind, f"a key of {name}", known)
             check_value(item, hints.get(key, Any if hints else kind), _below(name, key), known)
+
+
+def _bare(kind: Any) -> Any:
+    """A type without its annotations."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _is_of(value: Any, kind: Any) -> bool:

@@ -231,11 +231,9 @@ def gate(
         discounts["logs"] = as_number(discount, "discount", 0.0, 1.0, open_low=True)
     check_discounts(discounts)
     gamma = next(iter(discounts.values()), 1.0)
-    regions = None
-    if by == REGIONS:
-        by, regions = None, _regions(given[1])
+    marked = _by_regions(*given) if isinstance(by, str) and by == REGIONS else by
     samples = [
-        _sample(each, criterion, gamma, columns, _own(by, k), _own(cluster, k), regions)
+        _sample(each, criterion, gamma, columns, _own(marked, k), _own(cluster, k))
         for k, each in enumerate(given)
     ]
     one, two = samples
@@ -243,7 +241,7 @@ def gate(
         whole = by_returns("all", one, two, criterion, margin, level, seed)
         groups = () if one.groups is None else _by_groups(one, two, criterion, margin, level, seed)
         return Gate(criterion, margin, level, of, whole, groups)
-    if by is not None or cluster is not None or regions is not None:
+    if by is not None or cluster is not None:
         raise InvalidInputError(
             "by and cluster need the returns of both policies, got an evaluation or a summary without them; "
             "pass logs of whole episodes"
@@ -300,31 +298,35 @@ def _own(names: Names, k: int) -> Any:
     return marks_of(names[k], "by and cluster")
 
 
-def _regions(baseline: Any) -> tuple[Regions, tuple[str, ...], Any]:
-    """The boxes that the baseline's starts are cut into, with the names of the coordinates."""
-    if not isinstance(baseline, Evaluation):
-        raise InvalidInputError(
-            f'by="regions" needs evaluations, got {type(baseline).__name__}; evaluate both logs, or pass a '
-            "column"
+def _by_regions(*evaluations: Any) -> tuple[Any, ...]:
+    """The box that each start of both lies in, of those that the baseline's starts are cut into."""
+    for each in evaluations:
+        if not isinstance(each, Evaluation):
+            raise InvalidInputError(
+                f'by="regions" needs evaluations, got {type(each).__name__}; evaluate both logs, or pass a '
+                "column"
+            )
+    new, baseline = evaluations
+    if len(new.names) != len(baseline.names):
+        raise MismatchError(
+            f"both evaluations must have {len(baseline.names)} coordinates, got {len(new.names)}"
         )
-    starts = baseline.survey.starts
-    order = [d for d in np.argsort(-baseline.influence, kind="stable").tolist() if baseline.influence[d] > 0]
-    boxes = Regions.of(points_of(starts), np.arange(len(starts)), order, _DEPTH)
-    return boxes, baseline.names, baseline.label_names
+    points, influence = points_of(baseline.survey.starts), baseline.influence
+    order = [d for d in np.argsort(-influence, kind="stable").tolist() if influence[d] > 0]
+    boxes = Regions.of(points, np.arange(len(points)), order, _DEPTH)
+    names = np.array(boxes.names(baseline.names, baseline.label_names))
+    return tuple(names[boxes.index(points_of(each.survey.starts))] for each in evaluations)
 
 
 def _sample(
-    given: Any, criterion: Criterion, discount: float, columns: Any, by: Any, cluster: Any, regions: Any
+    given: Any, criterion: Criterion, discount: float, columns: Any, by: Any, cluster: Any
 ) -> Sample | None:
     """The returns of whole episodes with their groups and clusters; None where they are not known."""
     if isinstance(given, Evaluation):
-        return _of_evaluation(given, criterion, by, cluster, regions)
+        return _of_evaluation(given, criterion, by, cluster)
     if isinstance(given, Mapping):
         return None
-    if regions is not None:
-        raise InvalidInputError('by="regions" needs evaluations, got a log; evaluate both logs first')
-    returns: Any = given
-    marks: dict[str, Any] = {}
+    returns, marks = given, dict[str, Any]()
     if not isinstance(given, np.ndarray):
         wanted = [each for each in (by, cluster) if isinstance(each, str)]
         returns, marks = _of_log(given, discount, columns, list(dict.fromkeys(wanted)))
@@ -386,14 +388,12 @@ def _of_log(
     return np.concatenate(returns), marks
 
 
-def _of_evaluation(
-    evaluation: Evaluation, criterion: Criterion, by: Any, cluster: Any, regions: Any
-) -> Sample | None:
+def _of_evaluation(evaluation: Evaluation, criterion: Criterion, by: Any, cluster: Any) -> Sample | None:
     """The returns of an evaluation's episodes; completed ones, unless the criterion is of the tail."""
     survey, done = evaluation.survey, evaluation.risk.completed
     if evaluation.target is not None or withdrawn(evaluation) or survey.returns.size == 0:
         return None
-    if by is None and cluster is None and regions is None:
+    if by is None and cluster is None:
         tails = isinstance(criterion, CVaR | Quantile)
         if done is not None and done.observed is not None and done.usable and not (tails and done.cut_off):
             unit = evaluation.risk.unit
@@ -408,11 +408,6 @@ def _of_evaluation(
     marks: dict[str, Any] = dict(zip(evaluation.names, survey.starts.T, strict=True))
     for name, texts in evaluation.label_names.items():
         marks[name] = np.array(texts)[marks[name].astype(int)]
-    if regions is not None:
-        boxes, names, labels = regions
-        if len(names) != survey.dim:
-            raise MismatchError(f"both evaluations must have {len(names)} coordinates, got {survey.dim}")
-        by = np.array(boxes.names(names, labels))[boxes.index(points_of(survey.starts))]
     return _marked(survey.returns[0], marks, by, cluster)
 
 
