@@ -15,7 +15,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,10 +40,14 @@ def make_folder(folder: Path, name: str = "out") -> None:
         ) from error
 
 
-def write_json(numbers: dict[str, Any], path: Path) -> Path:
+def as_json(numbers: Mapping[str, Any]) -> str:
+    """Valid JSON, with null for numbers that are not finite."""
+    return json.dumps(plain(dict(numbers)), indent=1, allow_nan=False)
+
+
+def write_json(numbers: Mapping[str, Any], path: Path) -> Path:
     """Write JSON, with null for numbers that are not finite."""
-    text = json.dumps(plain(numbers), indent=1, allow_nan=False)
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(as_json(numbers).encode()))
     return path
 
 

@@ -103,6 +103,15 @@ def percent(share: float) -> str:
     return "<0.1%" if share < 0.001 else ">99.9%" if share > 0.999 else f"{share:.1%}"
 
 
+def p_value(p: float) -> str:
+    """A p-value in words.
+
+    >>> p_value(0.0321), p_value(1e-9)
+    ('p = 0.032', 'p < 0.001')
+    """
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
 def plural(count: int, noun: str) -> str:
     """A count and its noun.
 

@@ -29,7 +29,6 @@ from policyrisk.cli import compare, evaluate, improve, query, rollout, unattende
 from policyrisk.cli.screen import as_options, command, screen
 from policyrisk.cli.shared import CLUSTER, options_of
 from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
-from policyrisk.evaluation.request import ImprovementRequest
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no room, for anybody or for this user or file
 _M_ARENA_MAX = -8  # the number in malloc.h
@@ -48,7 +47,7 @@ _COMMANDS: dict[Callable[..., None], Sequence[inspect.Parameter]] = {
     query.query: [],
     unattended.watch: evaluate.column_options(),
     unattended.gate: evaluate.column_options(),
-    improve.improve: options_of(ImprovementRequest),
+    improve.improve: options_of(improve.ImprovementRequest),
 }
 for each, options in _COMMANDS.items():
     app.command(each.__name__)(command(each, options))

@@ -146,7 +146,7 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
     }
     if evaluation.target is not None:
         facts["covered"] = risk.covered(states)
-    estimates: dict[str, list[Any]] = {}
+    estimates: dict[str, Any] = {}
     for of in _QUANTITIES:
         with warnings.catch_warnings():
             if of == "sharpe":  # it was said for the std
@@ -157,11 +157,15 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
                 errors, ends = risk.standard_error(states, of=of), risk.interval(states, of=of, level=level)
                 if risk.widening is not None:  # more than randomness is in the interval, and in its error
                     errors = (ends[:, 1] - ends[:, 0]) / (2.0 * student_quantile(level, episodes))
-        estimates[of] = [Estimate(*one).to_dict() for one in zip(values, errors, *ends.T, strict=True)]
-    tails: dict[str, dict[str, list[Estimate]]] = {}
+        estimates[of] = np.vstack([values, errors, ends.T])
+    tails: dict[str, dict[str, Any]] = {}
     if evaluation.distribution is not None:
         asked = evaluation.notes["distribution"]
         tails = at_states(evaluation.distribution, asked, np.array(states), level, episodes)
+
+    def told(numbers: Any) -> dict[str, float]:
+        return Estimate(*numbers.tolist()).to_dict()
+
     return [
         {
             "at": {
@@ -170,8 +174,8 @@ def _answers(evaluation: Evaluation, states: list[list[float]], level: float) ->
             },
             **{name: values[k].item() for name, values in facts.items()},
             "level": level,
-            **{of: found[k] for of, found in estimates.items()},
-            **{of: {q: each[k].to_dict() for q, each in found.items()} for of, found in tails.items()},
+            **{of: told(found[:, k]) for of, found in estimates.items()},
+            **{of: {q: told(each[:, k]) for q, each in found.items()} for of, found in tails.items()},
         }
         for k, state in enumerate(states)
     ]

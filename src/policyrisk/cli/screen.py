@@ -19,7 +19,6 @@ import ast
 import errno
 import functools
 import inspect
-import json
 import re
 import shutil
 import sys
@@ -108,7 +107,9 @@ class Screen:
         for each in (text, *details):
             self._keep(each)
         if self.as_json:
-            print(as_json_text(numbers), file=self._stdout)
+            from policyrisk._core.output import as_json
+
+            print(as_json(numbers), file=self._stdout)
         elif not self.quiet:
             for each in (text, *(details if self.verbose else ())):
                 self._show(_fitted(each))
@@ -298,13 +299,6 @@ def _words(value: str) -> list[str]:
     if isinstance(found, list | tuple):
         return [quoted(str(item)) for item in found]
     return [word.strip(" '\"") for word in value.strip("[]()").split(",")]
-
-
-def as_json_text(value: Any) -> str:
-    """Valid JSON, with null for numbers that are not finite."""
-    from policyrisk._core.output import plain
-
-    return json.dumps(plain(value), indent=1, allow_nan=False)
 
 
 def _fitted(text: str) -> str:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policyrisk._core.text import number, percent, plural
+from policyrisk._core.text import number, p_value, percent, plural
 from policyrisk.data import TIME_LEFT
 from policyrisk.equations import DENSE_MOST
-from policyrisk.evaluation.advice import SKIPPED, Advice, Seen, Severity, rule, severity_of
+from policyrisk.evaluation.advice import SKIPPED, Advice, Seen, rule, severity_of
 from policyrisk.evaluation.order import LEAST, Change, EpisodeOrder
 from policyrisk.risk import FEW_EPISODES
 from policyrisk.risk.draws import CLUSTERS_FEW
@@ -115,24 +115,25 @@ def _unvisited_space(evaluation: Evaluation) -> Seen:
     )
 
 
-@rule("data", checks="cut-off episodes")
+@rule(
+    "data",
+    "Episodes were cut off before their end",
+    "Record with a longer time limit. If the task has no natural end, use --discount (discount=) below 1, "
+    "or, where the return up to the limit is meant, --time-limit end (time_limit='end').",
+    checks="cut-off episodes",
+)
 def _cut_off(evaluation: Evaluation) -> Seen:
     facts = evaluation.risk.provenance
     count, episodes = facts.episodes - facts.terminated, max(facts.episodes, 1)
     # A discount leaves little of what would have come after a long episode.
     left = facts.discount ** (facts.transitions / episodes)
     severity = severity_of(left * count / episodes, (0.0, 0.05, 0.3))
-    if severity is None:
-        return None
-    by_steps = evaluation.target is not None and facts.lam == 0  # each step counts, whatever followed
-    return Advice(
-        "note" if by_steps else severity,
-        "Episodes were cut off before their end",
+    if severity and evaluation.target is not None and facts.lam == 0:
+        severity = "note"  # each step counts, whatever followed
+    return severity, (
         f"{count:,} of {facts.episodes:,} episodes ({percent(count / episodes)}) stopped at a time limit. "
         "The estimate itself stands in for what would have come after. The plain sample contains the "
-        "terminated episodes alone, often the short and easy ones.",
-        "Record with a longer time limit. If the task has no natural end, use --discount (discount=) below "
-        "1, or, where the return up to the limit is meant, --time-limit end (time_limit='end').",
+        "terminated episodes alone, often the short and easy ones."
     )
 
 
@@ -276,46 +277,43 @@ def _neighbours(evaluation: Evaluation) -> Seen:
         severity_of(ratio, _RATIOS) or "note",
         f"Neighbouring {what} go alike",
         f"In their order, returns (less what their starts explain) have a correlation of "
-        f"{number(order.correlation, 2)} with the next (p {_below(order.p_value)}). Intervals take {what} "
+        f"{number(order.correlation, 2)} with the next ({p_value(order.p_value)}). Intervals take {what} "
         f"for independent, and are too narrow. {_by_blocks(evaluation, order)}",
         f"Name what neighbours share, such as a day or a customer, with --cluster COLUMN (cluster=){finer}."
         + (f" Where no column says it, take --cluster blocks:{m}." if order.clusters is None else ""),
     )
 
 
-@rule("data")
+@rule(
+    "data",
+    "The mean return changes over the order of the episodes",
+    "Find out what changed (the plot of the returns over time shows where), and evaluate the part that you "
+    "want to know about by itself.",
+)
 def _drift(evaluation: Evaluation) -> Seen:
     order = _testable(evaluation)
-    if order is None:
-        return SKIPPED
-    if not order.mean.found:
+    if order is None or not order.mean.found:
         return None
-    change, (first, last) = order.mean, order.mean.before_and_after
-    return Advice(
-        severity_of(abs(last - first) / float(order.residuals.std()), _SIZES) or "note",
-        "The mean return changes over the order of the episodes",
-        f"{_parts(order, change, 'mean return')}. The mean of all describes neither part, and its interval "
-        f"does not cover such changes. {_by_blocks(evaluation, order)}",
-        "Find out what changed (the plot of the returns over time shows where), and evaluate the part that "
-        "you want to know about by itself.",
+    first, last = order.mean.before_and_after
+    return severity_of(abs(last - first) / float(order.residuals.std()), _SIZES) or "note", (
+        f"{_parts(order, order.mean, 'mean return')}. The mean of all describes neither part, and its "
+        f"interval does not cover such changes. {_by_blocks(evaluation, order)}"
     )
 
 
-@rule("data")
+@rule(
+    "data",
+    "The spread of the returns changes over the order of the episodes",
+    "Find out what changed, and evaluate the part that you want to know about by itself.",
+)
 def _spread(evaluation: Evaluation) -> Seen:
     order = _testable(evaluation)
-    if order is None:
-        return SKIPPED
-    if not order.spread.found:
+    if order is None or not order.spread.found:
         return None
     small, large = sorted(order.spread.before_and_after)
-    severity: Severity | None = severity_of(large / small, _RATIOS) if small > 0 else "serious"
-    return Advice(
-        severity or "note",
-        "The spread of the returns changes over the order of the episodes",
+    return severity_of(large / small if small > 0 else math.inf, _RATIOS) or "note", (
         f"{_parts(order, order.spread, 'standard deviation')}, each about its own mean. The standard "
-        "deviation of all describes neither part.",
-        "Find out what changed, and evaluate the part that you want to know about by itself.",
+        "deviation of all describes neither part."
     )
 
 
@@ -334,7 +332,7 @@ def _parts(order: EpisodeOrder, change: Change, what: str) -> str:
     ]
     return (
         f"The first {plural(change.after, 'episode')} have a {what} of {texts[0]}, the other "
-        f"{whole - change.after:,} one of {texts[1]} (p {_below(change.p_value)})"
+        f"{whole - change.after:,} one of {texts[1]} ({p_value(change.p_value)})"
     )
 
 
@@ -351,10 +349,6 @@ def _by_blocks(evaluation: Evaluation, order: EpisodeOrder) -> str:
         f"{number(error, 3)} instead of {number(plain, 3)}, and its {100 * evaluation.level:g}% interval "
         f"{number(low, 4)} to {number(high, 4)}."
     )
-
-
-def _below(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
 
 
 def _powers(evaluation: Evaluation) -> tuple[int, float, float] | None:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from policyrisk._core.arrays import Floats
-from policyrisk._core.text import number, percent, plural
+from policyrisk._core.text import number, p_value, percent, plural
 from policyrisk.errors import PolicyRiskWarning, UncoveredError
 from policyrisk.evaluation.advice import (
     RULES,
@@ -236,12 +236,11 @@ def _misfit(evaluation: Evaluation) -> Seen:
     large = float(check.share[check.material(*_LARGE_MISFIT)].sum())
     seen = "Step by step, rewards and next states contradict the estimate by more than randomness explains"
     if share <= 0.05:
-        p = "< 0.001" if check.p_value < 0.001 else f"= {check.p_value:.3f}"
         where = f"at {percent(share)} of the steps only" if share else "in no region of the states"
         return Advice(
             "note",
             "The features misfit by little",
-            f"{seen} (p {p}), but by an amount that matters {where}.",
+            f"{seen} ({p_value(check.p_value)}), but by an amount that matters {where}.",
             "Nothing. More episodes would let finer features be chosen.",
         )
     regions = check.describe(evaluation.names, evaluation.label_names).replace("\n", "; of the ")

@@ -190,11 +190,15 @@ def opened(
     found: Source = source
     if time_limit is None:
         return found
-    if not isinstance(found, Trajectories | Stream):
-        found = Stream(
-            described(found), lambda: (Piece(batch, described(source)) for batch in batches(source))
-        )
-    return found.with_time_limit(time_limit)
+    return _whole_or_stream(found).with_time_limit(time_limit)
+
+
+def _whole_or_stream(source: Source) -> Trajectories | Stream:
+    """The source, as a stream where it is another re-iterable."""
+    if isinstance(source, Trajectories | Stream):
+        return source
+    name = described(source)
+    return Stream(name, lambda: (Piece(each, name) for each in batches(source)))
 
 
 def block_length(cluster: object) -> int:
@@ -242,12 +246,7 @@ def marks_of(values: Any, name: str) -> npt.NDArray[Any]:
 def in_clusters(data: Source, cluster: Any) -> Source:
     """The episodes in the clusters that an array (episodes,) of any values names."""
     numbers = np.unique(marks_of(cluster, "cluster"), return_inverse=True)[1].reshape(-1)
-    if isinstance(data, Trajectories):
-        return data.with_clusters(numbers)
-    if not isinstance(data, Stream):
-        source = data
-        data = Stream(described(source), lambda: (Piece(each, described(source)) for each in batches(source)))
-    return data.with_clusters(numbers)
+    return _whole_or_stream(data).with_clusters(numbers)
 
 
 def shards_of(

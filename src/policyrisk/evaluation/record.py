@@ -630,10 +630,10 @@ class Evaluation(Readable):
             states, told = self.risk._states(x), self.notes["distribution"]
             found = tails.at_states(self.distribution, told, states, level, self.risk.episodes(states))
             for kind, name in (("quantiles", "quantile"), ("cvar", "cvar"), ("below", "below")):
-                for key, estimates in found[kind].items():
-                    values = np.array([[each.value, each.low, each.high] for each in estimates]).T
-                    ends = ("", "_low", "_high")[: 3 if self.distribution.has_intervals else 1]
-                    columns |= {f"{name}_{key}{end}": each for end, each in zip(ends, values, strict=False)}
+                for key, (values, _, *ends) in found[kind].items():
+                    columns[f"{name}_{key}"] = values
+                    if self.distribution.has_intervals:
+                        columns |= {f"{name}_{key}_low": ends[0], f"{name}_{key}_high": ends[1]}
         if self.prediction is not None:
             low, high = self.prediction_interval(x, predict).T
             columns |= {"prediction_low": low, "prediction_high": high}

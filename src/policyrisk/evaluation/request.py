@@ -1,4 +1,4 @@
-"""The request of each workflow: a frozen record, from which the command's options are derived.
+"""The request of an evaluation: a frozen record, from which the command's options are derived.
 
 A new option is one field here (and, for Python, the parameter of that name of
 :func:`policyrisk.evaluate`). A field is an option of the command where it has metadata: the panel of the
@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from policyrisk.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from policyrisk._core.devices import Device
-    from policyrisk.criteria import Criterion
     from policyrisk.data import Source, TimeLimit
     from policyrisk.data.files import PathOrPaths
     from policyrisk.features.spelling import Spelling
@@ -181,17 +179,12 @@ class EvaluationRequest:
             asked["cluster"] = self.cluster if isinstance(self.cluster, str) else "an array"
         if self.quantiles:
             asked |= {"quantiles": list(self.quantiles), "loss_below": self.loss_below}
+        same = "features", "lam", "discount", "ridge", "nonnegative", "level", "seed"
         return {
-            "features": self.features,
+            **{of: getattr(self, of) for of in same},
             "box": self.box if isinstance(self.box, str) else [list(ends) for ends in self.box],
-            "lam": self.lam,
-            "discount": self.discount,
-            "ridge": self.ridge,
             "direct": self.variance == "direct",
-            "nonnegative": self.nonnegative,
             "labels": list(self.labels),
-            "level": self.level,
-            "seed": self.seed,
             **asked,
         }
 
@@ -275,73 +268,3 @@ def _bounds(box: object) -> str | list[tuple[float, float]]:
                 f'box must go from low to high, got {low:g} to {high:g}; widen it, or pass "auto"'
             )
     return bounds
-
-
-@dataclass(frozen=True, eq=False)
-class ImprovementRequest:
-    """The parameters of ``policyrisk improve``; the texts are those of the command's help.
-
-    Parameters
-    ----------
-    env
-        pinball, portfolio, or a Gymnasium id, as in CartPole-v1.
-    criterion
-        The criterion to maximise.
-    env_args
-        The environment's arguments.
-    policy
-        Where to begin: the policy.npz of an earlier search, or module:name of a function from observations to
-        actions, or to the probabilities of Discrete ones, which the policy that is improved then imitates
-        (or of a policy with a gradient, which is improved itself). Else every action is as likely.
-    episodes
-        Episodes of an iteration, else what suits the task.
-    iterations
-        Iterations, else what suits the task.
-    step
-        About how far a weight moves in the first iterations.
-    features
-        The policy's features, spelled as for evaluate, but not auto.
-    critic
-        The critic's features, spelled likewise.
-    discount
-        Discount, above 0.
-    max_steps
-        An environment's episodes end after so many steps, else by its own limit.
-    action_noise
-        Noise in an environment's actions: the probability of a random one instead, or, of continuous ones,
-        the standard deviation in units of half their range.
-    reward_so_far
-        Let the policy see the reward so far, as `earned`.
-    lam
-        The gradient by the critic (0) or by whole returns (1).
-    groups
-        Average the criterion over tiles of the starts, as pinball's tiles:10x10,dims=x+y.
-    fresh
-        Number of fresh episodes on which both policies are compared.
-    seed
-        The seed of everything random.
-    device
-        Simulate our domains on cpu, cuda (a GPU), or auto.
-    resume
-        Go on with the same search where it was killed or stopped.
-    """
-
-    env: str
-    criterion: Criterion
-    env_args: Mapping[str, Any] = field(default_factory=dict)
-    policy: Any = field(default=None, metadata={**_OPTION, "type": "str | None"})
-    episodes: int | None = field(default=None, metadata={**_OPTION, "min": 2})
-    iterations: int | None = field(default=None, metadata={**_OPTION, "min": 1})
-    step: float | None = field(default=None, metadata=_OPTION)
-    features: str | None = field(default=None, metadata=_OPTION)
-    critic: str | None = field(default=None, metadata=_OPTION)
-    discount: float = field(default=1.0, metadata={**_OPTION, "min": 0, "max": 1})
-    max_steps: int | None = field(default=None, metadata={**_OPTION, "min": 1})
-    action_noise: float = field(default=0.0, metadata={**_OPTION, "min": 0})
-    reward_so_far: bool = field(default=False, metadata=_OPTION)
-    lam: float | None = field(default=None, metadata={**_OPTION, "min": 0, "max": 1})
-    groups: str | None = field(default=None, metadata=_OPTION)
-    fresh: int = field(default=1000, metadata={**_OPTION, "min": 2})
-    seed: int = field(default=0, metadata={**_OPTION, "min": 0})
-    device: Device = field(default="cpu", metadata=_OPTION)
-    resume: bool = field(default=False, metadata=_OPTION)

@@ -114,9 +114,12 @@ def rows(told: Mapping[str, Any]) -> Iterator[tuple[str, Estimate]]:
 
 def at_states(
     distribution: DistributionAtStates, told: Mapping[str, Any], x: Floats, level: float, episodes: Floats
-) -> dict[str, dict[str, list[Estimate]]]:
-    """At states (n, dim) what a summary in plain values has over the starts, in its own order."""
-    found: dict[str, dict[str, list[Estimate]]] = {}
+) -> dict[str, dict[str, Floats]]:
+    """At states (n, dim) what a summary in plain values has over the starts, in its own order.
+
+    Each is (4, n): values, standard errors, and the ends of intervals.
+    """
+    found: dict[str, dict[str, Floats]] = {}
     for kind, of, asked in _ASKED:
         found[kind] = {}
         for key in told[kind]:
@@ -127,7 +130,7 @@ def at_states(
                     warnings.simplefilter("ignore", FewEpisodesWarning)  # it is in the advice
                     ends = distribution.interval(x, of, level=level, **given)
             errors = np.diff(ends).ravel() / (2.0 * student_quantile(level, episodes))
-            found[kind][key] = [Estimate(*one) for one in zip(values, errors, *ends.T, strict=True)]
+            found[kind][key] = np.vstack([values, errors, ends.T])
     return found
 
 

@@ -55,7 +55,7 @@ from scipy.special import fdtrc
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, check_kind, freeze
 from policyrisk._core.output import plain
 from policyrisk._core.records import record
-from policyrisk._core.text import Readable, TextTable, number, percent, plural
+from policyrisk._core.text import Readable, TextTable, number, p_value, percent, plural
 from policyrisk.data import Shortened, Source, Trajectories, batches
 from policyrisk.data.source import InUnits
 from policyrisk.errors import InvalidInputError, MismatchError
@@ -96,9 +96,8 @@ class MomentTest:
     def __str__(self) -> str:
         if math.isnan(self.p_value):
             return "cannot be tested, the features are as fine as the test"
-        p = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.3f}"
         found = "these features cannot express it" if self.misfit else "no misfit was found"
-        return f"{found} ({p}, {plural(self.degrees, 'degree')} of freedom)"
+        return f"{found} ({p_value(self.p_value)}, {plural(self.degrees, 'degree')} of freedom)"
 
 
 @record(
