@@ -11,7 +11,7 @@ from policyrisk._core.text import percent
 from policyrisk.cli import run
 from policyrisk.data import write_npz
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.evaluation import tails
+from policyrisk.evaluation import pipeline
 from policyrisk.returns import RecordedReturns
 
 
@@ -179,10 +179,10 @@ def losses(episodes):
 
 
 def test_coarse_thresholds_and_their_ends_are_said(monkeypatch):
-    data, fits = losses(20_000), tails.ReturnDistribution
+    data, fits = losses(20_000), pipeline.ReturnDistribution
     assert told_of(data, "thresholds", quantiles=[0.005, 0.05, 0.5, 0.95]) is None
     theta = [-4.0, -3.5, -2.0, -1.0, -0.5, -0.1]  # as one who saw other returns might choose them
-    monkeypatch.setattr(tails, "ReturnDistribution", lambda phi, **how: fits(phi, thresholds=theta, **how))
+    monkeypatch.setattr(pipeline, "ReturnDistribution", lambda phi, **how: fits(phi, thresholds=theta, **how))
     advice = told_of(data, "thresholds are coarse", quantiles=[0.05, 0.5])
     assert "50.0% quantile changes so much that it may be off by 0.037" in advice.seen
     assert "thresholds=30" in advice.remedy

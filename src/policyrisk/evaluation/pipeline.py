@@ -1,4 +1,4 @@
-"""From a request to an :class:`Evaluation`: survey → plan → fit → judge.
+"""From a request to an :class:`Evaluation`: survey → plan → fit, with the tails → judge.
 
 The data are read as a stream: one pass for the survey (and a sample of episodes to choose features on), then
 those that the estimator takes. All of them are taken here, where the estimator's sums can be kept in a
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,23 +21,34 @@ from policyrisk._core.arrays import Seed
 from policyrisk._core.devices import single_threaded
 from policyrisk._core.keywords import hinting
 from policyrisk._core.output import Clock
+from policyrisk._core.text import percent
 from policyrisk.data import Source, TimeLimit
 from policyrisk.data.columns import AnyReaderOptions, reading
 from policyrisk.data.files import PathOrPaths
-from policyrisk.errors import PolicyRiskError
+from policyrisk.errors import PolicyRiskError, PolicyRiskWarning
 from policyrisk.evaluation.log import Log, Watched, described, fingerprint, surveyed
 from policyrisk.evaluation.mixture import MixturePlan
+from policyrisk.evaluation.overlap import Overlap
 from policyrisk.evaluation.plan import Fitted, Fitting, Plan, SpelledPlan
 from policyrisk.evaluation.prediction import predicted
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.request import AUTO, EvaluationRequest
-from policyrisk.evaluation.tails import fit_distribution
+from policyrisk.evaluation.tails import CHAIN
 from policyrisk.evaluation.target import TargetPlan
 from policyrisk.evaluation.target_findings import refuse_uncovered
 from policyrisk.passes.checkpoint import DurableReduce
 from policyrisk.passes.reduce import Reduce
-from policyrisk.risk import VarianceMethod
+from policyrisk.passes.survey import Survey
+from policyrisk.returns import DistributionMixture, RecordedReturns, ReturnDistribution
+from policyrisk.returns.chain_tails import ChainTails
+from policyrisk.returns.cut_off import CutOffReturns
+from policyrisk.returns.distribution_function import DistributionAtStates
+from policyrisk.returns.robust_tails import robust_tails
+from policyrisk.returns.start_distribution import StartDistribution
+from policyrisk.risk import FEW_EPISODES, RiskFunction, VarianceMethod
 from policyrisk.risk.mixture import STATES, with_merged_draws
+from policyrisk.selection.distribution_stack import stack_distribution
+from policyrisk.selection.stacking import brief
 
 JUDGED = 100_000  # transitions up to which the estimate is judged by one more look at the data
 
@@ -102,7 +114,7 @@ def evaluate(  # type: ignore[misc]  # cluster is a reader's too
     quantiles, loss_below
         Of the distribution of the return: its quantiles (0.05 and 0.95, say), the mean of the worst, and the
         probability of less than ``loss_below``, over the starts and from every state
-        (``Evaluation.distribution``, :mod:`policyrisk.evaluation.tails`). With "auto" features the 5 %
+        (``Evaluation.distribution``). With "auto" features the 5 %
         quantile and the chance of less than 0 are part of the answer; () leaves them out. With others they
         take one or two more passes. Those of a target are found by the log as a chain, without propensities.
     seed
@@ -260,6 +272,66 @@ def _durable(request: EvaluationRequest, log: Log, plan: Plan, notes: dict[str, 
     problem["data"] = [notes["data"], *fingerprint(request.source, log.survey)]
     watched = Watched("fit", log.data, log.survey.transitions)
     return DurableReduce(watched, request.checkpoint, problem, resume=request.resume)
+
+
+def fit_distribution(
+    request: EvaluationRequest, plan: Plan, risk: RiskFunction, reduce: Reduce, log: Log
+) -> tuple[DistributionAtStates, dict[str, Any]]:
+    """The distribution beside a plan's estimate, and what notes say of it, in plain values.
+
+    At states they are :class:`policyrisk.ReturnDistribution`'s, by the features that were spelled, or those
+    of a mixture (:mod:`policyrisk.selection.distribution_stack`): the *model*. Over the starts they are those
+    of the recorded returns, with the model's beside them. Where episodes were cut off a mixture completes
+    their returns, and what a sample of the episodes says without any model stands beside
+    (:mod:`policyrisk.returns.cut_off`).
+
+    Of a target no return was recorded. Its model is the log as a chain
+    (:mod:`policyrisk.returns.chain_tails`), on the table or the tiling of its features; where these are no
+    partition, on the one that held-out steps ask for. Where propensities are known, the doubly robust
+    distribution over the starts stands beside it (:mod:`policyrisk.returns.robust_tails`).
+    """
+    survey, notes = log.survey, {}
+    below = () if request.loss_below is None else (request.loss_below,)
+    asked = tuple(request.quantiles or ()), request.level
+    if isinstance(plan, TargetPlan):
+        phi, spelled, bias = plan.partition(log)
+        tails = ChainTails.fit_by(reduce, phi, plan.policy, request.discount, log.unit, bias)
+        notes = {"features": f"{CHAIN}, {spelled}", **tails.over().summary(*asked, below=below).to_dict()}
+        worth = Overlap.over(log.data, plan.policy, request.discount).to_dict()["effective_episodes"]
+        robust = robust_tails(tails, log.data, plan.policy) if (worth or 0.0) >= FEW_EPISODES else None
+        if robust is not None:
+            told = robust.summary(*asked, below=below).to_dict()
+            notes["doubly_robust"] = {name: told[name] for name in ("quantiles", "cvar", "below")}
+        return replace(tails, coordinates=log.coordinates), notes
+    if isinstance(plan, MixturePlan) and risk.bars.key is not None:
+        how: dict[str, Any] = {"key": plan.key, "unit": plan.unit, "names": log.names}
+        mixture, regions = stack_distribution(plan.stack, plan.sample, plan.maps, risk, **how)
+        dist: DistributionAtStates = replace(mixture, coordinates=log.coordinates)
+        members = ", ".join(f"{brief(each.name)} ({percent(each.share)})" for each in mixture.members)
+        notes = {"features": members, "regions": [asdict(each) for each in regions]}
+    else:
+        phi, _ = Fitting.of(request, log, plan.variance).maps(plan.spelling)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PolicyRiskWarning)  # what is given up is in the advice
+            fitted = ReturnDistribution(phi, discount=request.discount).fit_by(reduce)
+        dist = replace(fitted, coordinates=log.coordinates)
+        notes = {"features": plan.spelling.text(log.names)}
+    model = dist.summary(survey.starts, *asked, below=below).to_dict()
+    recorded: StartDistribution | None = recorded_returns(survey, request.discount)
+    if survey.cut_off and len(log.sample) > 1:
+        cut_off = CutOffReturns(log.sample, request.discount, log.unit)
+        notes["without_model"] = cut_off.summary(*asked, below=below)
+        recorded = dist.completing(log.sample) if isinstance(dist, DistributionMixture) else None
+    if recorded is None:
+        return dist, {**notes, **model}
+    return dist, {**notes, **recorded.summary(*asked, below=below).to_dict(), "model": model}
+
+
+def recorded_returns(survey: Survey, discount: float) -> RecordedReturns | None:
+    """The recorded returns, all or the survey's uniform sample; None where one of all was cut off."""
+    returns = survey.returns[0]
+    known = not survey.cut_off and returns.size >= 2
+    return RecordedReturns(returns, discount, survey.clusters) if known else None
 
 
 def _named(request: EvaluationRequest) -> str:

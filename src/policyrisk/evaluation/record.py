@@ -21,6 +21,7 @@ from policyrisk._core.imports import hindrance
 from policyrisk._core.text import NONE, Readable, TextTable, escape, number, percent, plural, printable
 from policyrisk.data import Source, Trajectories, batches, coordinates_of
 from policyrisk.errors import InvalidInputError, MismatchError, WithdrawnWarning
+from policyrisk.evaluation import tails
 from policyrisk.evaluation.advice import Advice
 from policyrisk.evaluation.findings import Trust, advise
 from policyrisk.evaluation.order import EpisodeOrder
@@ -589,8 +590,6 @@ class Evaluation(Readable):
 
         Nothing where they were not asked for, and nothing beside them where they are the model's.
         """
-        from policyrisk.evaluation import tails
-
         notes = self.notes.get("distribution")
         if notes is None:
             return "", {}, {}
@@ -622,8 +621,6 @@ class Evaluation(Readable):
         >>> list(result.to_frame([0, 4]).columns)[-4:]
         ['below_0_low', 'below_0_high', 'prediction_low', 'prediction_high']
         """
-        from policyrisk.evaluation import tails
-
         level = self.level if level is None else level
         columns: dict[str, Floats] = {}
         if self.distribution is not None:
@@ -644,8 +641,6 @@ class Evaluation(Readable):
 
         Nothing where propensities are not known, or leave the worth of too few episodes.
         """
-        from policyrisk.evaluation import tails
-
         return dict(tails.rows((self.notes.get("distribution") or {}).get("doubly_robust") or tails.NOTHING))
 
     def without_model(self) -> dict[str, tuple[Estimate | None, Estimate]]:
@@ -655,8 +650,6 @@ class Evaluation(Readable):
         times; with the ends of what is possible whatever the cuts depend on
         (:mod:`policyrisk.returns.cut_off`). Nothing where no episode was cut off.
         """
-        from policyrisk.evaluation import tails
-
         return tails.without_model(self.notes.get("distribution") or {})
 
     def tail_pictures(self) -> dict[str, Axes]:
