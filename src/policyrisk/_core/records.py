@@ -263,7 +263,7 @@ def check_value(value: Any, declared: Any, name: str = "", lengths: Mapping[str,
     if get_origin(declared) is NotRequired:
         (declared,) = get_args(declared)
     kinds = get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
-    told = [_bare(kind) for kind in kinds if _is_of(value, kind)]
+    told = [kind for kind in kinds if _is_of(value, kind)]
     if not told:
         text = getattr(declared, "__name__", str(declared))
         raise ValueError(f"{name or 'the value'} must be of type {text}, got {shown(value)}")
@@ -279,7 +279,7 @@ def check_value(value: Any, declared: Any, name: str = "", lengths: Mapping[str,
         for i, (item, kind) in enumerate(zip(value, _of_items(value, told[0]), strict=True)):
             check_value(item, kind, _below(name, i), known)
     elif isinstance(value, Mapping):
-        hints = _hints(told[0]) if is_typeddict(told[0]) else {}
+        hints = _keys(told[0])
         (key_kind, kind) = get_args(told[0]) or (Any, Any)
         for key, item in value.items():
             if not hints:
@@ -287,16 +287,13 @@ def check_value(value: Any, declared: Any, name: str = "", lengths: Mapping[str,
             check_value(item, hints.get(key, Any if hints else kind), _below(name, key), known)
 
 
-def _bare(kind: Any) -> Any:
-    """A type without its annotations."""
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
-
-
 def _is_of(value: Any, kind: Any) -> bool:
     """Whether a value is of a type, apart from what it contains."""
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if kind is Any:
         return True
+    if origin is Annotated and is_dataclass(inner[1]):  # whose fields the dict has
+        return isinstance(value, dict) and _keys(kind).keys() <= value.keys()
     if origin is Annotated:  # with what must take it, or raise a ValueError
         return _is_of(value, inner[0]) and all(take(value) is not None for take in inner[1:])
     if kind is None or kind is NoneType:
@@ -334,6 +331,14 @@ def _hints(cls: Any) -> dict[str, Any]:
     """The types of a record's fields, or of a TypedDict's keys."""
     names = {"Matrix": Floats | sp.csr_array, "sp": sp}
     return get_type_hints(cls, localns=names, include_extras=True)
+
+
+def _keys(kind: Any) -> dict[str, Any]:
+    """The types of the keys that a dict must or may have: of a TypedDict, or the fields of a dataclass."""
+    if is_typeddict(kind):
+        return _hints(kind)
+    of: Any = get_args(kind)[1] if get_origin(kind) is Annotated else None
+    return _hints(of) if isinstance(of, type) and is_dataclass(of) else {}
 
 
 @cache

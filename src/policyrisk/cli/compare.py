@@ -78,7 +78,9 @@ def compare(
     given = features_again(features)
     evaluations = [Evaluation.load(folder, features=given) for folder in folders]
     check_distinct([[folder] for folder in folders], "folders")
-    policies = dict(zip(_titles(evaluations, folders), evaluations, strict=True))
+    own = [evaluation.name for evaluation in evaluations]
+    titles = own if len(set(own)) == len(own) else map(str, folders)
+    policies = dict(zip(titles, evaluations, strict=True))
     _check_names(evaluations, folders)
     result = comparison.compare(policies, None, criterion, level=level)
     tails = isinstance(criterion, Quantile | CVaR)
@@ -177,16 +179,3 @@ def _starts_differ(policies: Mapping[str, Evaluation]) -> str | None:
             at = f"{means[first][d]:.4g} in {first} and {means[name][d]:.4g} in {name}"
             most, found = z[d], f"{names[d]} being {at} on average"
     return found
-
-
-def _titles(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> list[str]:
-    """A name for each: its own, or its folder where two have the same."""
-    from policyrisk.errors import MismatchError
-
-    own = [evaluation.name for evaluation in evaluations]
-    titles = own if len(set(own)) == len(own) else [str(folder) for folder in folders]
-    if len(set(titles)) < len(titles):
-        raise MismatchError(
-            f"evaluations must be different ones, got {', '.join(titles)}; pass each folder once"
-        )
-    return titles

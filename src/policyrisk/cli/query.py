@@ -14,7 +14,6 @@ import typer
 from policyrisk.cli.screen import screen
 from policyrisk.cli.shared import (
     FeaturesAgain,
-    check_level,
     check_there,
     features_again,
     finite_number,
@@ -40,7 +39,7 @@ def query(
     ],
     level: Annotated[
         float | None,
-        typer.Option(help="The intervals' level; the evaluation's where not given.", callback=check_level),
+        typer.Option(help="The intervals' level; the evaluation's where not given.", min=0, max=1),
     ] = None,
     target: Annotated[
         str | None,

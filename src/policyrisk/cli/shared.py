@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from policyrisk.criteria import Criterion
 
 
-def check_level(value: float | None) -> float | None:
-    """A level of intervals, where one is given: an option's callback."""
-    if value is not None and not 0 < value < 1:
-        raise typer.BadParameter(f"{value:g} must be between 0 and 1, as in 0.95")
-    return value
-
-
 def _place(text: str) -> Path:
     """A file or folder; an empty text would be the current folder."""
     if not text:
@@ -38,7 +31,7 @@ def _place(text: str) -> Path:
 
 place_option = partial(typer.Option, parser=_place, metavar="PATH")  # where results go
 SeedOption = Annotated[int | None, typer.Option(min=0, help="The seed of everything random, else fresh.")]
-LevelOption = Annotated[float, typer.Option(help="The intervals' level.", callback=check_level)]
+LevelOption = Annotated[float, typer.Option(help="The intervals' level.", min=0, max=1)]
 FeaturesAgain = Annotated[
     list[str] | None,
     typer.Option(

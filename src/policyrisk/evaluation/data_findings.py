@@ -173,10 +173,18 @@ def _outside(evaluation: Evaluation) -> Seen:
     checks="heavy tails",
 )
 def _heavy_tails(evaluation: Evaluation) -> Seen:
-    found = _powers(evaluation)
-    if found is None:
+    completed, returns = evaluation.summary.completed, evaluation.risk.returns
+    if evaluation.target is not None:
+        return SKIPPED  # the returns are another policy's
+    if completed is not None:
+        count, squares, fourths = completed.count, completed.central_sum(2), completed.central_sum(4)
+    elif returns is not None:
+        count, squares, fourths = returns.count, returns.squares, returns.fourths
+    else:
         return SKIPPED
-    count, squares, fourths = found
+    nothing = ROUNDING * abs(evaluation.summary.mean_value) / evaluation.risk.unit
+    if count < 2 or not squares > count * nothing * nothing:
+        return SKIPPED  # all are alike
     carried = squares**2 / fourths  # as many episodes of equal weight
     error = math.sqrt(max(1.0 / carried - 1.0 / count, 0.0))
     severity = None if carried > count / _HEAVY_KURTOSIS else severity_of(error, (math.inf, 0.3, 0.6))
@@ -349,19 +357,3 @@ def _by_blocks(evaluation: Evaluation, order: EpisodeOrder) -> str:
         f"{number(error, 3)} instead of {number(plain, 3)}, and its {100 * evaluation.level:g}% interval "
         f"{number(low, 4)} to {number(high, 4)}."
     )
-
-
-def _powers(evaluation: Evaluation) -> tuple[int, float, float] | None:
-    """The number of returns, and the sums of the second and fourth powers about their mean."""
-    completed, returns = evaluation.summary.completed, evaluation.risk.returns
-    if evaluation.target is not None:
-        return None  # the returns are another policy's
-    found = None
-    if completed is not None:
-        found = completed.count, completed.central_sum(2), completed.central_sum(4)
-    elif returns is not None:
-        found = returns.count, returns.squares, returns.fourths
-    nothing = ROUNDING * abs(evaluation.summary.mean_value) / evaluation.risk.unit
-    if found is None or found[0] < 2 or not found[1] > found[0] * nothing * nothing:
-        return None  # no returns, or all alike
-    return found

@@ -261,10 +261,10 @@ def _misfit(evaluation: Evaluation) -> Seen:
     checks="the range of the returns",
 )
 def _beyond_returns(evaluation: Evaluation) -> Seen:
-    extent = _range_of_returns(evaluation)
-    if extent is None:
+    found = _held_out(evaluation) or evaluation.noted("target")
+    least, most = found.get("least"), found.get("most")
+    if least is None or most is None:
         return SKIPPED
-    least, most = extent
     J = evaluation.risk.mean(_some(evaluation))
     J = J[np.isfinite(J)]
     margin = max(0.05 * (most - least), ROUNDING * max(abs(least), abs(most)))
@@ -459,13 +459,6 @@ def _held_out(evaluation: Evaluation) -> Mapping[str, Any]:
     """The scores of the mixture on held-out episodes; empty where features were given."""
     found: Mapping[str, Any] = evaluation.noted("choice").get("stack") or {}
     return found
-
-
-def _range_of_returns(evaluation: Evaluation) -> tuple[float, float] | None:
-    """The least and the largest return to go, of held-out steps or of a target's log; None if not known."""
-    found = _held_out(evaluation) or evaluation.noted("target")
-    least, most = found.get("least"), found.get("most")
-    return None if least is None or most is None else (least, most)
 
 
 def _is_random(stack: Mapping[str, Any]) -> bool:

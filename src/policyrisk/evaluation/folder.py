@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict, get_type_hints
+from typing import Annotated, Any, NotRequired, TypeAlias, TypedDict
 
 from policyrisk._core import records
 from policyrisk._core.arrays import as_path
@@ -40,19 +39,6 @@ from policyrisk.selection.stacking import StackedCandidate
 
 RISK, SURVEY, DISTRIBUTION = "risk.npz", "survey.npz", "distribution.npz"
 _SAVED = "name", "names", "survey", "level", "notes", "check", "prediction"  # as they are
-
-
-def fields_of(record: type) -> Callable[[dict[str, Any]], object]:
-    """What takes a dict that has the fields of a dataclass, as ``asdict`` gives it."""
-
-    def take(value: dict[str, Any]) -> object:
-        for name, kind in get_type_hints(record).items():
-            records.check_value(value[name], kind, name)
-        return value
-
-    return take
-
-
 NumberText: TypeAlias = Annotated[str, float]  # which float() takes
 
 
@@ -87,14 +73,14 @@ class NotedTails(NotedQuantities):
     features: str
     without_model: NotRequired[dict[str, NotedWithoutModel]]
     doubly_robust: NotRequired[NotedWithoutModel]
-    regions: NotRequired[list[Annotated[dict[str, Any], fields_of(TailRegion)]]]
+    regions: NotRequired[list[Annotated[dict[str, Any], TailRegion]]]
     model: NotRequired[NotedQuantities]
 
 
 class NotedStack(TypedDict):
     """What held-out episodes said of the candidates and of the mixture."""
 
-    candidates: list[Annotated[dict[str, Any], fields_of(StackedCandidate)]]
+    candidates: list[Annotated[dict[str, Any], StackedCandidate]]
     mse: float
     constant_mse: float
     calibration: float
@@ -106,7 +92,7 @@ class NotedStack(TypedDict):
 class NotedSingleSteps(TypedDict):
     """What the errors of single steps said of the candidates for a target."""
 
-    ranking: list[Annotated[dict[str, Any], fields_of(TargetCandidate)]]
+    ranking: list[Annotated[dict[str, Any], TargetCandidate]]
     reward: float
     misfit: float
     bias: float
@@ -136,7 +122,7 @@ class TargetNotes(TypedDict):
     name: str
     actions: int
     action_names: list[str]
-    near: Annotated[dict[str, Any], fields_of(NotLogged)]
+    near: Annotated[dict[str, Any], NotLogged]
     agreed: float
     propensities: bool
     effective_steps: float | None
