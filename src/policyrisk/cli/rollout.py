@@ -95,9 +95,18 @@ def rollout(
 
 
 def _answer(data: Trajectories, request: Mapping[str, Any]) -> None:
-    """Show the counts and the returns."""
-    numbers = {**request, **_counts(data)}
-    cut_off = len(data) - numbers["terminated"]
+    """Show the counts, and mean and std of the returns."""
+    returns, terminated = data.returns(), int(data.terminated.sum())
+    numbers = {
+        **request,
+        "episodes": len(data),
+        "terminated": terminated,
+        "transitions": data.transitions,
+        "dim": data.dim,
+        "mean_return": float(returns.mean()),
+        "std_return": float(returns.std(ddof=1)) if len(data) > 1 else float("nan"),
+    }
+    cut_off = len(data) - terminated
     returns_of = "recorded return, up to the cut," if cut_off else "return"
     screen.answer(
         numbers,
@@ -140,19 +149,6 @@ def _write(data: Trajectories, out: Path) -> None:
 
     make_folder(out.parent)
     (readers.write_parquet if out.suffix == ".parquet" else readers.write_npz)(data, out)
-
-
-def _counts(data: Trajectories) -> dict[str, Any]:
-    """Counts of the episodes, and mean and std of their returns."""
-    returns = data.returns()
-    return {
-        "episodes": len(data),
-        "terminated": int(data.terminated.sum()),
-        "transitions": data.transitions,
-        "dim": data.dim,
-        "mean_return": float(returns.mean()),
-        "std_return": float(returns.std(ddof=1)) if len(data) > 1 else float("nan"),
-    }
 
 
 def _renamed(data: Any, names: str) -> Any:

@@ -70,6 +70,7 @@ def build(
     )
     filters = {"digits": digits, "ends": ends, "number": number, "percent": percent, "plural": plural}
     environment.filters |= {**filters, "shown": shown, "prose": lambda text: Markup(prose(text))}
+    environment.globals |= filters
     script = asset("report.js")
     counts = Counter[str](one.severity for one in evaluation.advice)
     cards = _cards(evaluation)
@@ -82,9 +83,6 @@ def build(
         command=command,
         coordinates=COORDINATES,
         counts=[plural(counts[of], called) for of, called in _COUNTED.items() if counts[of]],
-        digits=digits,
-        ends=ends,
-        percent=percent,
         described=_features(evaluation),
         distribution=data["tails"],
         estimated=lambda values: Estimate(*values.values()),
