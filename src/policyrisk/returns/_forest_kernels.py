@@ -56,6 +56,8 @@ def grow(
     begins[0], ends[0] = 0, n
     waiting, node = 1, 0
     honest = not grown.all()
+    rows, sums = np.empty(2, np.int64), np.empty(2)
+    last, seen = np.empty((2, 2), np.int64), np.empty((2, 2), np.int64)
     while waiting > 0:
         waiting -= 1
         a, b = begins[waiting], ends[waiting]
@@ -76,36 +78,20 @@ def grow(
                     continue
                 pick, s0, s1 = below(b - a, s0, s1)
                 cut = min(x[order[a + pick], f], second)
-                left, left_total = 0, 0.0
-                # Episodes on either side, grown on or not, and the last one seen there.
-                e00, e01, e10, e11 = 0, 0, 0, 0
-                l00, l01, l10, l11 = -1, -1, -1, -1
+                # Rows, their sum, and episodes on either side, grown on or not, and the last one seen there.
+                rows[:], sums[:], last[:], seen[:] = 0, 0.0, -1, 0
                 for i in range(a, b):
                     row = order[i]
-                    if x[row, f] <= cut:
-                        if grown[row]:
-                            left += 1
-                            left_total += y[row]
-                            if episode[row] != l00:
-                                l00 = episode[row]
-                                e00 += 1
-                        elif episode[row] != l01:
-                            l01 = episode[row]
-                            e01 += 1
-                    elif grown[row]:
-                        if episode[row] != l10:
-                            l10 = episode[row]
-                            e10 += 1
-                    elif episode[row] != l11:
-                        l11 = episode[row]
-                        e11 += 1
-                right = count - left
-                if left < least_rows or right < least_rows or min(e00, e10) < least_episodes:
+                    side, other = int(x[row, f] > cut), int(not grown[row])
+                    if other == 0:
+                        rows[side] += 1
+                        sums[side] += y[row]
+                    if episode[row] != last[side, other]:
+                        last[side, other] = episode[row]
+                        seen[side, other] += 1
+                if rows.min() < least_rows or seen[:, : 1 + honest].min() < least_episodes:
                     continue
-                if honest and min(e01, e11) < least_episodes:
-                    continue
-                right_total = total - left_total
-                gain = left_total * left_total / left + right_total * right_total / right
+                gain = sums[0] * sums[0] / rows[0] + (total - sums[0]) ** 2 / rows[1]
                 if gain > best:
                     best, best_feature, best_threshold = gain, f, cut
         feature[node], threshold[node] = best_feature, best_threshold

@@ -34,7 +34,6 @@ sums over leaves, which passes over the whole data add up (:mod:`policyrisk.retu
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -54,6 +53,7 @@ from policyrisk._core.arrays import (
 )
 from policyrisk._core.keywords import hinting
 from policyrisk._core.random import keys
+from policyrisk._core.records import digest
 from policyrisk._core.units import unit_of
 from policyrisk.data import Source, Trajectories, check_reiterable, coordinates_of
 from policyrisk.data.source import in_units, largest_of
@@ -326,10 +326,8 @@ class ReturnForest:
         self, data: Trajectories, y: Floats, key: StreamKey, power: int, grown: Grown
     ) -> tuple[Leaves, Bools]:
         """As :func:`grown_trees`, where they were not grown before."""
-        digest = hashlib.sha256()
-        for array in (data.states, data.lengths, y):
-            digest.update(array.tobytes())
-        name = self, int(key[0]), int(key[1]), power, digest.digest()
+        told = digest({"states": data.states, "lengths": data.lengths, "y": y})
+        name = self, int(key[0]), int(key[1]), power, told
         if name not in grown:
             grown[name] = grown_trees(self, data, y, key, power=power)
         return grown[name]
