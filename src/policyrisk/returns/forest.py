@@ -57,7 +57,7 @@ from policyrisk._core.records import digest
 from policyrisk._core.units import unit_of
 from policyrisk.data import Source, Trajectories, check_reiterable, coordinates_of
 from policyrisk.data.source import in_units, largest_of
-from policyrisk.errors import ALL_CUT_OFF, ImproperPolicyError, InvalidInputError
+from policyrisk.errors import ALL_CUT_OFF, InvalidInputError, check_proper
 from policyrisk.features import Leaves
 from policyrisk.passes.reduce import Reduce, here, reduce_in_units
 from policyrisk.passes.survey import SurveyPass
@@ -279,11 +279,9 @@ class ReturnForest:
                 f"tail must have the forest's discount={self.discount:g}, got {tail.provenance.discount:g}; "
                 "fit it with the same discount"
             )
-        if self.discount == 1.0 and tail is None and not data.terminated.any():
-            raise ImproperPolicyError(
-                f"with discount=1 some episode must terminate (Assumption 1: proper policy), got {len(data)} "
-                f"episodes, all cut off; pass tail=, or {ALL_CUT_OFF}"
-            )
+        if tail is None:
+            ended = int(data.terminated.sum())
+            check_proper(self.discount, ended, len(data), f"pass tail=, or {ALL_CUT_OFF}")
 
     def _stage(
         self, ends: Ends, known: EndValues, y: Floats, power: int, key: StreamKey, draws: int, grown: Grown
@@ -306,8 +304,7 @@ class ReturnForest:
         moved = np.zeros((leaves.size, draws))
         if draws:
             moved = sums.draws(leaves, data, completed, apart, key, np.arange(len(data)), draws)
-            if known.moves is not None and known.moves.size:
-                moved += ends.by_leaf(leaves, apart, power) @ known.moves
+            moved += ends.moved(known, leaves, apart, power)
             moved /= sums.visits[:, None]
             if own is not None:
                 moved += own.G @ own.solve(moved)

@@ -172,6 +172,13 @@ class Ends:
         share = float(weight[np.isin(self.steps.cut, np.flatnonzero(missing))].sum()) / len(y)
         return float(y.mean()) / max(1.0 - share, 1.0 / len(y))
 
+    def moved(self, known: EndValues, leaves: Leaves, apart: Bools, power: int) -> Floats | float:
+        """N_ℓ times what draws move v_ℓ by through the values at the ends, (leaves, draws)."""
+        if known.moves is None or not known.moves.size:
+            return 0.0
+        found: Floats = self.by_leaf(leaves, apart, power) @ known.moves
+        return found
+
     def by_leaf(self, leaves: Leaves, apart: Bools, power: int) -> Any:
         """N_ℓ G, CSR of shape (leaves, ends)."""
         cut = np.flatnonzero(~self.data.terminated)
@@ -327,8 +334,7 @@ class ForestPasses:
                 both = zip(moved, self.maps, sums, numbers, (ends.mean, ends.variance), (1, 2), strict=True)
                 for total, leaves, own, y, known, power in both:
                     total += own.draws(leaves, data, y, every, self.key, own_numbers, self.draws)
-                    if known.moves is not None and known.moves.size:
-                        total += ends.by_leaf(leaves, every, power) @ known.moves
+                    total += ends.moved(known, leaves, every, power)
             first += len(data)
         return LastSums(starts, (moved[0], moved[1]))
 
