@@ -224,6 +224,24 @@ def test_returns_of_few_values_have_atoms():
     assert ((low <= 1 - np.array(p)) & (1 - np.array(p) <= high)).all()
 
 
+def test_location_and_scale_of_few_values_are_values():
+    """30 places, and from place x the return −x, or −x − 1 with the probability .2: a forest mixes places."""
+    rng = np.random.default_rng(2)
+    x = rng.integers(30, size=300)
+    rewards = -x - (rng.random(300) < 0.2).astype(float)
+    states = np.column_stack([x, x]).reshape(-1, 1)
+    data = pr.Trajectories(states, rewards, np.ones(300, int), np.ones(300, bool))
+    dist = pr.evaluate(data, quantiles=[0.05], seed=0).distribution
+    assert dist.grid.steps
+    assert "location and scale" in [each.name for each in dist.members]
+    at = np.arange(3, 27)[:, None]
+    found = dist.quantile(at, 0.05)
+    assert np.allclose(found, np.round(found), atol=1e-6)
+    assert np.abs(found + at[:, 0] + 1).mean() < 0.3
+    low, high = dist.interval(at, q=0.05).T
+    assert ((low - 1e-6 <= -at[:, 0] - 1) & (-at[:, 0] - 1 <= high + 1e-6)).mean() > 0.9
+
+
 def test_cut_off_episodes_are_completed():
     data = CHAIN.sample(0, 600, seed=1)
     parts = []

@@ -246,7 +246,10 @@ def test_full_intervals_by_hand(variance, widening):
     error = np.sqrt(np.square(E).mean(axis=2))
     mean = J - t * error[0], J + t * error[0]
     far = t * error[1] / V
-    low, high = V * np.exp(-far), V * np.where(far < 1, np.exp(np.minimum(far, 1)), np.e * far)
+    low, high = (
+        V * np.maximum(1 - far / 3, 0) ** 3,
+        V * np.where(far < 1, np.exp(np.minimum(far, 1)), np.e * far),
+    )
     expected = {"mean": mean, "variance": (low, high), "std": (np.sqrt(low), np.sqrt(high))}
     drawn = V[:, None] * np.exp(np.clip(E[1] / V[:, None], -2, 2)) + (J[:, None] + E[0]) ** 2
     half = t * np.sqrt(np.square(drawn - (V + J**2)[:, None]).mean(axis=1))

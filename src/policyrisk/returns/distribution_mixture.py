@@ -178,7 +178,7 @@ class DistributionMixture(DistributionAtStates):
         x, left_out = x[known], int(np.count_nonzero(~known))
         found = [(grid.theta, curves[:, :-3]) for _, grid, curves in self.readings(x)]
         z = self._levels
-        if any(member.residual for member in self.members):
+        if self._moving:
             shown = np.concatenate([theta.ravel() for theta, _ in found])
             z = np.unique(np.quantile(shown, np.linspace(0.0, 1.0, _START_THRESHOLDS)))
         F = np.concatenate([_across(theta, each, z) for theta, each in found]).mean(axis=0)
@@ -251,6 +251,11 @@ class DistributionMixture(DistributionAtStates):
         return np.sort(np.concatenate([theta, theta - _STEP * self._extent]))
 
     @property
+    def _moving(self) -> bool:
+        """Whether F is read between its thresholds at each state's own J + σ u as well."""
+        return not self.grid.steps and any(member.residual for member in self.members)
+
+    @property
     def _extent(self) -> float:
         """How far the thresholds are apart, or 1 where there is one."""
         return float(self.grid.theta[-1] - self.grid.theta[0]) or 1.0
@@ -271,7 +276,7 @@ class DistributionMixture(DistributionAtStates):
     def _places(self, at: StateEstimates) -> Floats:
         """Where F is read at each state, rising, (n, k)."""
         levels = np.broadcast_to(self._levels, (len(at.J), self._levels.size))
-        if not any(member.residual for member in self.members):
+        if not self._moving:
             return levels
         return np.sort(
             np.hstack([levels, at.J[:, None] + self._sigma(at.V)[:, None] * self.residuals]), axis=1
@@ -287,7 +292,7 @@ class DistributionMixture(DistributionAtStates):
         for member in self.members:
             F = _monotone(np.asarray(member.phi(x) @ member.weights))
             if member.residual:
-                F = read_at(F, self.residuals, (z - at.J[:, None]) / self._sigma(at.V)[:, None])
+                F = read_residual(F, self.residuals, at.J, self._sigma(at.V), z, self.grid)
             else:
                 F = read_at(F, self.grid.theta, z, steps=self.grid.steps)
             yield member, F
@@ -310,17 +315,13 @@ class DistributionMixture(DistributionAtStates):
             F = np.tensordot(shares, np.stack(said), axes=1)
             drawn = F[:, None] + TWICE * np.stack([each - F for each in said], axis=1)[:, picks]
             J, V = at.drawn(bars)
-            scaled = None
             for member, own in zip(self.members, said, strict=True):
                 phi = member.phi(states)
                 moved = member.drawn(phi, xi)
                 if member.residual:
-                    if scaled is None:
-                        scaled = (z[:, None] - J[:, :, None]) / self._sigma(V)[:, :, None]
-                    base = np.asarray(phi @ member.weights)[:, None]
-                    drawn += member.share * (
-                        read_at(_monotone(base + moved), self.residuals, scaled) - own[:, None]
-                    )
+                    F_b = _monotone(np.asarray(phi @ member.weights)[:, None] + moved)
+                    F_b = read_residual(F_b, self.residuals, J, self._sigma(V), z[:, None], self.grid)
+                    drawn += member.share * (F_b - own[:, None])
                 else:
                     change = read_at(moved, self.grid.theta, z[:, None], steps=self.grid.steps, end=0.0)
                     drawn += member.share * change
@@ -343,6 +344,23 @@ def read_at(F: Floats, theta: Floats, z: Floats, *, steps: bool = False, end: fl
         after = np.take_along_axis(F, at + 1, axis=-1)
         found = found + (after - found) * np.clip((z - theta[i]) / (theta[i + 1] - theta[i]), 0.0, 1.0)
     return np.asarray(np.where(z + tol < theta[0], 0.0, np.where(z + tol >= theta[-1], end, found)))
+
+
+def read_residual(F: Floats, u: Floats, J: Floats, sigma: Floats, z: Floats, grid: Grid) -> Floats:
+    """P(J + σU ≤ z) at z (…, k), for F of U (…, m) known at u (m,), and J and σ (…).
+
+    Where the thresholds are all returns that there are, U belongs to the nearest of them.
+
+    >>> F, one, few = np.array([[0.0, 0.5, 1.0]]), np.ones(1), Grid(np.array([0.0, 1.0, 2.0]), steps=True)
+    >>> z = np.array([[0.0, 0.9, 1.0, 2.0]])
+    >>> read_residual(F, np.array([-1.0, 0.0, 1.0]), one, one, z, few)
+    array([[0.25, 0.25, 0.75, 1.  ]])
+    """
+    if not grid.steps:
+        return read_at(F, u, (z - J[..., None]) / sigma[..., None])
+    ends = np.append((grid.theta[1:] + grid.theta[:-1]) / 2, np.inf)
+    at_returns = read_at(F, u, (ends - J[..., None]) / sigma[..., None])
+    return read_at(at_returns, grid.theta, z, steps=True)
 
 
 def _across(theta: Floats, F: Floats, z: Floats) -> Floats:

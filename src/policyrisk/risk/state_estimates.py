@@ -12,11 +12,13 @@ which is of randomness alone. Where it is known what features and their choice a
 off draws J̃ + E_J, Ṽ exp(E_V/Ṽ) (:mod:`policyrisk.risk.mixture`). With e the root mean square of a quantity's
 deviations in the draws they are value ± t e, and for the variance
 
-    from  Ṽ exp(−t e/Ṽ)  to  Ṽ exp(t e/Ṽ)
+    from  Ṽ (1 − t e/3Ṽ)₊³  to  Ṽ exp(t e/Ṽ)
 
-Above, exp goes on along its tangent from t e = Ṽ on, to exp(1) t e, since what is known so little has no
-scale of its own; where Ṽ ≤ 0 that is the end too, and 0 the beginning. Intervals of the std are their roots,
-those of the ratio are made of the mean's and the std's (MOVER, :mod:`policyrisk.risk.estimate`).
+Below, that is a normal interval of the cube root, whose distribution is nearly normal where the variance's is
+a χ² (Wilson and Hilferty 1931), and 0 where t e is three times the value. Above, exp goes
+on along its tangent from t e = Ṽ on, to exp(1) t e, since what is known so little has no scale of its own;
+where Ṽ ≤ 0 that is the end too, and 0 the beginning. Intervals of the std are their roots, those of the ratio
+are made of the mean's and the std's (MOVER, :mod:`policyrisk.risk.estimate`).
 """
 
 from __future__ import annotations
@@ -139,7 +141,7 @@ class StateEstimates:
         V, t = np.maximum(self.V, 0.0), student_quantile(level, behind)
         reach = np.where(self.episodes > 0, t * _rms(E_V), np.nan)
         with np.errstate(divide="ignore", invalid="ignore"):  # 0 has no logarithm
-            low = np.where(V > 0, V * np.exp(-reach / V), V)
+            low = np.where(V > 0, V * np.maximum(1.0 - reach / (3.0 * V), 0.0) ** 3, V)
             high = np.where(reach <= V, V * np.exp(np.minimum(reach / V, 1.0)), np.e * reach)
         return np.column_stack([low, high])
 

@@ -16,7 +16,7 @@ What was completed is no observation: with a share c of the steps so (a step cou
 move the members by 1/√(1 − c) times as much. Where every step has the same chance of being the last, the
 information is then the number of episodes that ended.
 
-Where all returns are few different values there is no location and scale.
+Where all returns are few different values, location and scale puts J(x) + σ(x)U at the nearest of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.passes.episode_folds import FOLDS, folds_of
 from policyrisk.returns.curves import Grid
-from policyrisk.returns.distribution_mixture import DistributionMember, DistributionMixture, read_at
+from policyrisk.returns.distribution_mixture import (
+    DistributionMember,
+    DistributionMixture,
+    read_at,
+    read_residual,
+)
 from policyrisk.returns.forest import ReturnForest, grown_trees
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.scoring import EpisodeSteps
@@ -205,20 +210,23 @@ class HeldOut:
         cls,
         candidate: Rival,
         targets: Floats,
-        theta: Floats,
+        u: Floats,
         data: Completed,
         scored: Ints,
         places: Floats,
-        steps: bool,
+        grid: Grid,
     ) -> HeldOut:
-        """By the candidate's ``targets`` (n, m) at ``theta``; ``places`` are the quantiles of U."""
+        """By the candidate's ``targets`` (n, m) at the grid's thresholds, or at ``u``, of a residual.
+
+        ``places`` are the quantiles of U.
+        """
         F, sums = _held_out(candidate.rows, targets, data.folds, scored)
-        J, sigma = data.mean[scored, None], data.sigma[scored, None]
-        z, B = J + sigma * places, data.returns[scored, None]
+        J, sigma = data.mean[scored], data.sigma[scored]
+        both = J[:, None] + sigma[:, None] * places, data.returns[scored, None]
         if candidate.residual:
-            z, B = (z - J) / sigma, (B - J) / sigma
-        at_steps = steps and not candidate.residual
-        said, at_return = (read_at(F, theta, at, steps=at_steps) for at in (z, B))
+            said, at_return = (read_residual(F, u, J, sigma, z, grid) for z in both)
+        else:
+            said, at_return = (read_at(F, grid.theta, z, steps=grid.steps) for z in both)
         return cls(said.ravel(), at_return[:, 0], sums)
 
 
@@ -242,13 +250,10 @@ def stack_distribution(
     theta, steps = thresholds(data.returns)
     u = thresholds(data.residuals)[0]
     targets = {False: _below(data.returns, theta), True: _below(data.residuals, u)}
-    found = candidates(sample, data, maps, discount, key, steps)
+    grid, found = Grid(theta, steps), candidates(sample, data, maps, discount, key)
     scored = _thinned(len(data.returns), key)
     places = np.quantile(data.residuals, _LEVELS)
-    held_out = [
-        HeldOut.of(each, targets[each.residual], u if each.residual else theta, data, scored, places, steps)
-        for each in found
-    ]
+    held_out = [HeldOut.of(each, targets[each.residual], u, data, scored, places, grid) for each in found]
     y = (data.returns[scored, None] <= data.mean[scored, None] + data.sigma[scored, None] * places).ravel()
     weight = np.tile(np.gradient(_LEVELS) / (_LEVELS * (1.0 - _LEVELS)), len(scored))
     episode = np.repeat(data.steps.episode[scored], len(_LEVELS))
@@ -269,7 +274,7 @@ def stack_distribution(
     mixture = DistributionMixture(
         evaluated=risk,
         members=tuple(sorted(members, key=lambda each: -each.share)),
-        grid=Grid(theta, steps),
+        grid=grid,
         residuals=u,
         least_variance=data.least_variance,
         episodes=independent,
@@ -302,7 +307,6 @@ def candidates(
     maps: Mapping[str, Features],
     discount: float,
     key: int,
-    steps: bool,
 ) -> list[Rival]:
     """The members that are tried."""
     states, n = data.steps.states, len(data.returns)
@@ -320,8 +324,7 @@ def candidates(
     counted: Any = sp.csr_array((counts, active.indices, active.indptr), shape=active.shape)
     counted.eliminate_zeros()
     found.append(Rival(FOREST, leaves, Averages(counted, leaves.trees), residual=False))
-    if not steps:
-        found.append(Rival(LOCATION_SCALE, None, Averages(sp.csr_array(np.ones((n, 1))), 1), True))
+    found.append(Rival(LOCATION_SCALE, None, Averages(sp.csr_array(np.ones((n, 1))), 1), True))
     return found
 
 
