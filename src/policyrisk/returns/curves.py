@@ -61,9 +61,7 @@ class Grid:
         """Curves (n, m + 3) with F̃ in increasing order and in [0, 1]: nearer to any truth than before."""
         m = self.size
         F = curves[:, :m]
-        if not (F[:, 1:] >= F[:, :-1]).all():
-            F = np.sort(F, axis=1)
-        return np.hstack([np.clip(F, 0.0, 1.0), np.maximum(curves[:, m : m + 1], 0.0), curves[:, m + 1 :]])
+        return np.hstack([monotone(F), np.maximum(curves[:, m : m + 1], 0.0), curves[:, m + 1 :]])
 
     def read(self, curves: Floats, of: Reading, q: float = 0.5, z: float = 0.0) -> Floats:
         """What a reading says of each curve, (n,): the moments are least-squares fits of their own."""
@@ -184,3 +182,44 @@ class Grid:
 def picked(values: Floats, i: Ints) -> Floats:
     """values[k, i_k] of every row k, (n,)."""
     return np.take_along_axis(values, i[:, None], axis=1)[:, 0]
+
+
+def monotone(F: Floats) -> Floats:
+    """F (…, m) rising and in [0, 1]."""
+    if not (F[..., 1:] >= F[..., :-1]).all():
+        F = np.sort(F, axis=-1)
+    clipped: Floats = np.clip(F, 0.0, 1.0)
+    return clipped
+
+
+def read_at(F: Floats, theta: Floats, z: Floats, *, steps: bool = False, end: float = 1.0) -> Floats:
+    """F (…, m), known at θ (m,), at z (…, k): 0 below θ_1, ``end`` from θ_m on.
+
+    >>> read_at(np.array([0.0, 0.5, 1.0]), np.array([0.0, 1.0, 2.0]), np.array([-1.0, 0.5, 1.5, 3.0]))
+    array([0.  , 0.25, 0.75, 1.  ])
+    """
+    tol = ROUNDING * float(theta[-1] - theta[0]) if steps else 0.0
+    i = np.clip(np.searchsorted(theta, z + tol, side="right") - 1, 0, max(len(theta) - 2, 0))
+    shape = np.broadcast_shapes(F.shape[:-1], z.shape[:-1])
+    F = np.broadcast_to(F, (*shape, F.shape[-1]))
+    at = np.broadcast_to(i, (*shape, i.shape[-1]))
+    found = np.take_along_axis(F, at, axis=-1)
+    if not steps and len(theta) > 1:
+        after = np.take_along_axis(F, at + 1, axis=-1)
+        found = found + (after - found) * np.clip((z - theta[i]) / (theta[i + 1] - theta[i]), 0.0, 1.0)
+    return np.asarray(np.where(z + tol < theta[0], 0.0, np.where(z + tol >= theta[-1], end, found)))
+
+
+def interval_of_draws(value: Floats, draws: Floats, of: Reading, level: float, episodes: Floats) -> Floats:
+    """The interval (n, 2) of values (n,) by their draws (n, B)."""
+    half = student_quantile(level, episodes) * np.sqrt(np.square(draws - value[:, None]).mean(axis=1))
+    low, high = np.quantile(draws, [(1.0 - level) / 2, (1.0 + level) / 2], axis=1)
+    ends = np.column_stack([np.minimum(low, value - half), np.maximum(high, value + half)])
+    if of != "cdf":
+        return ends
+    # Of n episodes that are all on one side of z: what of that has the probability 1 − level.
+    unseen = 1.0 - (1.0 - level) ** (1.0 / np.maximum(episodes, 1.0))
+    never, always = value <= ROUNDING, value >= 1.0 - ROUNDING
+    ends[never, 1] = np.maximum(ends[never, 1], unseen[never])
+    ends[always, 0] = np.minimum(ends[always, 0], 1.0 - unseen[always])
+    return np.asarray(np.clip(ends, 0.0, 1.0))

@@ -35,11 +35,11 @@ from policyrisk.data import Trajectories
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
-from policyrisk.returns.curves import Grid, Reading
+from policyrisk.returns.curves import Grid, Reading, interval_of_draws, monotone, read_at
 from policyrisk.returns.distribution_function import DistributionAtStates, warn_of_few
-from policyrisk.returns.start_distribution import StartEstimate
+from policyrisk.returns.start_distribution import StartEstimate, within
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.estimate import Estimate, student_quantile
+from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.scoring import EpisodeSteps
 from policyrisk.risk.state_estimates import TWICE, StateEstimates, member_picks
 
@@ -149,7 +149,7 @@ class DistributionMixture(DistributionAtStates):
         total = np.zeros(len(x))
         for member in self.members:
             F = np.asarray(member.phi(x) @ member.weights)
-            total += member.share * np.abs(_monotone(F) - F).max(axis=1)
+            total += member.share * np.abs(monotone(F) - F).max(axis=1)
         return np.where(self.visited(x), total, np.nan)
 
     def _interval(self, x: npt.ArrayLike, of: Reading, q: float, z: float, level: float) -> Floats:
@@ -176,20 +176,15 @@ class DistributionMixture(DistributionAtStates):
         if not known.any():
             raise InvalidInputError("starts must hold a state that was visited, got none; pass others")
         x, left_out = x[known], int(np.count_nonzero(~known))
-        found = [(grid.theta, curves[:, :-3]) for _, grid, curves in self.readings(x)]
         z = self._levels
         if self._moving:
-            shown = np.concatenate([theta.ravel() for theta, _ in found])
+            shown = np.concatenate([self._places(at).ravel() for _, _, at in self._parts(x, 1)])
             z = np.unique(np.quantile(shown, np.linspace(0.0, 1.0, _START_THRESHOLDS)))
-        F = np.concatenate([_across(theta, each, z) for theta, each in found]).mean(axis=0)
-        drawn = None
+        F, drawn = self._at(x, np.broadcast_to(z, (len(x), z.size))).mean(axis=0), None
         if self.has_intervals:
             few = x[:: -(-len(x) // _DRAWN_STARTS)]
-            total = np.zeros((self.risk.bars.draws, z.size))
-            for _, _, grid, own, draws in self._drawn(few):
-                for theta, base, each in zip(grid.theta, own, draws, strict=True):
-                    total += read_at(each - base, theta, z, end=0.0)
-            drawn = _monotone(F + total / len(few))
+            change = self._change_at(few, np.broadcast_to(z, (len(few), z.size)))
+            drawn = monotone(F + change / len(few))
         return StartDraws(self, Grid(z, steps=False), F[None], drawn, len(x), left_out)
 
     def completing(self, data: Trajectories) -> StartDraws:
@@ -213,23 +208,32 @@ class DistributionMixture(DistributionAtStates):
         shown = np.concatenate([np.repeat(np.delete(R, ends), len(_PARTS)), (R_cut + w * rest).ravel()])
         z = np.unique(np.quantile(shown, np.linspace(0.0, 1.0, _COMPLETED_THRESHOLDS)))
         F, left = (R[:, None] <= z + _LINE * np.abs(z).max()).astype(np.float64), (z - R_cut) / w
-        for some, grid, curves in self.readings(x):
-            said = zip(grid.theta, curves[:, :-3], left[some], strict=True)
-            F[ends[some]] = [read_at(curve, theta, at) for theta, curve, at in said]
+        F[ends] = self._at(x, left)
         mean, drawn = F.mean(axis=0), None
         if self.has_intervals:
-            few, groups = (
-                np.arange(0, ends.size, -(-ends.size // _DRAWN_STARTS)),
-                self.members[0].moves.shape[1],
-            )
+            few, groups = np.arange(0, ends.size, -(-ends.size // _DRAWN_STARTS)), self._groups
             sums = np.zeros((groups, z.size))
             np.add.at(sums, block % groups, F - mean)
             total = self.risk.bars.multipliers(np.arange(groups)).T @ sums
-            for some, _, grid, own, draws in self._drawn(x[few]):
-                for theta, base, each, at in zip(grid.theta, own, draws, left[few[some]], strict=True):
-                    total += read_at(each - base, theta, at, end=0.0) * (ends.size / few.size)
-            drawn = _monotone(mean + total / len(R))
+            total += self._change_at(x[few], left[few]) * (ends.size / few.size)
+            drawn = monotone(mean + total / len(R))
         return StartDraws(self, Grid(z, steps=False), mean[None], drawn, len(R), int(np.sum(~known)))
+
+    def _at(self, x: npt.NDArray[Any], z: Floats) -> Floats:
+        """F from states that the data know (n, dim), each at returns of its own (n, k)."""
+        out = np.empty(z.shape)
+        for some, grid, curves in self.readings(x):
+            said = zip(curves[:, :-3], grid.theta, z[some], strict=True)
+            out[some] = [read_at(*each) for each in said]
+        return out
+
+    def _change_at(self, x: npt.NDArray[Any], z: Floats) -> Floats:
+        """What draws change of the sum of all these F, (B, k)."""
+        total = np.zeros((self.risk.bars.draws, z.shape[1]))
+        for some, _, grid, own, draws in self._drawn(x):
+            for theta, base, each, at in zip(grid.theta, own, draws, z[some], strict=True):
+                total += read_at(each - base, theta, at, end=0.0)
+        return total
 
     def readings(self, x: npt.ArrayLike) -> Iterator[tuple[Ints, Grid, Floats]]:
         """As the base says."""
@@ -249,6 +253,11 @@ class DistributionMixture(DistributionAtStates):
         if not self.grid.steps:
             return theta
         return np.sort(np.concatenate([theta, theta - _STEP * self._extent]))
+
+    @property
+    def _groups(self) -> int:
+        """Of episodes, by which the draws move members."""
+        return int(self.members[0].moves.shape[1])
 
     @property
     def _moving(self) -> bool:
@@ -290,7 +299,7 @@ class DistributionMixture(DistributionAtStates):
     ) -> Iterator[tuple[DistributionMember, Floats]]:
         """Each member and its F at z (n, k), (n, k)."""
         for member in self.members:
-            F = _monotone(np.asarray(member.phi(x) @ member.weights))
+            F = monotone(np.asarray(member.phi(x) @ member.weights))
             if member.residual:
                 F = read_residual(F, self.residuals, at.J, self._sigma(at.V), z, self.grid)
             else:
@@ -305,8 +314,7 @@ class DistributionMixture(DistributionAtStates):
                 "intervals need draws of the mean and the variance, got error bars without; evaluate with "
                 "the default features"
             )
-        groups = self.members[0].moves.shape[1]
-        xi = bars.multipliers(np.arange(groups))
+        xi = bars.multipliers(np.arange(self._groups))
         shares = np.array([member.share for member in self.members])
         picks = member_picks(shares, bars.draws, 2)
         for some, states, at in self._parts(x, bars.draws):
@@ -319,31 +327,13 @@ class DistributionMixture(DistributionAtStates):
                 phi = member.phi(states)
                 moved = member.drawn(phi, xi)
                 if member.residual:
-                    F_b = _monotone(np.asarray(phi @ member.weights)[:, None] + moved)
+                    F_b = monotone(np.asarray(phi @ member.weights)[:, None] + moved)
                     F_b = read_residual(F_b, self.residuals, J, self._sigma(V), z[:, None], self.grid)
                     drawn += member.share * (F_b - own[:, None])
                 else:
                     change = read_at(moved, self.grid.theta, z[:, None], steps=self.grid.steps, end=0.0)
                     drawn += member.share * change
-            yield some, at, Grid(z, steps=False), F, _monotone(drawn)
-
-
-def read_at(F: Floats, theta: Floats, z: Floats, *, steps: bool = False, end: float = 1.0) -> Floats:
-    """F (…, m), known at θ (m,), at z (…, k): 0 below θ_1, ``end`` from θ_m on.
-
-    >>> read_at(np.array([0.0, 0.5, 1.0]), np.array([0.0, 1.0, 2.0]), np.array([-1.0, 0.5, 1.5, 3.0]))
-    array([0.  , 0.25, 0.75, 1.  ])
-    """
-    tol = _LINE * float(theta[-1] - theta[0]) if steps else 0.0
-    i = np.clip(np.searchsorted(theta, z + tol, side="right") - 1, 0, max(len(theta) - 2, 0))
-    shape = np.broadcast_shapes(F.shape[:-1], z.shape[:-1])
-    F = np.broadcast_to(F, (*shape, F.shape[-1]))
-    at = np.broadcast_to(i, (*shape, i.shape[-1]))
-    found = np.take_along_axis(F, at, axis=-1)
-    if not steps and len(theta) > 1:
-        after = np.take_along_axis(F, at + 1, axis=-1)
-        found = found + (after - found) * np.clip((z - theta[i]) / (theta[i + 1] - theta[i]), 0.0, 1.0)
-    return np.asarray(np.where(z + tol < theta[0], 0.0, np.where(z + tol >= theta[-1], end, found)))
+            yield some, at, Grid(z, steps=False), F, monotone(drawn)
 
 
 def read_residual(F: Floats, u: Floats, J: Floats, sigma: Floats, z: Floats, grid: Grid) -> Floats:
@@ -363,11 +353,6 @@ def read_residual(F: Floats, u: Floats, J: Floats, sigma: Floats, z: Floats, gri
     return read_at(at_returns, grid.theta, z, steps=True)
 
 
-def _across(theta: Floats, F: Floats, z: Floats) -> Floats:
-    """Each row of F (n, k), known at its own θ (n, k), at z (m,), (n, m)."""
-    return np.stack([read_at(own, at, z) for at, own in zip(theta, F, strict=True)])
-
-
 def ends_of(
     grid: Grid, F: Floats, drawn: Floats, of: Reading, q: float, z: float, level: float, episodes: Floats
 ) -> Floats:
@@ -377,29 +362,6 @@ def ends_of(
     many = Grid(np.repeat(np.broadcast_to(grid.theta, (n, k)), B, axis=0), steps=False)
     draws = many.read(_curves(drawn.reshape(n * B, k)), of, q, z).reshape(n, B)
     return interval_of_draws(value, draws, of, level, episodes)
-
-
-def interval_of_draws(value: Floats, draws: Floats, of: Reading, level: float, episodes: Floats) -> Floats:
-    """The interval (n, 2) of values (n,) by their draws (n, B)."""
-    half = student_quantile(level, episodes) * np.sqrt(np.square(draws - value[:, None]).mean(axis=1))
-    low, high = np.quantile(draws, [(1.0 - level) / 2, (1.0 + level) / 2], axis=1)
-    ends = np.column_stack([np.minimum(low, value - half), np.maximum(high, value + half)])
-    if of != "cdf":
-        return ends
-    # Of n episodes that are all on one side of z: what of that has the probability 1 − level.
-    unseen = 1.0 - (1.0 - level) ** (1.0 / np.maximum(episodes, 1.0))
-    never, always = value <= _LINE, value >= 1.0 - _LINE
-    ends[never, 1] = np.maximum(ends[never, 1], unseen[never])
-    ends[always, 0] = np.minimum(ends[always, 0], 1.0 - unseen[always])
-    return np.asarray(np.clip(ends, 0.0, 1.0))
-
-
-def _monotone(F: Floats) -> Floats:
-    """F (…, m) rising and in [0, 1]."""
-    if not (F[..., 1:] >= F[..., :-1]).all():
-        F = np.sort(F, axis=-1)
-    clipped: Floats = np.clip(F, 0.0, 1.0)
-    return clipped
 
 
 def _curves(F: Floats) -> Floats:
@@ -426,44 +388,19 @@ class StartDraws(StartEstimate):
         """Where F is known."""
         return self.places
 
-    @property
-    def unit(self) -> float:
-        """The function's."""
-        return self.function.unit
-
-    def estimate(self, of: Reading, level: float = 0.95, q: float = 0.5, z: float = 0.0) -> Estimate:
-        """As :meth:`StartMixture.estimate`."""
-        size, z = self.function.size_of(of), z / self.function.unit
+    def _estimate(self, of: Reading, level: float, q: float, z: float) -> Estimate:
+        episodes, theta = float(self.function.episodes), self.grid.theta
         if of in ("mean", "variance", "std"):
-            moment = float(_moment(self.grid.theta, self.curve, of)[0])
+            moment = float(_moment(theta, self.curve, of)[0])
             if self.drawn is None:
-                return Estimate(moment * size)
-            draws = _moment(self.grid.theta, self.drawn, of)
-            error = float(np.sqrt(np.square(draws - moment).mean()))
-            return Estimate.of(moment, error, self.function.episodes, level).moved(size, 0.0)
-        found = float(self.grid.read(_curves(self.curve), of, q, z)[0]) * size
+                return Estimate(moment)
+            error = float(np.sqrt(np.square(_moment(theta, self.drawn, of) - moment).mean()))
+            return Estimate.of(moment, error, episodes, level)
+        found = float(self.grid.read(_curves(self.curve), of, q, z)[0])
         if self.drawn is None:
             return Estimate(found)
-        episodes = np.full(1, float(self.function.episodes))
-        low, high = ends_of(self.grid, self.curve, self.drawn[None], of, q, z, level, episodes)[0] * size
-        t = max(float(student_quantile(level, float(episodes[0]))), float(np.finfo(np.float64).tiny))
-        return Estimate(found, (high - low) / (2 * t), low, high, float(episodes[0]) - 1.0)
-
-    def quantile(self, q: float, level: float = 0.95) -> Estimate:
-        """The q-quantile."""
-        return self.estimate("quantile", level, q=q)
-
-    def cvar(self, q: float, level: float = 0.95) -> Estimate:
-        """The mean of the worst q."""
-        return self.estimate("cvar", level, q=q)
-
-    def below(self, line: float, level: float = 0.95) -> Estimate:
-        """P(B < line)."""
-        return self.estimate("cdf", level, z=self.function.just_below(line))
-
-    def coarseness(self, q: float) -> float:
-        """By how much the q-quantile may be off between thresholds: not at all, as they follow J and σ."""
-        return 0.0
+        given = self.grid, self.curve, self.drawn[None], of, q, z, level, np.full(1, episodes)
+        return within(found, ends_of(*given)[0], episodes, level)
 
 
 def _moment(theta: Floats, F: Floats, of: Reading) -> Floats:

@@ -27,7 +27,7 @@ from policyrisk.features.target import Target
 from policyrisk.passes.episode_folds import each_fold
 from policyrisk.passes.reduce import here
 from policyrisk.returns.chain_tails import DRAWS, GROUPS, ChainStarts, ChainTails, cells_of
-from policyrisk.returns.distribution_mixture import read_at
+from policyrisk.returns.curves import read_at
 from policyrisk.risk.draws import multipliers
 
 _FOLDS = 2

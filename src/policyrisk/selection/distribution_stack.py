@@ -34,11 +34,10 @@ from policyrisk.data import Trajectories
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.passes.episode_folds import FOLDS, folds_of
-from policyrisk.returns.curves import Grid
+from policyrisk.returns.curves import Grid, read_at
 from policyrisk.returns.distribution_mixture import (
     DistributionMember,
     DistributionMixture,
-    read_at,
     read_residual,
 )
 from policyrisk.returns.forest import ReturnForest, grown_trees
