@@ -18,6 +18,11 @@ Where an estimate says nothing, since its data never visited the state, it is sc
 guess then: by the mean and variance of all returns to go of the fold. All estimators are so compared over all
 steps, paired, with standard errors over episodes. Floor, guess and median are in the ranking alone:
 ``Candidate.score`` is what :func:`RiskFunction.score` gives.
+
+*Distributions.* Estimators of the return's distribution are ranked by their CRPS over all steps
+(:mod:`policyrisk.returns.distribution_scores`), the smaller the better. What follows a cut-off is the same
+for all, the median of what the estimators say there; and where one says nothing, its CRPS is that of a guess,
+the distribution of all returns to go of the fold.
 """
 
 from __future__ import annotations
@@ -26,20 +31,28 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
-from policyrisk._core.arrays import Floats, Seed, as_count, check_named
+from policyrisk._core.arrays import Bools, Floats, Seed, as_count, check_named
 from policyrisk._core.progress import ProgressBar
 from policyrisk._core.random import keys
 from policyrisk._core.text import number, percent
 from policyrisk.data import Source, batches, check_reiterable
 from policyrisk.data.source import InUnits
-from policyrisk.errors import InvalidInputError, PolicyRiskError
+from policyrisk.errors import InvalidInputError, NoDistributionError, PolicyRiskError
 from policyrisk.lstd import LSTDQ
 from policyrisk.passes.episode_folds import each_fold
-from policyrisk.returns import ReturnDistribution
+from policyrisk.returns import DistributionFunction, ReturnDistribution
+from policyrisk.returns.distribution_scores import (
+    DistributionScore,
+    ScoreTally,
+    over_returns,
+    rest,
+    step_scores,
+)
 from policyrisk.risk import RiskFunction, SampleReturns
 from policyrisk.risk.estimate import Estimate
 from policyrisk.risk.scoring import (
@@ -51,14 +64,10 @@ from policyrisk.risk.scoring import (
     episode_steps,
     scores_of,
 )
-from policyrisk.selection.distribution_choice import (
-    DistributionChoice,
-    DistributionTally,
-    all_distributions,
-)
 from policyrisk.selection.ranking import RankedEstimator, Ranking, Tally, common_discount, medians, no_end
 
 FLOOR = 0.01  # f, of the mean squared error of J
+_GUESSED = 200  # values of all returns that the guess is made of
 _ASTRONOMIC = 1e6  # from here on a calibration says no more than that some Ṽ is nearly 0
 
 
@@ -101,6 +110,30 @@ class CrossValidation(Ranking):
         ]
 
 
+@dataclass(frozen=True)
+class DistributionCandidate(RankedEstimator):
+    """An estimator's place in a cross-validation of distributions; ``score`` is a DistributionScore."""
+
+    crps: Estimate | None  # with the guess, which ranks
+
+
+@dataclass(frozen=True, eq=False)
+class DistributionChoice(Ranking):
+    """Estimators of the return's distribution in the order of their held-out CRPS, the best first."""
+
+    _ranks = "CRPS"
+    _columns = "CRPS", "unvisited", "pinball 5%", "median", "95%"
+
+    def _row(self, candidate: DistributionCandidate) -> list[str]:
+        s: DistributionScore = candidate.score
+        losses = [number(s.pinball[q], 4) for q in (0.05, 0.5, 0.95)]
+        return [*candidate.row(candidate.crps, 6), percent(s.unvisited), *losses]
+
+    def _notes(self, scores: list[DistributionScore]) -> list[tuple[Any, str]]:
+        unvisited = any(s.unvisited for s in scores)
+        return [(unvisited, "in states that a fit did not visit, the distribution of all returns is scored")]
+
+
 @overload
 def cross_validate(
     estimators: Mapping[str, Estimator], data: Source, folds: int = 5, seed: Seed = None
@@ -120,8 +153,7 @@ def cross_validate(
     ----------
     estimators
         By name, all with the same discount, since the discount says what is predicted. Where all are
-        :class:`policyrisk.ReturnDistribution`, they are ranked by CRPS
-        (:mod:`policyrisk.selection.distribution_choice`).
+        :class:`policyrisk.ReturnDistribution`, they are ranked by CRPS.
     data
         Trajectories, or a re-iterable stream of them, which is read anew for every fit and never held in
         memory.
@@ -159,7 +191,7 @@ def cross_validate(
     key = int(keys(seed)[0])
     _check_data(data, folds, discount)
     names = tuple(estimators)
-    tally = DistributionTally(names) if all_distributions(estimators) else _MomentTally(names)
+    tally = DistributionTally(names) if _all_distributions(estimators) else _MomentTally(names)
     with ProgressBar("cross-validation", folds * len(estimators)) as bar:
         for fold, training, held_out in each_fold(data, folds, key):
             fitted: dict[str, Any] = {}
@@ -290,6 +322,67 @@ class _MomentTally(Tally):
             return Candidate(name, None, difference, reason, rank)
         score = Score.of(self.sums[name], self.cut_off, self.discount).times(self.unit)
         return Candidate(name, score, difference, reason, rank.moved(1.0, 2.0 * math.log(self.unit)))
+
+
+class DistributionTally(Tally):
+    """CRPS of distributions."""
+
+    _ranking = DistributionChoice
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        super().__init__(names)
+        self.tallies = {name: ScoreTally() for name in names}
+        self.guess: Floats | None = None  # of the fold
+
+    def _begin(self, fitted: Mapping[str, DistributionFunction], held_out: Source, fold: int) -> Source:
+        self.discounts |= {name: dist.discount for name, dist in fitted.items()}
+        self.guess = None
+        return held_out
+
+    def _scores(
+        self, fitted: Mapping[str, DistributionFunction], steps: EpisodeSteps, fold: int
+    ) -> dict[str, Floats]:
+        ends = np.stack([rest(dist, steps.cuts).T for dist in fitted.values()])
+        beyond = medians(ends).T
+        self.guess = _guess(steps) if self.guess is None else self.guess
+        by_guess = over_returns(steps, beyond, partial(_guess_scores, self.guess))[:, 0]
+        found: dict[str, Floats] = {}
+        for name, dist in fitted.items():
+            scores = step_scores(dist, steps, beyond)
+            self.tallies[name].add(steps, scores)
+            found[name] = np.where(np.isnan(scores[:, 0]), by_guess, scores[:, 0])
+        return found
+
+    def _candidate(
+        self, name: str, rank: Estimate | None, difference: Estimate | None, reason: str = ""
+    ) -> DistributionCandidate:
+        score = None if rank is None else self.tallies[name].score(self.discount)
+        return DistributionCandidate(name, score, difference, reason, rank)
+
+
+def _guess(steps: EpisodeSteps) -> Floats:
+    """Equally likely values of the returns to go, whatever the state, rising."""
+    return np.asarray(np.quantile(steps.rewards, (np.arange(_GUESSED) + 0.5) / _GUESSED))
+
+
+def _guess_scores(v: Floats, _: Bools, B: Floats) -> Floats:
+    """CRPS (n, 1) of equally likely values v: mean |v − B| less half the mean |v − v'|."""
+    spread = float(np.abs(v[:, None] - v).mean()) / 2
+    sums = np.append(0.0, np.cumsum(v))
+    below = np.searchsorted(v, B)
+    mean = (2 * (below * B - sums[below]) + sums[-1] - v.size * B) / v.size
+    return np.asarray(mean - spread)[:, None]
+
+
+def _all_distributions(estimators: Mapping[str, Any]) -> bool:
+    """Whether distributions are to be scored: an error where only some of the estimators have one."""
+    kinds = {isinstance(estimator, ReturnDistribution) for estimator in estimators.values()}
+    if len(kinds) > 1:
+        raise NoDistributionError(
+            "estimators must all be ReturnDistribution, whose distributions are scored, or none of them, got "
+            "both kinds; cross-validate them apart"
+        )
+    return kinds == {True}
 
 
 def _check(estimators: Mapping[str, Estimator]) -> float | None:
