@@ -15,7 +15,7 @@ from policyrisk.risk import ErrorBars, Provenance, RiskFunction
 from policyrisk.risk.summary import Moments
 from policyrisk.risk.support import Support
 from policyrisk.selection.comparison import compare
-from policyrisk.selection.permutation import Exchanges, exchanged_moments, exchanged_tails
+from policyrisk.selection.significance import Exchanges, exchanged_moments, exchanged_tails
 
 S = np.array([[0.04, 0.05], [0.05, 0.25]])
 ALL = [
@@ -340,8 +340,8 @@ def test_power_of_comparisons():
 
 def test_exchanged_statistics_are_those_of_the_exchanged_samples(monkeypatch):
     """Every draw against loops: the criterion and its standard error, computed anew."""
-    monkeypatch.setattr("policyrisk.selection.permutation.MOST", 300)
-    monkeypatch.setattr("policyrisk.selection.permutation.FEWEST", 100)
+    monkeypatch.setattr("policyrisk.selection.significance.MOST", 300)
+    monkeypatch.setattr("policyrisk.selection.significance.FEWEST", 100)
     rng = np.random.default_rng(3)
     first, second = (np.column_stack([rng.exponential(2.0, n) - 5, rng.random(n) ** 4]) for n in (14, 9))
     both, drawn = np.concatenate([first, second]), []
@@ -376,8 +376,8 @@ def test_exchanged_statistics_are_those_of_the_exchanged_samples(monkeypatch):
 
 @pytest.mark.parametrize("criterion", [criteria.CVaR(0.25), criteria.Quantile(0.25)], ids=str)
 def test_exchanged_tails_are_those_of_the_exchanged_samples(criterion, monkeypatch):
-    monkeypatch.setattr("policyrisk.selection.permutation.MOST", 300)
-    monkeypatch.setattr("policyrisk.selection.permutation.FEWEST", 100)
+    monkeypatch.setattr("policyrisk.selection.significance.MOST", 300)
+    monkeypatch.setattr("policyrisk.selection.significance.FEWEST", 100)
     rng = np.random.default_rng(4)
     first, second = (RecordedReturns(rng.normal(size=n)) for n in (30, 21))
     both, drawn = np.concatenate([first.ordered, second.ordered]), []

@@ -14,7 +14,7 @@ from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.returns import RecordedReturns
 from policyrisk.returns.start_distribution import Clusters
 from policyrisk.selection.margin import Sample, own_estimate
-from policyrisk.selection.permutation import exchanged_moments, exchanged_tails
+from policyrisk.selection.significance import exchanged_moments, exchanged_tails
 from policyrisk.testing import assert_not_riskier
 
 DATA = Path(__file__).parent / "data"
@@ -23,8 +23,8 @@ OLD, NEW = str(DATA / "gate_old.csv"), str(DATA / "gate_new.csv")
 
 @pytest.fixture
 def few_draws(monkeypatch):
-    monkeypatch.setattr("policyrisk.selection.permutation.MOST", 299)
-    monkeypatch.setattr("policyrisk.selection.permutation.FEWEST", 299)
+    monkeypatch.setattr("policyrisk.selection.significance.MOST", 299)
+    monkeypatch.setattr("policyrisk.selection.significance.FEWEST", 299)
 
 
 def decisions(new, baseline, episodes, margin, repeats, criterion="cvar:0.1"):

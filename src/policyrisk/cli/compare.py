@@ -150,7 +150,7 @@ def _spelled(evaluation: Evaluation, tails: bool) -> str:
 def _check_names(evaluations: Sequence[Evaluation], folders: Sequence[Path]) -> None:
     """Raise where coordinates are called differently."""
     from policyrisk.errors import MismatchError
-    from policyrisk.selection.comparable import same_names
+    from policyrisk.selection.comparison import same_names
 
     first = evaluations[0]
     for evaluation, folder in zip(evaluations, folders, strict=True):

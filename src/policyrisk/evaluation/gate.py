@@ -31,8 +31,7 @@ from policyrisk.evaluation.log import marks_of, opened
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.returns.start_distribution import Clusters
 from policyrisk.risk.estimate import Estimate, as_level
-from policyrisk.selection.comparable import check_discounts, tails_of, withdrawn
-from policyrisk.selection.comparison import compare
+from policyrisk.selection.comparison import check_discounts, compare, tails_of, withdrawn
 from policyrisk.selection.margin import (
     Decision,
     Sample,

@@ -1,4 +1,7 @@
-"""Policies compared by a risk criterion: a ranking with intervals, and how sure the first place is."""
+"""Policies compared by a risk criterion: a ranking with intervals, and how sure the first place is.
+
+What may be compared are policies by name, of one discount, that know the same state by the same names.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +13,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Seed, check_named
+from policyrisk._core.arrays import Bools, Floats, Seed, check_named, is_frame, name_some
+from policyrisk._core.frames import Coordinates
 from policyrisk._core.output import plain
 from policyrisk._core.random import generator
 from policyrisk._core.text import Readable, TextTable, number, percent, plural, printable
-from policyrisk._core.units import magnitude
-from policyrisk.criteria import Assessment, Criterion, CVaR, Quantile, Sharpe, as_criterion
-from policyrisk.errors import InvalidInputError
+from policyrisk.criteria import Assessment, Criterion, CVaR, Quantile, Sharpe, as_criterion, no_distribution
+from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.returns import RecordedReturns
-from policyrisk.returns.chain_tails import ChainStarts
-from policyrisk.returns.curves import Reading
+from policyrisk.returns.chain_tails import ChainTails
 from policyrisk.returns.start_distribution import StartDistribution, StartEstimate
 from policyrisk.risk import RiskFunction
-from policyrisk.risk.completed import KEPT, centre_shift
-from policyrisk.risk.estimate import Estimate, difference
-from policyrisk.risk.summary import Moments, PolicySummary
-from policyrisk.selection.comparable import check_coordinates, risks_of, tails_of, withdrawn
-from policyrisk.selection.permutation import (
-    Exchanges,
-    exchanged_clusters,
-    exchanged_moments,
-    exchanged_tails,
-)
+from policyrisk.risk.summary import Moments
+from policyrisk.selection.significance import Significance, by_moments, by_tails, paired, slopes_of
 
-_SMALLEST_P = 1e-9  # of a difference of quantiles: from there on it is 0
 _LIMITS = "intervals cover the estimators' limits, not the bias of their features"
 _OWN_STARTS = "each policy is judged by its returns from its own starts, taken to be alike"
 _TOGETHER = "the best two are compared episode by episode of one log"
@@ -49,37 +42,6 @@ class RankedPolicy:
     summary: Any  # PolicySummary; by Quantile and CVaR a DistributionSummary
     withdrawn: bool = False  # whether the log cannot tell, so that it has no place
     tail: Any = None  # StartDistribution, by Quantile and CVaR: what it is judged by
-
-
-@dataclass(frozen=True)
-class Significance:
-    """How sure it is that the first policy is better than the second, both being feasible.
-
-    ``difference`` is in the criterion's favour: positive where the first is better. Where each policy is
-    judged by its own returns, p and the interval are those of exchanged episodes
-    (:mod:`policyrisk.selection.permutation`). Else they are
-
-    - of mean and variance, Welch's: the standard error is that of independent data sets, s = √(s₁² + s₂²),
-      with s⁴ / (s₁⁴/ν₁ + s₂⁴/ν₂) degrees of freedom; of two estimates from one log it is that of the
-      episodes' own differences;
-    - of quantiles and CVaR, made of both intervals (:func:`policyrisk.risk.estimate.difference`), since these
-      may reach further to one side; p is 1 less the largest level at which it does not reach 0.
-
-    """
-
-    best: str
-    second: str
-    difference: Estimate
-    probability: float  # that the first is better: Student's distribution at difference / standard error
-    p_value: float  # two-sided, of no difference
-
-    def __str__(self) -> str:
-        if math.isnan(self.probability):
-            return f"{self.best} leads {self.second} by {number(self.difference)}; without error bars"
-        return (
-            f"{self.best} leads {self.second} by {self.difference!r}: better with probability "
-            f"{percent(self.probability)} (two-sided p = {number(self.p_value, 2)})"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +223,7 @@ def compare(
     placed = [ranked for ranked in ranking if not ranked.withdrawn]
     notes, pair = _notes(ranking, placed, criterion, level), None
     if len(placed) > 1 and placed[1].assessment.feasible:
-        significance = _tail_significance if tails else _significance
+        significance = by_tails if tails else by_moments
         pair = significance(placed[0], placed[1], criterion, level, seed)
         if len(placed) > 2 and not math.isnan(pair.p_value):
             notes.append(
@@ -282,148 +244,10 @@ def _order(ranked: RankedPolicy) -> tuple[bool, bool, float, float]:
     return False, not judged.feasible, judged.violation, math.inf if math.isnan(value) else value
 
 
-def _lead(first: RankedPolicy, second: RankedPolicy) -> float:
-    """The difference of their values, positive where the first is better."""
-    lead = first.assessment.value.value - second.assessment.value.value
-    return lead if first.assessment.larger_is_better else -lead
-
-
-def _significance(
-    first: RankedPolicy, second: RankedPolicy, criterion: Criterion, level: float, seed: Seed
-) -> Significance:
-    """By mean and variance."""
-    a, b, lead = first.assessment.value, second.assessment.value, _lead(first, second)
-    welch = _welch(lead, a, b, level)
-    if _paired(first, second):
-        moved = [_moved(criterion, each.summary) for each in (first, second)]
-        apart = moved[0] - moved[1]
-        size = magnitude(apart)
-        error = math.sqrt(float(np.square(apart / size).mean())) * size
-        welch = Estimate.skewed(lead, error, 0.0, min(a.dof, b.dof), level)
-    else:
-        clusters = [_own_clusters(each.summary) for each in (first, second)]
-        exchanged = exchanged_moments if all(each is None for each in clusters) else exchanged_clusters
-        samples = clusters
-        if exchanged is exchanged_moments:
-            samples = [_own_returns(each.summary) for each in (first, second)]
-        kept = [each for each in samples if each is not None]
-        if len(kept) == 2 and hasattr(criterion, "slopes") and welch.standard_error > 0:
-            found = exchanged(kept[0], kept[1], criterion, _exchange_generator(seed))
-            return _exchanged(first.name, second.name, welch, found, level)
-    against = Estimate(-lead, welch.standard_error, dof=welch.dof)
-    p_value = 1.0 if lead == 0.0 else 2.0 * against.probability_positive
-    return Significance(first.name, second.name, welch, welch.probability_positive, p_value)
-
-
-def _exchange_generator(seed: Seed) -> Any:
-    """The same exchanges every time, unless a seed is given."""
-    return generator(0 if seed is None else seed)
-
-
-def _exchanged(
-    best: str, second: str, lead: Estimate, exchanges: Exchanges, level: float, least: float = 0.0
-) -> Significance:
-    """A lead with its standard error beside those of exchanged episodes; p is ``least`` at the least."""
-    error = lead.standard_error
-    half, p_value = exchanges.reach(level) * error, max(exchanges.p_value(abs(lead.value) / error), least)
-    between = lead.reaching(lead - half, lead + half)
-    return Significance(best, second, between, 1.0 - p_value / 2, p_value)
-
-
-def _own_returns(summary: PolicySummary) -> Floats | None:
-    """The completed returns (K, 2) that a summary is of; None where it is of an estimator, or of too many."""
-    done = summary.completed
-    found = None if done is None or summary.covered is not None else done.observed
-    unit = summary.unit
-    return None if found is None else found * [unit, unit * unit]
-
-
-def _own_clusters(summary: PolicySummary) -> Floats | None:
-    """The sums over clusters (G, 3) of 1, g and g² + c of completed returns; None where there are none."""
-    done = summary.completed
-    if done is None or summary.covered is not None or done.cluster_sums is None:
-        return None
-    found = done.cluster_sums @ centre_shift(done.mean, 0.0).T
-    sums: Floats = found[:, :3] * [1.0, summary.unit, summary.unit**2]
-    return sums
-
-
-def _paired(first: RankedPolicy, second: RankedPolicy) -> bool:
-    """Whether two estimates are of the same episodes, with the same multipliers."""
-    if first.tail is not None:
-        return isinstance(first.tail, ChainStarts) and first.tail.pairs_with(second.tail)
-    a, b = first.summary.draws, second.summary.draws
-    return a is not None and b is not None and a.episodes == b.episodes
-
-
-def _moved(criterion: Any, summary: PolicySummary) -> Floats:
-    """What each replicate adds to the criterion's value, (B,)."""
-    assert summary.draws is not None
-    _, by_mean, by_variance = _slopes(criterion, summary.mean_value, summary.variance_value)
-    unit = summary.unit
-    return np.array([by_mean * unit, by_variance * unit * unit]) @ summary.draws.moved
-
-
 def _judged(criterion: Any, mean: float, variance: float) -> Any:
     """A criterion's value and derivatives, nan where the value does not exist."""
     value = criterion.assess(Moments(mean, variance, np.full((2, 2), np.nan), 2.0, 0.5)).value.value
-    return (math.nan,) * 3 if math.isnan(value) else (value, *_slopes(criterion, mean, variance)[1:])
-
-
-def _slopes(criterion: Any, mean: float, variance: float) -> Any:
-    """A criterion's value and derivatives at a mean and a variance."""
-    if not hasattr(criterion, "slopes"):
-        raise InvalidInputError(
-            f"criterion must have slopes(mean, variance) to be compared at states or within episodes, got "
-            f"{criterion!r}; make it a criteria.MomentCriterion"
-        )
-    return criterion.slopes(mean, variance)
-
-
-def _welch(lead: float, a: Estimate, b: Estimate, level: float) -> Estimate:
-    """A difference of two independent estimates."""
-    size = magnitude(a.standard_error, b.standard_error)  # whose square may be no number
-    squares = (a.standard_error / size) ** 2, (b.standard_error / size) ** 2
-    uncertain = squares[0] ** 2 / a.dof + squares[1] ** 2 / b.dof
-    dof = sum(squares) ** 2 / uncertain if uncertain > 0 else math.inf
-    return Estimate.skewed(lead, math.sqrt(sum(squares)) * size, 0.0, dof, level)
-
-
-def _tail_significance(
-    first: RankedPolicy, second: RankedPolicy, criterion: Any, level: float, seed: Seed
-) -> Significance:
-    """By the tail of the return."""
-    one, other = pair = first.tail, second.tail
-    recorded = [each for each in pair if isinstance(each, RecordedReturns)]
-    of: Reading = "cvar" if isinstance(criterion, CVaR) else "quantile"
-
-    def lead(level: float) -> Estimate:
-        if _paired(first, second):
-            paired: Estimate = one.lead(other, of, criterion.q, level)
-            return paired
-        v, w = (getattr(each, of)(criterion.q, level) for each in pair)
-        return _welch(v - w, v, w, level).reaching(*difference(v, w))
-
-    found = lead(level)
-    errors = [r.assessment.value.standard_error for r in (first, second)]
-    known = [each.least_p(criterion.q) for each in recorded]
-    # Of a quantile no return may be far enough out to tell.
-    sure = isinstance(criterion, CVaR) or max(known, default=0.0) < 1.0 - level
-    few = all(each.starts <= KEPT for each in recorded)
-    if len(recorded) == 2 and few and min(errors) > 0 and sure:
-        exchanges = exchanged_tails(one, other, criterion, level, _exchange_generator(seed))
-        least = max(known) if isinstance(criterion, Quantile) else 0.0
-        return _exchanged(first.name, second.name, found, exchanges, level, least)
-    p_value = math.nan
-    if found.value == 0.0:
-        p_value = 1.0
-    elif not math.isnan(found.low):
-        least, most = math.log(max(_SMALLEST_P, *known, 0.0)), 0.0
-        while most - least > 1e-3:
-            middle = (least + most) / 2
-            least, most = (least, middle) if lead(1.0 - math.exp(middle)).low > 0 else (middle, most)
-        p_value = math.exp(most)
-    return Significance(first.name, second.name, found, 1.0 - p_value / 2, p_value)
+    return (math.nan,) * 3 if math.isnan(value) else (value, *slopes_of(criterion, mean, variance)[1:])
 
 
 def _at_states(
@@ -451,7 +275,7 @@ def _at_states(
         found = values[0] - values[1], np.column_stack([unknown, unknown]), unknown
     else:
         a, b = (policies[name].judged(own[name], judge, seed=rng) for name in (first, second))
-        found = a.less(b, level, paired=_paired(*ranking[:2]))
+        found = a.less(b, level, paired=paired(*ranking[:2]))
     return StateDifferences(first, second, np.array(own[first], dtype=np.float64), *found, level)
 
 
@@ -484,5 +308,113 @@ def _notes(
     limits = _OWN_STARTS if own else _LIMITS
     if own and any(each is not None and each.cut_off for each in completed):
         limits += "; the estimators complete what was cut off"
-    together = len(placed) > 1 and _paired(placed[0], placed[1])
+    together = len(placed) > 1 and paired(placed[0], placed[1])
     return [*notes, f"{limits}; {_TOGETHER if together else _INDEPENDENT}"]
+
+
+def risks_of(policies: Mapping[str, Any]) -> dict[str, RiskFunction]:
+    """The risk functions of policies by name, which may be evaluations, of one discount."""
+    risks = {name: _risk(each) for name, each in policies.items()}
+    for name, risk in risks.items():
+        if risk is None:
+            raise InvalidInputError(
+                f"policies[{name!r}] must be a RiskFunction or an Evaluation, got "
+                f"{type(policies[name]).__name__}; pass what an estimator's fit or evaluate gave"
+            )
+    found = {name: risk for name, risk in risks.items() if risk is not None}
+    check_discounts({name: risk.provenance.discount for name, risk in found.items()})
+    return found
+
+
+def tails_of(
+    policies: Mapping[str, Any], starts: npt.ArrayLike | None, criterion: Quantile | CVaR
+) -> dict[str, StartDistribution]:
+    """The returns' distributions over starts; without starts over each one's own, by its returns if known."""
+    found = {name: _tail(each, starts, criterion) for name, each in policies.items()}
+    check_discounts({name: discount for name, (_, discount) in found.items()})
+    return {name: distribution for name, (distribution, _) in found.items()}
+
+
+def _tail(policy: Any, starts: npt.ArrayLike | None, criterion: Criterion) -> tuple[StartDistribution, float]:
+    """The distribution of one, and its discount."""
+    recorded = policy if isinstance(policy, RecordedReturns) else _recorded(policy)
+    if starts is None and recorded is not None:
+        return recorded, recorded.discount
+    function = getattr(policy, "distribution", policy)
+    if not hasattr(function, "over"):
+        raise no_distribution(criterion, policy)
+    if starts is None and not hasattr(policy, "survey"):
+        raise InvalidInputError(f"{criterion!r} is compared over starts, got no starts; pass states")
+    if starts is None and isinstance(function, ChainTails):
+        return function.over(), function.discount
+    return function.over(policy.survey.starts if starts is None else starts), function.discount
+
+
+def _recorded(policy: Any) -> RecordedReturns | None:
+    """The returns behind an estimate; None where they are not known, or where an episode was cut off."""
+    risk = _risk(policy)
+    done = None if risk is None else risk.completed
+    if risk is None or done is None or done.cut_off or done.unknown or done.count < 2:
+        return None
+    discount = risk.provenance.discount
+    clustered = done.clusters is not None  # the observed returns do not say which
+    if done.observed is not None and not clustered:
+        return RecordedReturns(done.observed[:, 0] * risk.unit, discount)
+    if hasattr(policy, "survey") and policy.target is None:  # a uniform sample
+        return RecordedReturns(policy.survey.returns[0], discount, policy.survey.clusters)
+    return None
+
+
+def _risk(policy: Any) -> RiskFunction | None:
+    """The estimate that a policy is, or has; None where it has none."""
+    found = getattr(policy, "risk", policy)
+    return found if isinstance(found, RiskFunction) else None
+
+
+def withdrawn(policy: Any) -> bool:
+    """Whether an evaluation has withdrawn its intervals, since the log cannot tell."""
+    risk = _risk(policy)
+    return risk is not None and risk.error_bars is not None and risk.error_bars.withdrawn
+
+
+def same_names(first: Sequence[str], second: Sequence[str]) -> bool:
+    """Whether coordinates are called the same; ``state_0`` and so on are no names.
+
+    >>> same_names(["x", "state_1"], ["x", "y"]), same_names(["x", "y"], ["y", "x"])
+    (True, False)
+    """
+    pairs = enumerate(zip(first, second, strict=False))
+    alike = all(a == b or {a, b} & {"state", f"state_{d}"} for d, (a, b) in pairs)
+    return alike and len(first) == len(second)
+
+
+def check_coordinates(policies: Mapping[str, Any], *states: Any) -> None:
+    """Raise where an array of states would be one thing to one policy and another to the next."""
+    if all(each is None or is_frame(each) for each in states):
+        return
+    known = {name: each.coordinates for name, each in policies.items() if each.coordinates is not None}
+    for name, other in known.items():
+        first = next(iter(known))
+        mine = known[first]
+        if not same_names(mine.names, other.names) or mine.labels != other.labels:
+            raise MismatchError(
+                "policies must know the state's coordinates by the same names to be compared from the same "
+                f"states, got {_told(mine)} in {first} and {_told(other)} in {name}; pass the states as a "
+                "data frame, or none, or evaluate data that have the same names"
+            )
+
+
+def _told(coordinates: Coordinates) -> str:
+    """Coordinates in words, with what labels stand for."""
+    labels = coordinates.labels
+    return ", ".join(
+        f"{name} ({name_some(labels[name], 5)})" if name in labels else name for name in coordinates.names
+    )
+
+
+def check_discounts(discounts: Mapping[str, float]) -> None:
+    """Raise where returns are not of one kind."""
+    if len(set(discounts.values())) > 1:
+        raise MismatchError(
+            f"policies must agree on the discount to be compared, got {discounts}; estimate them with one"
+        )

@@ -11,13 +11,13 @@ With q = 5 %, 300 episodes of each and CVaRs that are exactly m apart, the excha
 pass in 10.5 % of the cases, both together in 3 %.
 
 Of the two wrong verdicts only one is possible, whatever d is, so that a verdict is wrong with a probability
-of at most α. The tests exchange episodes or whole clusters (:mod:`policyrisk.selection.permutation`), the new
-policy's returns being raised by m: they are exact where these have the baseline's distribution moved by −m,
-and right for many episodes where only the criterion's values are m apart. Where the two distributions differ
-in shape a policy's value and its error vary together, so the difference of both policies' own intervals
-(Hall's, put together by MOVER) has to agree: the larger p-value and the wider interval count. With more than
-KEPT episodes the reference is Student's distribution with the fewer episodes or clusters, less one, as its
-degrees of freedom.
+of at most α. The tests exchange episodes or whole clusters (:mod:`policyrisk.selection.significance`), the
+new policy's returns being raised by m: they are exact where these have the baseline's distribution moved by
+−m, and right for many episodes where only the criterion's values are m apart. Where the two distributions
+differ in shape a policy's value and its error vary together, so the difference of both policies' own
+intervals (Hall's, put together by MOVER) has to agree: the larger p-value and the wider interval count. With
+more than KEPT episodes the reference is Student's distribution with the fewer episodes or clusters, less one,
+as its degrees of freedom.
 
 How many episodes would decide: with T = (d + m)/s, s falling as 1/√K, the test has a power of 80 % at
 
@@ -45,7 +45,7 @@ from policyrisk.returns import RecordedReturns
 from policyrisk.returns.start_distribution import Clusters
 from policyrisk.risk.completed import KEPT
 from policyrisk.risk.estimate import Estimate, difference
-from policyrisk.selection.permutation import Exchanges, exchanged_moments, exchanged_tails
+from policyrisk.selection.significance import Exchanges, exchanged_moments, exchanged_tails
 
 Decision: TypeAlias = Literal["passed", "worse", "undecided"]
 FEWEST = 4  # episodes, or clusters, of each policy

@@ -1,4 +1,4 @@
-"""Are two policies equally good by a criterion? Their episodes are exchanged at random.
+"""How sure it is that one of two policies is better by a criterion: their episodes are exchanged at random.
 
 With the criterion's values f_1 and f_2 from K_1 and K_2 independent episodes and their standard errors s_1
 and s_2, the statistic
@@ -26,25 +26,204 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import ndtr, ndtri
 
-from policyrisk._core.arrays import Bools, Floats
+from policyrisk._core.arrays import Bools, Floats, Seed
+from policyrisk._core.random import generator
+from policyrisk._core.text import number, percent
 from policyrisk._core.units import magnitude
-from policyrisk.criteria import CVaR, Quantile
+from policyrisk.criteria import Criterion, CVaR, Quantile
+from policyrisk.errors import InvalidInputError
 from policyrisk.returns import RecordedReturns
+from policyrisk.returns.chain_tails import ChainStarts
+from policyrisk.returns.curves import Reading
 from policyrisk.returns.start_distribution import Clusters
-from policyrisk.risk.estimate import student_quantile
+from policyrisk.risk.completed import KEPT, centre_shift
+from policyrisk.risk.estimate import Estimate, difference, student_quantile
+from policyrisk.risk.summary import PolicySummary
+
+if TYPE_CHECKING:
+    from policyrisk.selection.comparison import RankedPolicy
 
 FEWEST, MOST = 999, 4999  # draws
+_SMALLEST_P = 1e-9  # of a difference of quantiles: from there on it is 0
 _ENTRIES, _AT_ONCE = 1 << 22, 1 << 20  # episodes in all draws, and in those in hand at once
 _TAIL = 10  # draws beyond which the tail is a normal one
 _SAME = 1e-9  # a statistic that is larger by less than this share is as large
 Statistic: TypeAlias = Callable[[Bools], tuple[Floats, Floats]]
+
+
+@dataclass(frozen=True)
+class Significance:
+    """How sure it is that the first policy is better than the second, both being feasible.
+
+    ``difference`` is in the criterion's favour: positive where the first is better. Where each policy is
+    judged by its own returns, p and the interval are those of exchanged episodes. Else they are
+
+    - of mean and variance, Welch's: the standard error is that of independent data sets, s = √(s₁² + s₂²),
+      with s⁴ / (s₁⁴/ν₁ + s₂⁴/ν₂) degrees of freedom; of two estimates from one log it is that of the
+      episodes' own differences;
+    - of quantiles and CVaR, made of both intervals (:func:`policyrisk.risk.estimate.difference`), since these
+      may reach further to one side; p is 1 less the largest level at which it does not reach 0.
+
+    """
+
+    best: str
+    second: str
+    difference: Estimate
+    probability: float  # that the first is better: Student's distribution at difference / standard error
+    p_value: float  # two-sided, of no difference
+
+    def __str__(self) -> str:
+        if math.isnan(self.probability):
+            return f"{self.best} leads {self.second} by {number(self.difference)}; without error bars"
+        return (
+            f"{self.best} leads {self.second} by {self.difference!r}: better with probability "
+            f"{percent(self.probability)} (two-sided p = {number(self.p_value, 2)})"
+        )
+
+
+def _lead(first: RankedPolicy, second: RankedPolicy) -> float:
+    """The difference of their values, positive where the first is better."""
+    lead = first.assessment.value.value - second.assessment.value.value
+    return lead if first.assessment.larger_is_better else -lead
+
+
+def by_moments(
+    first: RankedPolicy, second: RankedPolicy, criterion: Criterion, level: float, seed: Seed
+) -> Significance:
+    """By mean and variance."""
+    a, b, lead = first.assessment.value, second.assessment.value, _lead(first, second)
+    welch = _welch(lead, a, b, level)
+    if paired(first, second):
+        moved = [_moved(criterion, each.summary) for each in (first, second)]
+        apart = moved[0] - moved[1]
+        size = magnitude(apart)
+        error = math.sqrt(float(np.square(apart / size).mean())) * size
+        welch = Estimate.skewed(lead, error, 0.0, min(a.dof, b.dof), level)
+    else:
+        clusters = [_own_clusters(each.summary) for each in (first, second)]
+        exchanged = exchanged_moments if all(each is None for each in clusters) else exchanged_clusters
+        samples = clusters
+        if exchanged is exchanged_moments:
+            samples = [_own_returns(each.summary) for each in (first, second)]
+        kept = [each for each in samples if each is not None]
+        if len(kept) == 2 and hasattr(criterion, "slopes") and welch.standard_error > 0:
+            found = exchanged(kept[0], kept[1], criterion, _exchange_generator(seed))
+            return _exchanged(first.name, second.name, welch, found, level)
+    against = Estimate(-lead, welch.standard_error, dof=welch.dof)
+    p_value = 1.0 if lead == 0.0 else 2.0 * against.probability_positive
+    return Significance(first.name, second.name, welch, welch.probability_positive, p_value)
+
+
+def _exchange_generator(seed: Seed) -> Any:
+    """The same exchanges every time, unless a seed is given."""
+    return generator(0 if seed is None else seed)
+
+
+def _exchanged(
+    best: str, second: str, lead: Estimate, exchanges: Exchanges, level: float, least: float = 0.0
+) -> Significance:
+    """A lead with its standard error beside those of exchanged episodes; p is ``least`` at the least."""
+    error = lead.standard_error
+    half, p_value = exchanges.reach(level) * error, max(exchanges.p_value(abs(lead.value) / error), least)
+    between = lead.reaching(lead - half, lead + half)
+    return Significance(best, second, between, 1.0 - p_value / 2, p_value)
+
+
+def _own_returns(summary: PolicySummary) -> Floats | None:
+    """The completed returns (K, 2) that a summary is of; None where it is of an estimator, or of too many."""
+    done = summary.completed
+    found = None if done is None or summary.covered is not None else done.observed
+    unit = summary.unit
+    return None if found is None else found * [unit, unit * unit]
+
+
+def _own_clusters(summary: PolicySummary) -> Floats | None:
+    """The sums over clusters (G, 3) of 1, g and g² + c of completed returns; None where there are none."""
+    done = summary.completed
+    if done is None or summary.covered is not None or done.cluster_sums is None:
+        return None
+    found = done.cluster_sums @ centre_shift(done.mean, 0.0).T
+    sums: Floats = found[:, :3] * [1.0, summary.unit, summary.unit**2]
+    return sums
+
+
+def paired(first: RankedPolicy, second: RankedPolicy) -> bool:
+    """Whether two estimates are of the same episodes, with the same multipliers."""
+    if first.tail is not None:
+        return isinstance(first.tail, ChainStarts) and first.tail.pairs_with(second.tail)
+    a, b = first.summary.draws, second.summary.draws
+    return a is not None and b is not None and a.episodes == b.episodes
+
+
+def _moved(criterion: Any, summary: PolicySummary) -> Floats:
+    """What each replicate adds to the criterion's value, (B,)."""
+    assert summary.draws is not None
+    _, by_mean, by_variance = slopes_of(criterion, summary.mean_value, summary.variance_value)
+    unit = summary.unit
+    return np.array([by_mean * unit, by_variance * unit * unit]) @ summary.draws.moved
+
+
+def slopes_of(criterion: Any, mean: float, variance: float) -> Any:
+    """A criterion's value and derivatives at a mean and a variance."""
+    if not hasattr(criterion, "slopes"):
+        raise InvalidInputError(
+            f"criterion must have slopes(mean, variance) to be compared at states or within episodes, got "
+            f"{criterion!r}; make it a criteria.MomentCriterion"
+        )
+    return criterion.slopes(mean, variance)
+
+
+def _welch(lead: float, a: Estimate, b: Estimate, level: float) -> Estimate:
+    """A difference of two independent estimates."""
+    size = magnitude(a.standard_error, b.standard_error)  # whose square may be no number
+    squares = (a.standard_error / size) ** 2, (b.standard_error / size) ** 2
+    uncertain = squares[0] ** 2 / a.dof + squares[1] ** 2 / b.dof
+    dof = sum(squares) ** 2 / uncertain if uncertain > 0 else math.inf
+    return Estimate.skewed(lead, math.sqrt(sum(squares)) * size, 0.0, dof, level)
+
+
+def by_tails(
+    first: RankedPolicy, second: RankedPolicy, criterion: Any, level: float, seed: Seed
+) -> Significance:
+    """By the tail of the return."""
+    one, other = pair = first.tail, second.tail
+    recorded = [each for each in pair if isinstance(each, RecordedReturns)]
+    of: Reading = "cvar" if isinstance(criterion, CVaR) else "quantile"
+
+    def lead(level: float) -> Estimate:
+        if paired(first, second):
+            known: Estimate = one.lead(other, of, criterion.q, level)
+            return known
+        v, w = (getattr(each, of)(criterion.q, level) for each in pair)
+        return _welch(v - w, v, w, level).reaching(*difference(v, w))
+
+    found = lead(level)
+    errors = [r.assessment.value.standard_error for r in (first, second)]
+    known = [each.least_p(criterion.q) for each in recorded]
+    # Of a quantile no return may be far enough out to tell.
+    sure = isinstance(criterion, CVaR) or max(known, default=0.0) < 1.0 - level
+    few = all(each.starts <= KEPT for each in recorded)
+    if len(recorded) == 2 and few and min(errors) > 0 and sure:
+        exchanges = exchanged_tails(one, other, criterion, level, _exchange_generator(seed))
+        least = max(known) if isinstance(criterion, Quantile) else 0.0
+        return _exchanged(first.name, second.name, found, exchanges, level, least)
+    p_value = math.nan
+    if found.value == 0.0:
+        p_value = 1.0
+    elif not math.isnan(found.low):
+        least, most = math.log(max(_SMALLEST_P, *known, 0.0)), 0.0
+        while most - least > 1e-3:
+            middle = (least + most) / 2
+            least, most = (least, middle) if lead(1.0 - math.exp(middle)).low > 0 else (middle, most)
+        p_value = math.exp(most)
+    return Significance(first.name, second.name, found, 1.0 - p_value / 2, p_value)
 
 
 @dataclass(frozen=True, eq=False)
