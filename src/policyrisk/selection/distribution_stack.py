@@ -34,7 +34,7 @@ from policyrisk.data import Trajectories
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.passes.episode_folds import FOLDS, folds_of
-from policyrisk.returns.curves import Grid, read_at
+from policyrisk.returns.curves import Grid, monotone, read_at
 from policyrisk.returns.distribution_mixture import (
     DistributionMember,
     DistributionMixture,
@@ -219,14 +219,21 @@ class HeldOut:
 
         ``places`` are the quantiles of U.
         """
-        F, sums = _held_out(candidate.rows, targets, data.folds, scored)
+        rows, F = candidate.rows, np.empty((len(scored), targets.shape[1]))
+        parts = [rows.sums(targets, np.flatnonzero(data.folds == k)) for k in range(FOLDS)]
+        G, rhs = (np.sum([part[i] for part in parts], axis=0) for i in (0, 1))
+        for k, part in enumerate(parts):
+            at = np.flatnonzero(data.folds[scored] == k)
+            if at.size:
+                F[at] = rows.said(scored[at], rows.weights((G - part[0], rhs - part[1])))
+        F = monotone(F)
         J, sigma = data.mean[scored], data.sigma[scored]
         both = J[:, None] + sigma[:, None] * places, data.returns[scored, None]
         if candidate.residual:
             said, at_return = (read_residual(F, u, J, sigma, z, grid) for z in both)
         else:
             said, at_return = (read_at(F, grid.theta, z, steps=grid.steps) for z in both)
-        return cls(said.ravel(), at_return[:, 0], sums)
+        return cls(said.ravel(), at_return[:, 0], (G, rhs))
 
 
 def stack_distribution(
@@ -346,20 +353,6 @@ def regions(
         sums = np.bincount(own, below - share)
         found.append(TailRegion(name, float(inside.mean()), share, float(np.sqrt(sums @ sums)) / below.size))
     return tuple(found)
-
-
-def _held_out(
-    rows: LeastSquares | Averages, targets: Floats, folds: Ints, scored: Ints
-) -> tuple[Floats, _Fit]:
-    """F at the scored steps without their folds (k, m), rising, and the sums of all steps."""
-    parts = [rows.sums(targets, np.flatnonzero(folds == k)) for k in range(FOLDS)]
-    total = np.sum([part[0] for part in parts], axis=0), np.sum([part[1] for part in parts], axis=0)
-    F = np.empty((len(scored), targets.shape[1]))
-    for k, part in enumerate(parts):
-        at = np.flatnonzero(folds[scored] == k)
-        if at.size:
-            F[at] = rows.said(scored[at], rows.weights((total[0] - part[0], total[1] - part[1])))
-    return np.clip(np.sort(F, axis=1), 0.0, 1.0), total
 
 
 def _below(values: Floats, theta: Floats) -> Floats:
