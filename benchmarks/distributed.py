@@ -23,7 +23,7 @@ from policyrisk import distributed, readers
 from policyrisk.distributed import reduce
 from policyrisk.features import TileCoding
 from policyrisk.lstd import LSTD
-from policyrisk.passes.reduce import here
+from policyrisk.passes import here
 
 SHARDS = 16
 SIDES = (20, 50)

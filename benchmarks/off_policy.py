@@ -33,7 +33,7 @@ from lstd import ONE_THREAD, TILES, best, in_child, walk
 import policyrisk as pr
 from policyrisk.features.target import Target
 from policyrisk.markov import log
-from policyrisk.passes.reduce import here
+from policyrisk.passes import here
 from policyrisk.returns.chain_tails import ChainTails
 
 EPISODES, DATA_SETS = 20_000, 10

@@ -13,8 +13,9 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spl
 from scipy.optimize import linprog
 
-from policyrisk.equations.constraint import active_set, projection, solve_constrained
-from policyrisk.equations.constraint.problem import equilibrate
+from policyrisk.equations import active_set, constraint
+from policyrisk.equations.constraint import solve_constrained
+from policyrisk.equations.problem import equilibrate
 from policyrisk.errors import (
     InfeasibleConstraintError,
     InvalidInputError,
@@ -270,7 +271,7 @@ def test_paper_chain(solver):
 def test_paper_chain_takes_the_known_number_of_projections_with_gram():
     chain = paper_chain()
     problem = equilibrate(chain.C, chain.d, chain.H, chain.g, chain.gram)
-    u, mu, iterations = projection.iterate(problem, projection.gram_factor(problem), tol=1e-9)
+    u, mu, iterations = constraint.iterate(problem, constraint.gram_factor(problem), tol=1e-9)
     assert 25 <= iterations <= 31
     assert problem.residual(u, mu) <= 1e-9
 
@@ -567,7 +568,7 @@ def test_a_stalled_path_is_followed_again_in_another_direction(monkeypatch):
 
 
 def test_projection_that_does_not_get_there_says_so(monkeypatch):
-    monkeypatch.setattr(projection, "_MAX_ITERATIONS", 3)
+    monkeypatch.setattr(constraint, "_MAX_ITERATIONS", 3)
     with pytest.raises(SolverError, match=r"after 3 iterations.*active-set"):
         instance("grid", 0.9).solve("projection")
 

@@ -9,7 +9,7 @@ import policyrisk as pr
 from policyrisk.data import batches
 from policyrisk.errors import GivenUpWarning
 from policyrisk.lstd.cutoffs import trim
-from policyrisk.passes.reduce import here
+from policyrisk.passes import here
 from policyrisk.risk.support import LOST_MOST
 
 

@@ -10,7 +10,7 @@ import policyrisk as pr
 from policyrisk._core.random import keys, mammen
 from policyrisk.data import Trajectories
 from policyrisk.errors import ImproperPolicyError, InvalidInputError
-from policyrisk.passes.reduce import here
+from policyrisk.passes import here
 from policyrisk.returns import _forest_kernels as _kernels
 from policyrisk.returns import forest
 from policyrisk.returns.forest import ReturnForest, grown_trees

@@ -27,7 +27,7 @@ import scipy.sparse as sp
 import policyrisk as pr
 from policyrisk.control import GreedyPolicy
 from policyrisk.equations.constraint import solve_constrained
-from policyrisk.passes.reduce import here
+from policyrisk.passes import here
 
 # Hand-made records have few episodes behind them.
 pytestmark = pytest.mark.filterwarnings("ignore::policyrisk.errors.FewEpisodesWarning")

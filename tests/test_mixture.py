@@ -12,8 +12,8 @@ import policyrisk as pr
 from policyrisk._core.random import keys, mammen
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.lstd.definition import Definition
+from policyrisk.passes import here
 from policyrisk.passes.checkpoint import DurableReduce
-from policyrisk.passes.reduce import here
 from policyrisk.risk.estimate import Estimate, ratio
 from policyrisk.risk.mixture import Widening
 from policyrisk.risk.state_estimates import member_picks

@@ -5,7 +5,7 @@ import pytest
 
 import policyrisk as pr
 from policyrisk.lstd.newton import fits_from_sample
-from policyrisk.passes.reduce import here
+from policyrisk.passes import here
 from policyrisk.returns.forest_sums import DataCounts
 from policyrisk.risk.mixture import with_merged_draws
 

@@ -15,7 +15,7 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.features.target import Target
 from policyrisk.markov.branches import together
 from policyrisk.markov.curves import GridCurves, LatticeCurves
-from policyrisk.passes.reduce import here
+from policyrisk.passes import here
 from policyrisk.returns import chain_tails
 from policyrisk.returns.chain_tails import ChainTails
 from policyrisk.returns.robust_tails import robust_tails

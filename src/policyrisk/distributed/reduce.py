@@ -47,7 +47,7 @@ from policyrisk.distributed import session
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import EmptyDataError, InvalidInputError, SkippedShardsWarning
 from policyrisk.lstd import LSTD, LSTDQ
-from policyrisk.passes.reduce import Sum
+from policyrisk.passes import Sum
 from policyrisk.returns import DistributionFunction, ReturnDistribution
 from policyrisk.risk import RiskFunction
 
@@ -305,7 +305,7 @@ class PartReport(NamedTuple):
 
 
 class ShardReduce:
-    """Runs passes over shards; a :class:`policyrisk.passes.reduce.Reduce`."""
+    """Runs passes over shards; a :class:`policyrisk.passes.Reduce`."""
 
     def __init__(self, shards: Sequence[Shard], on_error: OnError) -> None:
         check_choice(on_error, "on_error", get_args(OnError))

@@ -36,7 +36,7 @@ from policyrisk.errors import InvalidInputError, check_proper
 from policyrisk.evaluation.labels import stated_labels
 from policyrisk.evaluation.request import AUTO, EvaluationRequest, naming_arguments
 from policyrisk.features.spelling import data_box
-from policyrisk.passes.reduce import here
+from policyrisk.passes import here
 from policyrisk.passes.survey import Survey, SurveyPass
 
 EPISODES = 2_000  # at most, of the sample that features are chosen on

@@ -42,8 +42,8 @@ from policyrisk.features.spelling import Spelling
 from policyrisk.lstd import LSTD
 from policyrisk.lstd.influences import with_starts
 from policyrisk.lstd.newton import fits_from_sample
+from policyrisk.passes import Reduce, here, reduce_in_units
 from policyrisk.passes.episode_folds import FOLDS
-from policyrisk.passes.reduce import Reduce, here, reduce_in_units
 from policyrisk.passes.survey import Survey
 from policyrisk.returns.forest import Grown, ReturnForest
 from policyrisk.returns.forest_sums import DataCounts

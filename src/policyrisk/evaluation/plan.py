@@ -23,8 +23,8 @@ from policyrisk.evaluation.request import EvaluationRequest, naming_arguments
 from policyrisk.features import Features
 from policyrisk.features.spelling import Spelling
 from policyrisk.lstd import LSTD, LSTDQ
+from policyrisk.passes import Reduce, reduce_in_units
 from policyrisk.passes.episode_folds import FOLDS, folds_of
-from policyrisk.passes.reduce import Reduce, reduce_in_units
 from policyrisk.passes.survey import Survey
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.risk.scoring import EpisodeSteps

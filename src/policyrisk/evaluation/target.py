@@ -47,8 +47,8 @@ from policyrisk.features.spelling import Spelling
 from policyrisk.features.target import Target, chosen_actions
 from policyrisk.lstd import LSTDQ
 from policyrisk.lstd.influences import DRAWS_OF_TABLES
+from policyrisk.passes import Reduce, reduce_in_units
 from policyrisk.passes.episode_folds import FOLDS
-from policyrisk.passes.reduce import Reduce, reduce_in_units
 from policyrisk.passes.survey import Survey
 from policyrisk.returns.chain_tails import is_partition
 from policyrisk.risk import FEW_EPISODES, VarianceMethod

@@ -45,7 +45,7 @@ from policyrisk.lstd.doubly_robust import DoublyRobust, doubly_robust
 from policyrisk.lstd.pipeline import Known, check_settings, fit_by, solve
 from policyrisk.lstd.target_steps import TargetSteps, TargetView
 from policyrisk.markov.branches import closure
-from policyrisk.passes.reduce import Reduce, here
+from policyrisk.passes import Reduce, here
 from policyrisk.risk import RiskFunction, VarianceMethod
 from policyrisk.risk.support import UNCOVERED_MOST, Support
 
@@ -180,7 +180,7 @@ class LSTDQ:
     def fit_by(
         self, reduce: Reduce, *, error_bars: bool = True, bootstrap: int = 0, seed: Seed = None
     ) -> RiskFunction:
-        """As ``fit``, for data that ``reduce`` runs passes over (see :mod:`policyrisk.passes.reduce`)."""
+        """As ``fit``, for data that ``reduce`` runs passes over (see :mod:`policyrisk.passes`)."""
         return fit_by(self, reduce, error_bars, bootstrap, seed)
 
     def known(self, reduce: Reduce, first: FirstPass, device: Device = "cpu") -> Known:

@@ -34,7 +34,7 @@ from policyrisk.errors import (
 from policyrisk.features import Features
 from policyrisk.lstd.residuals import direct_right_hand_side
 from policyrisk.lstd.steps import View
-from policyrisk.passes.reduce import Reduce
+from policyrisk.passes import Reduce
 from policyrisk.risk import Provenance, RiskFunction, SampleReturns
 from policyrisk.risk.support import Support, supports_of
 

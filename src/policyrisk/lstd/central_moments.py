@@ -29,7 +29,7 @@ from policyrisk.lstd.accumulate import accumulate
 from policyrisk.lstd.steps import Steps, View
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
-from policyrisk.passes.reduce import Reduce
+from policyrisk.passes import Reduce
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.state_estimates import HigherMoments
 from policyrisk.risk.support import supports_of

@@ -49,7 +49,7 @@ from policyrisk.errors import GivenUpWarning
 from policyrisk.features import Features
 from policyrisk.features.protocol import matrix_of
 from policyrisk.markov.branches import closure
-from policyrisk.passes.reduce import Reduce
+from policyrisk.passes import Reduce
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.support import LOST_MOST, Support
 

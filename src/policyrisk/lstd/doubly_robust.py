@@ -168,11 +168,7 @@ class DoublyRobust(Moments, Readable):
         yield "intervals hold the randomness of starts, actions and returns, and believe the propensities"
 
     def _blocks(self) -> list[str | TextTable]:
-        beside = [self.model.quantities(), self.weighted.quantities()]
-        rows = [
-            [name, *estimate.cells, *(cell for other in beside for cell in other[name].cells[:2])]
-            for name, estimate in self.quantities().items()
-        ]
+        rows = self.rows(self.model, self.weighted)
         header = ["", "doubly robust", "std error", f"{self.level:.4g} interval"]
         header += ["LSTDQ", "std error", "weighted", "std error"]
         title = (
@@ -187,9 +183,9 @@ class DoublyRobust(Moments, Readable):
         counts = ["level", "episodes", "effective_episodes", "folds", "discount"]
         counts += ["cut_off", "shortened", "unknown"]
         return {
-            **_plain(self),
-            "covariance": self._plain_covariance(),
-            **{name: _plain(moments) for name, moments in others.items()},
+            **self.plain(),
+            "covariance": self.plain_covariance(),
+            **{name: moments.plain() for name, moments in others.items()},
             "mean_weight": self.weights.mean.to_dict(),
             **{name: getattr(self, name) for name in counts},
             "notes": list(self.notes),
@@ -199,10 +195,6 @@ class DoublyRobust(Moments, Readable):
 def _worth(effective: float) -> str:
     """So many episodes, whole ones where there are many."""
     return number(effective, 2) if effective < 100 else f"{effective:.0f}"
-
-
-def _plain(moments: Moments) -> dict[str, dict[str, float]]:
-    return {name: estimate.to_dict() for name, estimate in moments.quantities().items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ from policyrisk.lstd.pipeline import Known, check_settings, fit_by, solve
 from policyrisk.lstd.steps import View
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain
-from policyrisk.passes.reduce import Reduce, here
+from policyrisk.passes import Reduce, here
 from policyrisk.risk import RiskFunction, VarianceMethod
 
 
@@ -231,10 +231,10 @@ class LSTD:
         seed: Seed = None,
         device: Device = "cpu",
     ) -> RiskFunction:
-        """As ``fit``, for data wherever they are (see :mod:`policyrisk.passes.reduce`).
+        """As ``fit``, for data wherever they are (see :mod:`policyrisk.passes`).
 
         >>> import policyrisk as pr
-        >>> from policyrisk.passes.reduce import here
+        >>> from policyrisk.passes import here
         >>> data = pr.domains.walk(n=10, p=0.7).sample(start=0, episodes=50, seed=1)
         >>> lstd = pr.LSTD(pr.Tabular(10))
         >>> bool(lstd.fit_by(here(data)).mean([0]) == lstd.fit(data).mean([0]))

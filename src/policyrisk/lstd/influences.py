@@ -52,7 +52,7 @@ from policyrisk.lstd.answer import Face
 from policyrisk.lstd.cutoffs import Trim
 from policyrisk.lstd.residuals import ResidualPass, ResidualSums
 from policyrisk.lstd.steps import View
-from policyrisk.passes.reduce import Reduce
+from policyrisk.passes import Reduce
 from policyrisk.risk import ErrorBars, RiskFunction
 from policyrisk.risk.completed import EPISODES, SIZE, TRANSITIONS, CompletedReturns, centre_shift
 from policyrisk.risk.draws import DRAWS_OF_CLUSTERS, check_clusters

@@ -36,7 +36,7 @@ from policyrisk.lstd.estimator import LSTD
 from policyrisk.lstd.influences import Solved
 from policyrisk.lstd.pipeline import solved
 from policyrisk.lstd.residuals import ResidualPass, ResidualSums
-from policyrisk.passes.reduce import Reduce, here
+from policyrisk.passes import Reduce, here
 from policyrisk.risk import ErrorBars, RiskFunction, SampleReturns
 from policyrisk.risk.completed import CompletedReturns, centre_shift
 

@@ -38,7 +38,7 @@ from policyrisk.lstd.central_moments import MomentPasses, with_higher_moments
 from policyrisk.lstd.cutoffs import Trim, count_biased
 from policyrisk.lstd.influences import Solved, with_error_bars, with_starts
 from policyrisk.lstd.steps import View
-from policyrisk.passes.reduce import Reduce, reduce_in_units
+from policyrisk.passes import Reduce, reduce_in_units
 from policyrisk.risk import Provenance, RiskFunction, VarianceMethod
 
 WORTH_A_WARNING = 0.01  # of a target's probability, on average, without data

@@ -26,7 +26,7 @@ from policyrisk._core.devices import single_threaded
 from policyrisk._core.files import remove_remains
 from policyrisk.data import Source, Trajectories, batches
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.passes.reduce import Sum
+from policyrisk.passes import Sum
 
 PASSES = "passes"  # the work of a DurableReduce
 _EVERY = 2.0  # seconds between two checkpoints
@@ -157,7 +157,7 @@ def _short(value: object) -> str:
 
 
 class DurableReduce:
-    """Runs passes over data in this process; a :class:`policyrisk.passes.reduce.Reduce`.
+    """Runs passes over data in this process; a :class:`policyrisk.passes.Reduce`.
 
     Without a path nothing is kept, and the sums are the same, bit for bit.
 

@@ -45,7 +45,7 @@ from policyrisk.markov import MarkovChain
 from policyrisk.markov.branches import Branches, together
 from policyrisk.markov.curves import GridCurves, LatticeCurves
 from policyrisk.markov.log import LogBranches, Logged, Prior
-from policyrisk.passes.reduce import Reduce, reduce_in_units
+from policyrisk.passes import Reduce, reduce_in_units
 from policyrisk.returns.curves import Grid, Reading, interval_of_draws, read_at
 from policyrisk.returns.distribution_function import DistributionAtStates, warn_of_few
 from policyrisk.returns.start_distribution import StartDistribution, StartEstimate, within

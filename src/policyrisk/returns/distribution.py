@@ -51,7 +51,7 @@ from policyrisk.errors import (
 from policyrisk.features import Features, as_features
 from policyrisk.features.protocol import is_binary
 from policyrisk.lstd.cutoffs import Trim, trim
-from policyrisk.passes.reduce import Reduce, here, reduce_in_units
+from policyrisk.passes import Reduce, here, reduce_in_units
 from policyrisk.returns.curves import Grid
 from policyrisk.returns.distribution_function import DistributionFunction
 from policyrisk.returns.threshold_sums import Bootstrap, ReturnSurvey, ThresholdSums
@@ -134,7 +134,7 @@ class ReturnDistribution:
         return replace(self.fit_by(here(data), error_bars=error_bars), coordinates=coordinates_of(data))
 
     def fit_by(self, reduce: Reduce, *, error_bars: bool = True) -> DistributionFunction:
-        """As ``fit``, for data that ``reduce`` runs passes over (see :mod:`policyrisk.passes.reduce`)."""
+        """As ``fit``, for data that ``reduce`` runs passes over (see :mod:`policyrisk.passes`)."""
         check_callable(reduce, "reduce", "a pass over data, such as here(data)")
         features, gamma = self.features, self.discount
         theta = self.thresholds

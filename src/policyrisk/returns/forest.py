@@ -59,7 +59,7 @@ from policyrisk.data import Source, Trajectories, check_reiterable, coordinates_
 from policyrisk.data.source import in_units, largest_of
 from policyrisk.errors import ALL_CUT_OFF, InvalidInputError, check_proper
 from policyrisk.features import Leaves
-from policyrisk.passes.reduce import Reduce, here, reduce_in_units
+from policyrisk.passes import Reduce, here, reduce_in_units
 from policyrisk.passes.survey import SurveyPass
 from policyrisk.returns import _forest_kernels as _kernels
 from policyrisk.returns.forest_sums import (
@@ -190,7 +190,7 @@ class ReturnForest:
         grown: Grown | None = None,
         numbers: Ints | None = None,
     ) -> RiskFunction:
-        """As ``fit``, for data wherever they are (:mod:`policyrisk.passes.reduce`), and a sample of them.
+        """As ``fit``, for data wherever they are (:mod:`policyrisk.passes`), and a sample of them.
 
         Where the sample holds as many episodes and transitions as the data, it is taken for all of them, in
         their order, and this is ``fit(sample)``. ``mean`` (transitions of the sample,) and ``around``, for

@@ -24,8 +24,8 @@ from policyrisk._core.arrays import Bools, Floats, Ints
 from policyrisk.data import Source, Trajectories, batches, pieces
 from policyrisk.data.source import InUnits
 from policyrisk.features.target import Target
+from policyrisk.passes import here
 from policyrisk.passes.episode_folds import each_fold
-from policyrisk.passes.reduce import here
 from policyrisk.returns.chain_tails import DRAWS, GROUPS, ChainStarts, ChainTails, cells_of
 from policyrisk.returns.curves import read_at
 from policyrisk.risk.draws import multipliers

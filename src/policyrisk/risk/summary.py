@@ -159,7 +159,19 @@ class Moments:
         size = math.sqrt(max(float(self.covariance[0, 0] * self.covariance[1, 1]), 0.0))
         return min(max(float(self.covariance[0, 1]) / size, -1.0), 1.0) if size > 0 else 0.0
 
-    def _plain_covariance(self) -> list[list[float]]:
+    def plain(self) -> dict[str, dict[str, float]]:
+        """The four in plain values."""
+        return {name: estimate.to_dict() for name, estimate in self.quantities().items()}
+
+    def rows(self, *others: Moments | None) -> list[list[str]]:
+        """The four as rows of a table, with values and errors of others beside them."""
+        beside = [{} if each is None else each.quantities() for each in others]
+        return [
+            [name, *estimate.cells, *(c for q in beside for c in q.get(name, Estimate(math.nan)).cells[:2])]
+            for name, estimate in self.quantities().items()
+        ]
+
+    def plain_covariance(self) -> list[list[float]]:
         """S of m and v themselves, infinite beyond the range of float64."""
         size = np.array([self.unit, self.unit * self.unit])
         with np.errstate(over="ignore"):
@@ -336,40 +348,32 @@ class PolicySummary(Moments, Readable):
         columns: dict[str, Moments | None] = {self.estimator: self, "sample": self.sample}
         if self.model is not None:
             columns = {"completed": self, self.estimator: self.model, "sample": self.sample}
-        beside = [{} if each is None else each.quantities() for each in list(columns.values())[1:]]
-        rows = [
-            [name, *estimate.cells, *(c for q in beside for c in q.get(name, Estimate(math.nan)).cells[:2])]
-            for name, estimate in self.quantities().items()
-        ]
         first, *others = columns
         header = ["", first, "std error", f"{self.level:.4g} interval"]
         header += [text for name in others for text in (name, "std error")]
         behind = "" if self.returns is None else f", sample of {plural(self.returns.count, 'return')}"
         used = plural(self.starts - (self.unvisited if self.completed is None else 0), "start")
         title = f"return from {used}, discount {self.discount:g}{behind}"
-        return [title, TextTable(header, rows), *(f"note: {note}" for note in self.notes)]
+        table = TextTable(header, self.rows(*list(columns.values())[1:]))
+        return [title, table, *(f"note: {note}" for note in self.notes)]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in plain values."""
         sample: dict[str, Any] | None = None
         if self.returns is not None and self.sample is not None:
-            sample = {"count": self.returns.count, **_plain(self.sample)}
+            sample = {"count": self.returns.count, **self.sample.plain()}
         names = ["level", "episodes", "starts", "unvisited", "negative", "discount", "estimator", "cut_off"]
         names += [] if self.covered is None else ["covered"]
         counts = ["count", "cut_off", "shortened", "unknown"]
         return {
-            **_plain(self),
-            "covariance": self._plain_covariance(),
-            "model": self.model and _plain(self.model),
+            **self.plain(),
+            "covariance": self.plain_covariance(),
+            "model": self.model and self.model.plain(),
             "completed": self.completed and {name: getattr(self.completed, name) for name in counts},
             "sample": sample,
             **{name: getattr(self, name) for name in names},
             "notes": list(self.notes),
         }
-
-
-def _plain(moments: Moments) -> dict[str, dict[str, float]]:
-    return {name: estimate.to_dict() for name, estimate in moments.quantities().items()}
 
 
 def summarise(

@@ -36,8 +36,8 @@ from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarn
 from policyrisk.lstd import LSTD
 from policyrisk.lstd.answer import answer, second_right_hand_side
 from policyrisk.lstd.residuals import lag_products
+from policyrisk.passes import here
 from policyrisk.passes.episode_folds import FOLDS
-from policyrisk.passes.reduce import here
 from policyrisk.risk import RiskFunction
 from policyrisk.risk.scoring import EpisodeSteps
 from policyrisk.selection.regions import Regions, points_of

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from policyrisk._core.arrays import Floats, Ints
-from policyrisk.equations.constraint.problem import Problem, infeasible
+from policyrisk.equations.problem import Problem, infeasible
 from policyrisk.errors import SingularSystemError, SolverError
 
 _COVERINGS = 5  # random directions p to try before giving up
