@@ -30,13 +30,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from policyrisk._core.arrays import Floats, Ints, Matrix, as_floats, as_list
+from policyrisk._core.arrays import Floats, Ints, as_floats, as_list
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Features, Joint, Leaves
 from policyrisk.features.target import PolicyFeatures
 from policyrisk.risk.draws import ErrorBars
-from policyrisk.risk.state_estimates import Said
 from policyrisk.risk.support import MixedSupport, Provenance, Support
 
 if TYPE_CHECKING:
@@ -54,22 +53,6 @@ class Widening:
 
     mean: float = 1.0  # c_J
     variance: float = 1.0  # c_V
-
-
-def members_say(support: Support | MixedSupport, phi: Matrix, weights: Floats) -> Said:
-    """What each member says at states with features phi (n, l), whether it knows them, and its share.
-
-    Of shape (n, m), (n, m) and (m,); ``weights`` (l,) are the mixture's.
-    """
-    if not isinstance(support, MixedSupport):
-        said = np.asarray(phi @ weights)[:, None]
-        return said, np.ones_like(said, dtype=np.bool_), np.ones(1)
-    all_said, known, end = [], [], 0
-    for member, share, part in zip(support.members, support.shares, support.blocks(phi), strict=True):
-        first, end = end, end + member.visits.size
-        all_said.append(np.asarray(part @ (weights[first:end] / share)))
-        known.append(member.episodes_behind(part) > 0)
-    return np.stack(all_said, axis=1), np.stack(known, axis=1), support.shares
 
 
 def mixed_fields(

@@ -32,7 +32,6 @@ from policyrisk.features import Features, Joint
 from policyrisk.features.actions import ActionRows, candidates_of
 from policyrisk.features.protocol import active_of, is_binary, matrix_of
 from policyrisk.features.target import PolicyFeatures, PolicyFunction, renormalised, spread_about
-from policyrisk.risk import mixture
 from policyrisk.risk.state_estimates import Said, StateEstimates
 from policyrisk.risk.support import MixedSupport, Support
 
@@ -71,29 +70,38 @@ def estimates_in_parts(risk: RiskFunction, states: Floats, width: int = 0) -> It
 def estimates(risk: RiskFunction, phi_J: Matrix, phi_M: Matrix) -> StateEstimates:
     """J̃ and Ṽ at the states with features (n, l_J) and (n, l_M), and what is known of their errors."""
     w_mean, w_second = risk.unit_weights
-    known_J, episodes = risk.support.known(phi_J)
-    known_M = known_J
-    if risk.variance_method == "direct" and isinstance(risk.second_support, MixedSupport):
-        known_M, behind = risk.second_support.known(phi_M, w_second)
-        episodes = np.minimum(episodes, behind)
-    elif risk.second_support is not risk.support:
-        known_M, behind = risk.second_support.known(phi_M)
-        episodes = np.minimum(episodes, behind)
-    elif phi_M is not phi_J:
-        known_M = phi_M
-    J, second = np.asarray(known_J @ w_mean), np.asarray(known_M @ w_second)
-    V = second if risk.variance_method == "direct" else second - J**2
+    of_mean = risk.support.say(phi_J, w_mean)
+    behind = of_mean[1] if risk.second_support is risk.support else None
+    return _combined(risk, of_mean, risk.second_support.say(phi_M, w_second, behind), phi_J, phi_M)
+
+
+def _combined(
+    risk: RiskFunction,
+    of_mean: tuple[Floats, Floats],  # what each member adds to J̃, and the episodes behind it, (n, m) each
+    of_second: tuple[Floats, Floats],  # the same of Ṽ, or of M̃
+    phi_J: Matrix,
+    phi_M: Matrix,
+) -> StateEstimates:
+    """The estimates at n states from what the members say, of which one that is no mixture has one."""
+    (J_i, behind), (M_i, second_behind), direct = of_mean, of_second, risk.variance_method == "direct"
+    first, second = risk.support, risk.second_support
+    scale, episodes = first.scales(behind)
+    second_scale, fewer = second.scales(second_behind, M_i if direct else None)
+    episodes = np.minimum(episodes, fewer)
+    J, V = (scale * J_i).sum(axis=1), (second_scale * M_i).sum(axis=1)
+    V = V if direct else V - J**2
     J, V = (np.where(episodes == 0, np.nan, values) for values in (J, V))
 
     def members() -> tuple[Said, Said]:
-        of_mean = mixture.members_say(risk.support, phi_J, w_mean)
-        said, known, shares = mixture.members_say(risk.second_support, phi_M, w_second)
-        V_i = said if risk.variance_method == "direct" else said - of_mean[0] ** 2
-        return of_mean, (V_i, known, shares)
+        own, own_V = J_i / first.shares, M_i / second.shares
+        own_V = own_V if direct else own_V - own**2
+        return (own, behind > 0, first.shares), (own_V, second_behind > 0, second.shares)
 
+    taken = first.scaled(phi_J, scale)
+    taken_M = taken if phi_M is phi_J and second is first else second.scaled(phi_M, second_scale)
     widening = None if risk.widening is None else (risk.widening.mean, risk.widening.variance)
     return StateEstimates(
-        known_J, known_M, J, V, episodes, risk.variance_method, widening=widening, members_of=members
+        taken, taken_M, J, V, episodes, risk.variance_method, widening=widening, members_of=members
     )
 
 
@@ -108,19 +116,11 @@ def values_in_parts(risk: RiskFunction, states: Floats) -> Iterator[StateEstimat
         return
     w_mean, w_second = risk.unit_weights
     for first in range(0, max(len(states), 1), _AT_ONCE):
-        part = states[first : first + _AT_ONCE]
-        met: dict[Features, _Met] = {}
-        J_i, known = _said(risk.features, of_mean, w_mean, part, met)
-        V_i, known_second = _said(risk.second_features, of_second, w_second, part, met)
-        direct = risk.variance_method == "direct"
-        scale, episodes = of_mean.scales(known)
-        second_scale, behind = of_second.scales(known_second, V_i if direct else None)
-        episodes = np.minimum(episodes, behind)
-        J, V = (scale * J_i).sum(axis=1), (second_scale * V_i).sum(axis=1)
-        V = V if direct else V - J**2
-        J, V = (np.where(episodes == 0, np.nan, values) for values in (J, V))
+        part, met = states[first : first + _AT_ONCE], dict[Features, _Met]()
+        said = _said(risk.features, of_mean, w_mean, part, met)
+        second = _said(risk.second_features, of_second, w_second, part, met)
         phi_J, phi_M = (sp.csr_array((len(part), w.size)) for w in (w_mean, w_second))
-        yield StateEstimates(phi_J, phi_M, J, V, episodes, risk.variance_method)
+        yield _combined(risk, said, second, phi_J, phi_M)
 
 
 _Met: TypeAlias = "tuple[Any, bool]"  # a map's features, or where they are 1, which the second says

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -47,6 +47,7 @@ class Support:
     limit: float  # of the leverage: 1 for sampled equations, inf for exact ones
     lost: Floats | None = None  # (l,): A⁻¹ Σ z_T over what was given up, None where nothing was
     lost_most: float = LOST_MOST
+    shares: ClassVar = np.ones(1)
 
     @property
     def size(self) -> int:
@@ -57,9 +58,21 @@ class Support:
         """Whether the data say anything about states with features ``phi`` (n, l), of shape (n,)."""
         return self.episodes_behind(phi) > 0
 
-    def known(self, phi: Matrix) -> tuple[Matrix, Floats]:
-        """The features (n, l) as the weights take them, and the episodes behind the estimates, (n,)."""
-        return phi, self.episodes_behind(phi)
+    def say(self, phi: Matrix, weights: Floats, behind: Floats | None = None) -> tuple[Floats, Floats]:
+        """What weights (l,) say at states with features ``phi`` (n, l), and the episodes behind it.
+
+        As of a mixture of one, (n, 1) each; ``behind`` where it is known already.
+        """
+        said = np.asarray(phi @ weights)[:, None]
+        return said, self.episodes_behind(phi)[:, None] if behind is None else behind
+
+    def scales(self, behind: Floats, variances: Floats | None = None) -> tuple[Floats, Floats]:
+        """What that is multiplied with, (n, 1), and the episodes behind the estimates, (n,)."""
+        return np.ones(behind.shape), behind[:, 0]
+
+    def scaled(self, phi: Matrix, scale: Floats) -> Matrix:
+        """The features as the weights take them."""
+        return phi
 
     def episodes_behind(self, phi: Matrix) -> Floats:
         """How many episodes stand behind the estimates at states with features ``phi``, of shape (n,).
@@ -172,34 +185,30 @@ class MixedSupport:
             parts.append(sp.csr_array(part).toarray() if dense else part)
         return parts
 
-    def known(self, phi: Matrix, variances: Floats | None = None) -> tuple[Matrix, Floats]:
-        """The features with each member's part scaled, and the episodes behind the average member, (n,).
+    def say(self, phi: Matrix, weights: Floats, behind: Floats | None = None) -> tuple[Floats, Floats]:
+        """What each member adds at states with features ``phi`` (n, l), and its episodes, (n, m) each."""
+        own = np.split(weights, np.cumsum(self.sizes)[:-1])
+        each = [
+            member.say(part, w) for member, part, w in zip(self.members, self.blocks(phi), own, strict=True)
+        ]
+        said, found = (np.hstack(parts) for parts in zip(*each, strict=True))
+        return said, found if behind is None else behind
 
-        The part is 0 where a member's share of the variance, by the weights ``variances`` (l,), is below 0.
-        """
-        blocks = self.blocks(phi)
-        behind = np.stack(
-            [m.episodes_behind(part) for m, part in zip(self.members, blocks, strict=True)], axis=1
-        )
-        said = None
-        if variances is not None:
-            parts = zip(blocks, np.split(variances, np.cumsum(self.sizes)[:-1]), strict=True)
-            said = np.stack([np.asarray(part @ w) for part, w in parts], axis=1)
-        scale, episodes = self.scales(behind, said)
+    def scaled(self, phi: Matrix, scale: Floats) -> Matrix:
+        """The features with each member's part multiplied by its scale, of (n, m)."""
         member_of = np.repeat(np.arange(len(self.members)), self.sizes)
-        if sp.issparse(phi):
-            rows = sp.csr_array(phi)
-            row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-            data = rows.data * scale[row, member_of[rows.indices]]
-            scaled: Matrix = sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
-        else:
-            scaled = np.asarray(phi) * scale[:, member_of]
-        return scaled, episodes
+        if not sp.issparse(phi):
+            return np.asarray(phi) * scale[:, member_of]
+        rows = sp.csr_array(phi)
+        row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+        data = rows.data * scale[row, member_of[rows.indices]]
+        return sp.csr_array((data, rows.indices, rows.indptr), shape=rows.shape)
 
     def scales(self, behind: Floats, variances: Floats | None = None) -> tuple[Floats, Floats]:
         """What each member's part is multiplied with (n, m), and the episodes behind the average member (n,).
 
-        ``behind`` (n, m) are the episodes behind each, ``variances`` (n, m) what each says of the variance.
+        ``behind`` (n, m) are the episodes behind each, ``variances`` (n, m) what each says of the variance: a
+        share of it below 0 counts as 0.
         """
         known = behind > 0
         present = self.shares * known
