@@ -27,6 +27,19 @@ from policyrisk.errors import InvalidInputError, MismatchError, check_proper
 from policyrisk.features import Features, Tabular, as_features
 
 DENSE_MOST = 8000  # features up to which the sums are dense: 0.5 GB a matrix
+_SUMS = {
+    "A": "l_J l_J",
+    "b": "l_J",
+    "C": "l_M l_M",
+    "D": "l_M l_J",
+    "e": "l_M",
+    "gram": "l_M l_M",
+    "mean_gram": "l_J l_J",
+    "visits": "l_J",
+    "second_visits": "l_M",
+    "feature_episodes": "l_J",
+    "second_feature_episodes": "l_M",
+}  # and their shapes
 _SETTINGS = ("lam", "discount", "features", "second_features")
 _NOT_SUMMED = (*_SETTINGS, "trace_cut", "exact", "single", "C", "gram")  # the last two may be A and mean_gram
 
@@ -36,19 +49,7 @@ def too_many_for_dense(features: Features, second_features: Features) -> bool:
     return max(features.size, second_features.size) > DENSE_MOST
 
 
-@record(
-    A="l_J l_J",
-    b="l_J",
-    C="l_M l_M",
-    D="l_M l_J",
-    e="l_M",
-    visits="l_J",
-    second_visits="l_M",
-    feature_episodes="l_J",
-    second_feature_episodes="l_M",
-    features="l_J",
-    second_features="l_M",
-)
+@record(**_SUMS, features="l_J", second_features="l_M")
 @dataclass(frozen=True, eq=False)
 class MomentEquations:
     """Sums that determine w_J and w_M: A w_J = b and C w_M = e + D w_J.
@@ -134,31 +135,17 @@ class MomentEquations:
         second = features if second_features is None else as_features(second_features)
         lam = as_number(lam, "lam", 0.0, 1.0)
         discount = as_number(discount, "discount", 0.0, 1.0, open_low=True)
-        l_J, l_M = features.size, second.size
-        shared = second == features
-        zeros: Any = sp.csr_array if too_many_for_dense(features, second) else np.zeros
-        A, mean_gram = zeros((l_J, l_J)), zeros((l_J, l_J))
-        return cls(
-            A=A,
-            b=np.zeros(l_J),
-            C=A if shared and discount == 1.0 else zeros((l_M, l_M)),
-            D=zeros((l_M, l_J)),
-            e=np.zeros(l_M),
-            gram=mean_gram if shared else zeros((l_M, l_M)),
-            mean_gram=mean_gram,
-            visits=np.zeros(l_J),
-            second_visits=np.zeros(l_M),
-            feature_episodes=np.zeros(l_J),
-            second_feature_episodes=np.zeros(l_M),
-            episodes=0,
-            terminated=0,
-            transitions=0,
-            outside=0,
-            lam=lam,
-            discount=discount,
-            features=features,
-            second_features=second,
-        )
+        sizes = {"l_J": features.size, "l_M": second.size}
+        matrix: Any = sp.csr_array if too_many_for_dense(features, second) else np.zeros
+        sums: dict[str, Any] = {}
+        for name, dims in _SUMS.items():
+            shape = tuple(sizes[dim] for dim in dims.split())
+            sums[name] = matrix(shape) if len(shape) == 2 else np.zeros(shape)
+        if second == features:
+            sums["gram"] = sums["mean_gram"]
+            sums["C"] = sums["A"] if discount == 1.0 else sums["C"]
+        counts: dict[str, Any] = dict.fromkeys(("episodes", "terminated", "transitions", "outside"), 0)
+        return cls(**sums, **counts, lam=lam, discount=discount, features=features, second_features=second)
 
     @property
     def shared(self) -> bool:

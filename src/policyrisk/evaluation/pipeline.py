@@ -36,8 +36,8 @@ from policyrisk.evaluation.request import AUTO, EvaluationRequest
 from policyrisk.evaluation.tails import CHAIN
 from policyrisk.evaluation.target import TargetPlan
 from policyrisk.evaluation.target_findings import refuse_uncovered
-from policyrisk.passes.checkpoint import DurableReduce
 from policyrisk.passes import Reduce
+from policyrisk.passes.checkpoint import DurableReduce
 from policyrisk.passes.survey import Survey
 from policyrisk.returns import DistributionMixture, RecordedReturns, ReturnDistribution
 from policyrisk.returns.chain_tails import ChainTails

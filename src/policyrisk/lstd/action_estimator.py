@@ -47,7 +47,7 @@ from policyrisk.lstd.target_steps import TargetSteps, TargetView
 from policyrisk.markov.branches import closure
 from policyrisk.passes import Reduce, here
 from policyrisk.risk import RiskFunction, VarianceMethod
-from policyrisk.risk.support import UNCOVERED_MOST, Support
+from policyrisk.risk.support import UNCOVERED_MOST
 
 DRAWS = 64  # of continuous actions at a state
 TABLE_FROM = 1000  # pairs of a table from which on it is solved as one of states, with draws for error bars
@@ -191,7 +191,8 @@ class LSTDQ:
         equations, coverage = sums.equations.of_maps(*maps), sums.coverage
         next_states = max(equations.transitions + coverage.dropped - equations.terminated, 1)
         facts: dict[str, Any] = {
-            "supports": _supports(sums, weights, maps[0] == maps[1]),
+            "lost": (coverage.missing,) if coverage.missing.any() else (),
+            "support": {"dense": coverage.dense > 0, "lost_most": UNCOVERED_MOST},
             "left_out": coverage.left_out / next_states,
             "dropped": coverage.dropped,
         }
@@ -350,18 +351,3 @@ def _bootstraps_beyond(equations: MomentEquations) -> bool:
         if abs(columns).sum() > 0:
             return True
     return False
-
-
-def _supports(sums: FirstPass, weights: Weights, shared: bool) -> tuple[Support, Support]:
-    """What stands behind φ_J and φ_M; Gram matrices of dense ones alone."""
-    e, lost, coverage = sums.equations, None, sums.coverage
-    if coverage.missing.any():
-        system = weights.mean_system
-        lost = system.solve(system.project(coverage.missing))
-    grams: list[Any] = [
-        gram if dense else None for gram, dense in zip((e.mean_gram, e.gram), coverage.dense, strict=True)
-    ]
-    first = Support(e.visits, e.feature_episodes, e.episodes, grams[0], 1.0, lost, UNCOVERED_MOST)
-    if shared:
-        return first, first
-    return first, Support(e.second_visits, e.second_feature_episodes, e.episodes, grams[1], 1.0)

@@ -12,6 +12,7 @@ offenders, and so on until there are none.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -67,13 +68,13 @@ def answer(
     visited: Floats | Reduce | None = None,  # the states that nonnegative_at="visited" means
     returns: SampleReturns | None = None,
     lost: tuple[Floats, ...] = (),  # Σ z_T and Σ y_T over what was given up, the first alone if φ_J = φ_M
-    supports: tuple[Support, Support] | None = None,  # where they are not those of the equations
+    support: Mapping[str, Any] | None = None,  # how the supports differ from those of LSTD
     **facts: Any,  # more of the provenance
 ) -> tuple[RiskFunction, Face | None]:
     """The second equation solved, all of it in one record, and the active face of the constraint."""
     systems = (weights.mean_system, weights.second_system)
     solved = [system.solve(system.project(z)) for system, z in zip(systems, lost, strict=False)]
-    supports = supports_of(equations, solved) if supports is None else supports
+    supports = supports_of(equations, solved, **(support or {}))
     direct, w_second, constrained = settings.variance == "direct", weights.second, None
     if settings.nonnegative_at is not None:
         demanded = visited if isinstance(settings.nonnegative_at, str) else settings.nonnegative_at

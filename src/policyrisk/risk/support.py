@@ -122,22 +122,26 @@ class Support:
         return scale, vectors[:, positive] / np.sqrt(values[positive]), vectors[:, ~positive]
 
 
-def supports_of(equations: MomentEquations, lost: Sequence[Floats] = ()) -> tuple[Support, Support]:
-    """What the equations say about φ_J and about φ_M; ``lost`` are A⁻¹ Σ z_T and C⁻¹ Σ y_T, if there are."""
+def supports_of(
+    equations: MomentEquations,
+    lost: Sequence[Floats] = (),  # A⁻¹ Σ z_T and C⁻¹ Σ y_T, if there are
+    *,
+    dense: Sequence[bool] | None = None,  # whether φ_J and φ_M are, where the features do not say
+    lost_most: float = LOST_MOST,
+) -> tuple[Support, Support]:
+    """What the equations say about φ_J and about φ_M."""
     e = equations
-    lost_J, lost_M = (*lost, None, None)[:2]
 
-    def support(
-        features: Features, visits: Floats, episodes: Floats, gram: Matrix, lost: Floats | None
-    ) -> Support:
-        kept = None if isinstance(features, BinaryFeatures) or sp.issparse(gram) else gram
-        limit = np.inf if e.exact else 1.0
-        return Support(visits, episodes, e.episodes, gram=kept, limit=limit, lost=lost)
+    def support(k: int, features: Features, visits: Floats, episodes: Floats, gram: Any) -> Support:
+        sparse = isinstance(features, BinaryFeatures) or sp.issparse(gram)
+        kept = gram if not sparse and (dense is None or dense[k]) else None
+        limit, own = np.inf if e.exact else 1.0, lost[k] if k < len(lost) else None
+        return Support(visits, episodes, e.episodes, kept, limit, own, lost_most)
 
-    first = support(e.features, e.visits, e.feature_episodes, e.mean_gram, lost_J)
+    first = support(0, e.features, e.visits, e.feature_episodes, e.mean_gram)
     if e.second_features == e.features:
         return first, first
-    return first, support(e.second_features, e.second_visits, e.second_feature_episodes, e.gram, lost_M)
+    return first, support(1, e.second_features, e.second_visits, e.second_feature_episodes, e.gram)
 
 
 @record(members="m", shares="m: positive")
