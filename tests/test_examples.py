@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import gymnasium
+import numba
 import numpy as np
 import pytest
 
@@ -29,6 +30,8 @@ def run(tmp_path_factory):
             folder, printed = tmp_path_factory.mktemp(name), io.StringIO()
             with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
                 patch.chdir(folder)
+                # Kernels kept beside the example would be looked for by the name that it has here.
+                patch.setattr(numba.config, "CACHE_DIR", str(folder))
                 # What it registers there is forgotten again: twice would be a warning.
                 patch.delitem(gymnasium.registry, "Savings-v0", raising=False)
                 names = runpy.run_path(
