@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from policyrisk.features import registry
+from policyrisk.features import protocol
 from policyrisk.lstd import accumulate as sums
 from policyrisk.lstd.steps import View
 
@@ -30,10 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def only_maps_of_before() -> Iterator[None]:
     """A feature map that a test or a page of the documentation makes known is forgotten after it."""
-    before = dict(registry._KINDS)
+    before = dict(protocol._KINDS)
     yield
-    registry._KINDS.clear()
-    registry._KINDS.update(before)
+    protocol._KINDS.clear()
+    protocol._KINDS.update(before)
 
 
 def dense(phi: Any) -> npt.NDArray[np.float64]:

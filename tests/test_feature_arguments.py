@@ -28,8 +28,8 @@ from policyrisk.features import (
     TileCoding,
     as_features,
     from_spec,
+    protocol,
     register,
-    registry,
 )
 from policyrisk.lstd import LSTD
 from policyrisk.risk import RiskFunction
@@ -145,7 +145,7 @@ def test_as_features():
 
 
 def test_own_classes_are_registered(monkeypatch):
-    monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
+    monkeypatch.setattr(protocol, "_KINDS", dict(protocol._KINDS))
     spec = json.loads(json.dumps(Mine(3).spec()))
     with pytest.raises(InvalidInputError, match=r"got 'Mine'; .*register"):
         from_spec(spec)

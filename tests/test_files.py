@@ -35,7 +35,7 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.evaluation import Evaluation
 from policyrisk.evaluation.folder import _digest
 from policyrisk.features import Labels, from_spec
-from policyrisk.features import registry as maps
+from policyrisk.features import protocol as maps
 from policyrisk.features.layer import Normalisation
 from policyrisk.features.sb3 import _members
 from policyrisk.lstd.residuals import _columns_of

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from scipy.spatial import cKDTree
 
 from policyrisk.errors import SolverError
-from policyrisk.markov import _linear_kernels as kernels
 from policyrisk.markov import linear, multigrid
 from policyrisk.markov.linear import Resolvent
 
@@ -431,7 +430,7 @@ def test_gauss_seidel_twin(backward: bool) -> None:
     expected = x.copy()
     for i in reversed(range(50)) if backward else range(50):
         expected[i] += (b[i] - D[i] @ expected) / D[i, i]
-    kernels.gauss_seidel(*csr(A), 1.0 / A.diagonal(), b, x, backward)
+    multigrid.gauss_seidel(*csr(A), 1.0 / A.diagonal(), b, x, backward)
     np.testing.assert_allclose(x, expected, rtol=1e-13)
 
 
@@ -466,7 +465,7 @@ def test_match_pairs_twin(dominance: float, weakest: float) -> None:
     P.data *= np.where(np.arange(P.nnz) % 17 == 0, 0.01, 1.0)
     A = sp.csr_array(sp.eye_array(80) - P)
     pairs = np.empty(80, dtype=np.int64)
-    count = kernels.match_pairs(*csr(sp.csr_array(-(A + A.T))), A.diagonal(), dominance, weakest, pairs)
+    count = multigrid.match_pairs(*csr(sp.csr_array(-(A + A.T))), A.diagonal(), dominance, weakest, pairs)
     expected, expected_count = matched(A.toarray(), dominance, weakest)
     assert count == expected_count
     np.testing.assert_array_equal(pairs, expected)
@@ -489,7 +488,7 @@ def test_resolvent_residual_twin() -> None:
     x = 1e9 * rng.random((30, 2))
     b = x - 0.99 * (P @ x) + rng.normal(size=(30, 2)) * 1e-7
     out = np.empty_like(b)
-    kernels.resolvent_residual(*csr(P), 0.99, b, x, out)
+    linear.resolvent_residual(*csr(P), 0.99, b, x, out)
     expected = np.column_stack([exact_residual(P, 0.99, b[:, c], x[:, c]) for c in range(2)])
     np.testing.assert_allclose(out, expected, rtol=1e-12)
 

@@ -21,8 +21,8 @@ from policyrisk.errors import CutOffWarning, InvalidInputError
 from policyrisk.returns import MonteCarlo, monte_carlo
 from policyrisk.returns.monte_carlo import CUT_OFF, ROWS, STEPS, estimated, merge, tabulate
 from policyrisk.risk.start_sums import SampleReturns
+from policyrisk.simulation import register
 from policyrisk.simulation.compiled import Returns
-from policyrisk.simulation.registration import register
 
 register()
 ID = "policyrisk/Pinball-v0"

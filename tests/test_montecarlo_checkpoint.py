@@ -22,7 +22,7 @@ from policyrisk.passes import checkpoint
 from policyrisk.returns import MonteCarlo, monte_carlo
 from policyrisk.returns.monte_carlo import COUNT
 from policyrisk.returns.monte_carlo import _identity as identity
-from policyrisk.simulation.registration import register
+from policyrisk.simulation import register
 
 register()
 ABC = ([[0.3, 0.5], [0.6, 0.0]], [1.0, 3.0])

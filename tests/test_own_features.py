@@ -11,7 +11,7 @@ import policyrisk as pr
 from policyrisk.cli import run
 from policyrisk.data import write_npz
 from policyrisk.errors import InvalidInputError
-from policyrisk.features import Ranked, from_spec, register, registry
+from policyrisk.features import Ranked, from_spec, protocol, register
 from policyrisk.features.box import Box, OnBox
 from policyrisk.features.spelling import Spelling, examples
 
@@ -47,7 +47,7 @@ class Powers:
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setattr(registry, "_KINDS", dict(registry._KINDS))
+    monkeypatch.setattr(protocol, "_KINDS", dict(protocol._KINDS))
     register("Stairs", Stairs)
 
 
@@ -153,7 +153,7 @@ def test_the_least_that_can_be_spelled():
 @pytest.fixture(autouse=True, scope="module")
 def only_here():
     """The maps registered by these tests are known to no other test."""
-    before = dict(registry._KINDS)
+    before = dict(protocol._KINDS)
     yield
-    registry._KINDS.clear()
-    registry._KINDS.update(before)
+    protocol._KINDS.clear()
+    protocol._KINDS.update(before)

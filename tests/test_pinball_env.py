@@ -16,7 +16,7 @@ from policyrisk.domains.env import DomainEnv
 from policyrisk.domains.maze import MAZES
 from policyrisk.domains.pinball import Pinball
 from policyrisk.errors import InvalidInputError
-from policyrisk.simulation.registration import register
+from policyrisk.simulation import register
 
 register()
 ID = "policyrisk/Pinball-v0"

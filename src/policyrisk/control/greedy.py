@@ -17,8 +17,8 @@ from policyrisk._core.arrays import Floats, Ints, as_floats, check_kind, readonl
 from policyrisk.control._policy_kernels import COORDINATES, GreedyTable
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import RadialBasis
+from policyrisk.features.protocol import given_again
 from policyrisk.features.radial import RadialGrid
-from policyrisk.features.registry import given_again
 
 MOST = 32  # centres within reach along a coordinate, and actions: dimensions that NumPy gives an array
 _ALL = 2.0  # a reach beyond every centre, in units of the box

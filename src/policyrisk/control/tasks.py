@@ -25,13 +25,13 @@ from policyrisk.domains import Pinball, Portfolio, RewardSoFar
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Polynomial
 from policyrisk.features.protocol import Features
+from policyrisk.simulation.domain import EARNED
 from policyrisk.simulation.rollouts import make_environments
 
 _LIMIT = 10_000  # steps of an episode of our domains
 _PILOT = 200  # episodes, for the extent of coordinates without bounds
 _WIDER = 1.5  # than that: a better policy gets farther
 _VAST = 1e6  # no bounds of a coordinate that features could be laid over
-EARNED = "earned"  # the coordinate that holds the reward so far
 _RICH = 72.0  # a reward so far that few portfolios exceed
 _SHARP = 16.0  # what the shipped pinball policy's action values are multiplied with
 
@@ -72,7 +72,7 @@ class TimedEnvironment:
     def __call__(self) -> Any:
         """The environment, wrapped."""
         check_installed("gymnasium", "an environment")
-        from policyrisk.control._timed_env import TimedEnv
+        from policyrisk.domains.env import TimedEnv
 
         (made,), _ = make_environments(self.env, 1, 1, dict(self.arguments))
         own = None if made.spec is None else made.spec.max_episode_steps

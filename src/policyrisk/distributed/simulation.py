@@ -27,8 +27,8 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.returns import MonteCarlo
 from policyrisk.returns.monte_carlo import Block, Key, run_here
 from policyrisk.returns.monte_carlo import monte_carlo as _monte_carlo
+from policyrisk.simulation import register
 from policyrisk.simulation.environments import as_trained, is_vec_env
-from policyrisk.simulation.registration import register
 from policyrisk.simulation.rollouts import make_environments, run_episodes, seed_key
 from policyrisk.simulation.simulators import Runner
 from policyrisk.simulation.spaces import as_policy

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from policyrisk._core.imports import lazy
-from policyrisk.simulation.registration import register_if_loaded
+from policyrisk.simulation import register_if_loaded
 
 if TYPE_CHECKING:
     from policyrisk.domains.chains import boyan as boyan

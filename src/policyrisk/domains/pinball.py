@@ -35,9 +35,9 @@ from policyrisk._core.random import below, generator
 from policyrisk.domains import _pinball_kernels as kernels
 from policyrisk.domains.maze import Maze, grid_points, inside_any, near_lists, nearest_distance
 from policyrisk.errors import InvalidInputError
+from policyrisk.simulation import register_if_loaded
 from policyrisk.simulation.compiled import register_policy
 from policyrisk.simulation.domain import CompiledDomain
-from policyrisk.simulation.registration import register_if_loaded
 
 Image: TypeAlias = npt.NDArray[np.uint8]
 

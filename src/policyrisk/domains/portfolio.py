@@ -27,9 +27,9 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.features import TileCoding
 from policyrisk.markov import MDP
 from policyrisk.markov.branches import Branches, sorted_branches
+from policyrisk.simulation import register_if_loaded
 from policyrisk.simulation.compiled import register_domain
 from policyrisk.simulation.domain import CompiledDomain
-from policyrisk.simulation.registration import register_if_loaded
 
 PERIODS = 50
 SLOTS = 4

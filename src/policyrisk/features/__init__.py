@@ -14,9 +14,8 @@ from policyrisk.features.function import FunctionFeatures, as_features
 from policyrisk.features.lattice import Fourier, Polynomial
 from policyrisk.features.leaves import Leaves
 from policyrisk.features.network import TorchFeatures
-from policyrisk.features.protocol import BinaryFeatures, FeatureMap, Features
+from policyrisk.features.protocol import BinaryFeatures, FeatureMap, Features, from_spec, register
 from policyrisk.features.radial import RadialBasis
-from policyrisk.features.registry import from_spec, register
 from policyrisk.features.sb3 import from_sb3
 from policyrisk.features.tables import Labels, Tabular
 from policyrisk.features.tilecoding import TileCoding

@@ -22,17 +22,18 @@ from policyrisk._core.arrays import (
     readonly,
 )
 from policyrisk.errors import InvalidInputError
-from policyrisk.features.box import as_dims, one_state
+from policyrisk.features.box import Box, as_dims
 from policyrisk.features.function import as_features
 from policyrisk.features.protocol import (
     FeatureMap,
     Features,
     active_of,
+    from_spec,
     is_binary,
     matrix_of,
     outside,
+    register,
 )
-from policyrisk.features.registry import from_spec, register
 
 KNOTS = 64  # quantiles of a coordinate, less one
 
@@ -195,7 +196,7 @@ class Ranked(FeatureMap):
 
     def ranks(self, states: npt.ArrayLike) -> Floats:
         """u(states), of shape (n, dim)."""
-        array = self._checked(states)
+        array = Box.unbounded(len(self.knots), None).coordinates(states)
         ranks = np.zeros(array.shape)
         for i, knots in enumerate(self.knots):
             if knots.size > 1:
@@ -213,19 +214,10 @@ class Ranked(FeatureMap):
 
     def outside(self, states: npt.ArrayLike) -> Bools:
         """Which states lie beyond the knots, of shape (n,)."""
-        array = self._checked(states)
+        array = Box.unbounded(len(self.knots), None).coordinates(states)
         ends = [(knots[0], knots[-1]) if knots.size > 1 else (-np.inf, np.inf) for knots in self.knots]
         low, high = np.array(ends).T
         return np.asarray(np.any((array < low) | (array > high), axis=1))
-
-    def _checked(self, states: npt.ArrayLike) -> Floats:
-        array = as_states(states)
-        if array.shape[1] != len(self.knots):
-            raise InvalidInputError(
-                f"states must have {len(self.knots)} coordinates, as many as the knots are of, got "
-                f"{array.shape[1]}; {one_state(array.shape[1])}pass whole states"
-            )
-        return array
 
 
 register("Joint", Joint)

@@ -16,8 +16,7 @@ import scipy.sparse as sp
 from policyrisk._core.arrays import Bools, Floats, Matrix, as_array, as_count, as_states, describe, readonly
 from policyrisk._core.imports import named_object
 from policyrisk.errors import InvalidInputError, MismatchError
-from policyrisk.features.protocol import Features
-from policyrisk.features.registry import first_fitting, given_features, name_of, register
+from policyrisk.features.protocol import Features, first_fitting, given_features, name_of, not_given, register
 
 __all__ = ["FunctionFeatures", "as_features"]
 
@@ -110,10 +109,7 @@ class FunctionFeatures:
         if len(array) == 0 and self._size is not None:  # few functions are written with no states in mind
             return np.empty((0, self._size))
         if self._function is None:
-            raise InvalidInputError(
-                f"features must be given again, since files hold no code, got none for the function "
-                f"{self.name}; pass it with features=... where the file is loaded"
-            )
+            raise not_given(f"the function {self.name}")
         phi = self._checked(self._function(readonly(array)), len(array))
         self._size = phi.shape[1]
         if self._probe is None and len(array):

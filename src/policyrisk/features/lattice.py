@@ -20,7 +20,7 @@ from numba import njit
 from policyrisk._core.arrays import Floats, Ints, as_count, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.box import Box, OnBox
-from policyrisk.features.registry import register
+from policyrisk.features.protocol import register
 
 MOST = 1_000_000  # features
 

@@ -26,8 +26,7 @@ from numba import njit
 from policyrisk._core.arrays import Floats, Ints, as_array, as_count, as_floats, as_list, readonly
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.box import as_dims, columns, kernel_states
-from policyrisk.features.protocol import FeatureMap
-from policyrisk.features.registry import register
+from policyrisk.features.protocol import FeatureMap, register
 from policyrisk.features.tables import ones_at
 
 

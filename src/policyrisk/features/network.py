@@ -46,8 +46,7 @@ from policyrisk.features.layer import (
     state_hash,
     stop_at,
 )
-from policyrisk.features.protocol import FeatureMap
-from policyrisk.features.registry import first_fitting, given_features, register
+from policyrisk.features.protocol import FeatureMap, first_fitting, given_features, not_given, register
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -252,10 +251,7 @@ class TorchFeatures(FeatureMap):
 
         if self.module is None:
             whose = "the network" + ("" if self.file is None else f" of {self.file!r}")
-            raise InvalidInputError(
-                f"features must be given again, since files hold no code, got none for {whose}; pass it with "
-                "features=... where the file is loaded"
-            )
+            raise not_given(whose)
         if self.normalisation is not None:
             mean, deviation = self._tensors[:2]
             clip = self.normalisation.clip

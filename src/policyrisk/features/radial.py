@@ -40,7 +40,7 @@ from policyrisk._core.arrays import (
 from policyrisk._core.devices import cupy, kernel
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.box import Box, OnBox, as_counts
-from policyrisk.features.registry import register
+from policyrisk.features.protocol import register
 
 _ROWS = 1024  # states at a time, so that the exponentials of a dense grid stay in the cache
 

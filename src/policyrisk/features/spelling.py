@@ -58,8 +58,7 @@ from policyrisk.errors import InvalidInputError
 from policyrisk.features.composed import Joint, Ranked
 from policyrisk.features.function import FunctionFeatures
 from policyrisk.features.lattice import Polynomial
-from policyrisk.features.protocol import Features
-from policyrisk.features.registry import registered
+from policyrisk.features.protocol import Features, registered
 from policyrisk.features.tables import SHRUNK, Labels
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from policyrisk._core.arrays import (
 )
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.box import as_dims, columns
-from policyrisk.features.protocol import FeatureMap
-from policyrisk.features.registry import register
+from policyrisk.features.protocol import FeatureMap, register
 
 if TYPE_CHECKING:
     from policyrisk.features.spelling import Space

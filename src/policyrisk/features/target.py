@@ -36,7 +36,7 @@ from policyrisk._core.arrays import (
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features.actions import ActionArray, ActionBlocks, ActionMap, ActionRows
-from policyrisk.features.registry import given_policy, name_of, register
+from policyrisk.features.protocol import given_policy, name_of, register
 
 
 @dataclass(frozen=True)

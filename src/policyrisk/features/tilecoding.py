@@ -41,7 +41,7 @@ from policyrisk._core.arrays import Floats, Ints, as_count, readonly
 from policyrisk._core.random import GOLDEN, mix_compiled
 from policyrisk.errors import InvalidInputError
 from policyrisk.features.box import Box, OnBox, as_counts, kernel_states
-from policyrisk.features.registry import register
+from policyrisk.features.protocol import register
 from policyrisk.features.tables import ones_at
 
 _LARGEST = 2**62  # indices must fit in 64 bits

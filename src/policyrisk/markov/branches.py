@@ -34,7 +34,6 @@ from policyrisk._core.arrays import (
     as_distributions,
     as_floats,
     as_number,
-    check_shape,
     is_sparse,
     name_some,
     readonly,
@@ -192,17 +191,15 @@ def closure(graph: Sparse, sources: Bools) -> Bools:
 
 def as_transition_matrix(value: Any, name: str) -> Sparse:
     """A checked transition matrix in CSR: square, finite, no negative entry, no row above 1."""
-    if is_sparse(value):
-        if len(value.shape) != 2 or value.shape[0] != value.shape[1]:
-            raise InvalidInputError(f"{name} must be square, of shape (n, n), got {value.shape}; reshape it")
-        _refuse_low_precision(value.dtype, name)
-        matrix = as_csr(value, name)
-    else:
-        given = as_array(value, name, "numbers of shape (n, n)")
-        _refuse_low_precision(given.dtype, name)
-        dense = as_floats(given, name, (None, None))
-        check_shape(dense, name, (len(dense), len(dense)))
-        matrix = sp.csr_array(dense)
+    given = value if is_sparse(value) else as_array(value, name, "numbers of shape (n, n)")
+    if len(given.shape) != 2 or given.shape[0] != given.shape[1]:
+        raise InvalidInputError(f"{name} must be square, of shape (n, n), got {given.shape}; reshape it")
+    if given.dtype.kind == "f" and given.dtype.itemsize < 8:
+        raise InvalidInputError(
+            f"{name} must be float64, got {given.dtype}, whose rounding of a row's sum would count as "
+            "terminating; convert it, and divide the rows that should sum to 1 by their sums"
+        )
+    matrix = as_csr(given, name) if is_sparse(given) else sp.csr_array(as_floats(given, name, given.shape))
     matrix.eliminate_zeros()
     if matrix.shape[0] == 0:
         raise InvalidInputError(f"{name} must have at least one state, got shape {matrix.shape}; add states")
@@ -224,14 +221,10 @@ def as_transition_matrix(value: Any, name: str) -> Sparse:
 
 def as_rewards(r: Any, n: int, name: str = "r") -> Floats | Sparse:
     """Rewards (n,) or (n, n), checked."""
-    if is_sparse(r):
-        if r.shape != (n, n):
-            raise InvalidInputError(f"{name} must have shape ({n},) or ({n}, {n}), got {r.shape}; reshape it")
-        return as_csr(r, name)
-    array = as_array(r, name, f"numbers of shape ({n},) or ({n}, {n})")
-    if array.shape not in ((n,), (n, n)):
-        raise InvalidInputError(f"{name} must have shape ({n},) or ({n}, {n}), got {array.shape}; reshape it")
-    return as_floats(array, name, array.shape)
+    given = r if is_sparse(r) else as_array(r, name, f"numbers of shape ({n},) or ({n}, {n})")
+    if given.shape not in ((n,), (n, n)):
+        raise InvalidInputError(f"{name} must have shape ({n},) or ({n}, {n}), got {given.shape}; reshape it")
+    return as_csr(given, name) if is_sparse(given) else as_floats(given, name, given.shape)
 
 
 def as_discount(discount: Any, n: int) -> float | Floats:
@@ -247,14 +240,6 @@ def as_discount(discount: Any, n: int) -> float | Floats:
             "what a return that begins in each state is worth one step earlier"
         )
     return readonly(gamma.copy())
-
-
-def _refuse_low_precision(dtype: np.dtype[Any], name: str) -> None:
-    if dtype.kind == "f" and dtype.itemsize < 8:
-        raise InvalidInputError(
-            f"{name} must be float64, got {dtype}, whose rounding of a row's sum would count as terminating; "
-            "convert it, and divide the rows that should sum to 1 by their sums"
-        )
 
 
 def sorted_branches(n: int, rows: Ints, successors: Ints, probabilities: Floats, rewards: Floats) -> Branches:
@@ -297,16 +282,12 @@ def by_action(
     ]
 
 
-def _as_sequence(P: object) -> Sequence[Any]:
-    if sp.issparse(P) or not isinstance(P, Sequence | np.ndarray):
+def _as_sequence(P: Any) -> Sequence[Any]:
+    several = not sp.issparse(P) and isinstance(P, Sequence | np.ndarray)
+    if not several or (isinstance(P, np.ndarray) and P.ndim != 3) or len(P) == 0:
         raise InvalidInputError(
-            f"P must be (actions, n, n) or a sequence of matrices, one per action, got {type(P).__name__}; "
-            "use MarkovChain(P, r) for a chain without actions"
-        )
-    if (isinstance(P, np.ndarray) and P.ndim != 3) or len(P) == 0:
-        raise InvalidInputError(
-            f"P must be (actions, n, n) with at least one action, got {np.shape(P)}; "
-            "use MarkovChain(P, r) for a chain without actions"
+            f"P must be (actions, n, n) or a sequence of matrices, one per action, got a {type(P).__name__} "
+            f"of shape {np.shape(P)}; use MarkovChain(P, r) for a chain without actions"
         )
     shapes = _dense_shapes(list(P))
     if len(shapes) == 1 and len(shape := shapes.pop()) == 2 and shape[0] != shape[1] == len(P):

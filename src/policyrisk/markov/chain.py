@@ -426,13 +426,12 @@ class MarkovChain:
 
     def in_units(self, unit: float) -> MarkovChain:
         """The same chain with rewards divided by a power of two."""
-        other = object.__new__(MarkovChain)
-        other._set(replace(self.branches, reward=self.branches.reward / unit), self.discount)
-        other.known = self.known
-        return other
+        return self._rewarded(self.branches.reward / unit)
 
     def _part(self, inside: Bools) -> MarkovChain:
         """The same chain on some of its states (n,), which no branch may leave but to the end."""
+        if inside.all():
+            return self
         branches = self.branches
         kept = inside[branches.row]
         number = np.append(np.cumsum(inside) - 1, np.count_nonzero(inside))
@@ -559,9 +558,6 @@ class MarkovChain:
                 f"{name_some(endless)} are reached from start and never reach the end; "
                 "let some row there sum to less than 1"
             )
-        if reached.all():
-            q, self.reports["occupancy"] = self.resolvent(1.0).solve(zeta, transpose=True)
-            return q
         q, part = np.zeros(self.n), self._part(reached)
         q[reached], self.reports["occupancy"] = part.resolvent(1.0).solve(zeta[reached], transpose=True)
         return q
@@ -779,13 +775,13 @@ class MarkovChain:
         """
         rewards = as_floats(weights, "weights", (len(self.rewards),)) @ self.rewards
         found = self._rewarded(rewards)
-        found.rewards, found.known, found.log = self.rewards, self.known, self.log
+        found.rewards, found.log = self.rewards, self.log
         return found
 
     def _rewarded(self, rewards: Floats) -> MarkovChain:
         """The same chain with other rewards (branches,), and the factors that it has already."""
         other = MarkovChain.from_branches(replace(self.branches, reward=rewards), self.discount)
-        other._resolvents, other._powers = self._resolvents, self._powers
+        other._resolvents, other._powers, other.known = self._resolvents, self._powers, self.known
         return other
 
     def _other(self, other_rewards: Any, terminal_rewards: npt.ArrayLike | None) -> Floats:

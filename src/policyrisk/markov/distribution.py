@@ -102,8 +102,8 @@ def distribution(chain: MarkovChain, start: npt.ArrayLike, tolerance: float | No
         return distribution(chain.in_units(unit), start, within).times(unit)
     zeta = chain.start_distribution(start)
     zeta = zeta / zeta.sum()
-    if not (inside := chain._reachable(zeta)).all():
-        chain, zeta = chain._part(inside), zeta[inside]
+    inside = chain._reachable(zeta)
+    chain, zeta = chain._part(inside), zeta[inside]
     mean, variance, third, fourth = _mixed_moments(chain, zeta)
     std = np.sqrt(variance)
     shape = (third / std**3, fourth / variance**2) if variance > 0.0 else (np.nan, np.nan)
@@ -158,7 +158,7 @@ def _tail_bounds(chain: MarkovChain, states: Ints, of: str, level: float, allowe
     starts = np.zeros(chain.n)
     starts[states] = 1.0
     inside = chain._reachable(starts)
-    part, own = (chain, states) if inside.all() else (chain._part(inside), np.cumsum(inside)[states] - 1)
+    part, own = chain._part(inside), np.cumsum(inside)[states] - 1
     Z, within = sp.eye_array(part.n, format="csr")[own], float(allowed.min())
     for _ in range(_TRIES):
         found = _enclosed(part, Z, float(np.sqrt(part._variance[own]).max()), within)

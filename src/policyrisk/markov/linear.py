@@ -38,14 +38,22 @@ from typing import Any
 import numpy as np
 import scipy.linalg as la
 import scipy.sparse as sp
+from numba import njit
 from scipy.sparse.csgraph import connected_components, reverse_cuthill_mckee
 from scipy.sparse.linalg import splu
 
 from policyrisk._core.arrays import Floats, Ints, as_csr
 from policyrisk.errors import SolverError
-from policyrisk.markov._linear_kernels import resolvent_residual
 from policyrisk.markov.branches import Sparse
-from policyrisk.markov.multigrid import SINGULAR, Correction, build, gcr, row_scaled, visit_weights
+from policyrisk.markov.multigrid import (
+    SINGULAR,
+    Correction,
+    Indices,
+    build,
+    gcr,
+    row_scaled,
+    visit_weights,
+)
 
 DENSE_SIZE = 1000  # up to this many states: dense LU
 FILL_RATIO = 10  # sparse LU if its envelope holds at most this many times the entries of A …
@@ -301,3 +309,55 @@ def permuted(A: Sparse, order: Ints) -> Sparse:
     A = sp.csr_array(A[order][:, order])
     A.sort_indices()
     return A
+
+
+# --- the residual, compiled ----------------------------------------------------------------------------
+
+
+@njit(cache=True)
+def _product(a: float, b: float) -> tuple[float, float]:
+    """a·b and its rounding error, by Dekker's splitting."""
+    split = 134217729.0  # 2**27 + 1
+    a_high, b_high = split * a, split * b
+    a_high, b_high = a_high - (a_high - a), b_high - (b_high - b)
+    a_low, b_low = a - a_high, b - b_high
+    product = a * b
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+@njit(cache=True)
+def _sum(a: float, b: float) -> tuple[float, float]:
+    """a + b and its rounding error (two-sum)."""
+    total = a + b
+    gone = total - a
+    return total, (a - (total - gone)) + (b - gone)
+
+
+@njit(cache=True)
+def resolvent_residual(
+    indptr: Indices, indices: Indices, data: Floats, factor: float, b: Floats, x: Floats, out: Floats
+) -> None:
+    """Write r = b − x + factor · P x, of shape (n, k), summed in twice the working precision.
+
+    Sums and products carry their rounding error along, so that r is right to about one rounding even where
+    b, x and P x cancel. |x| must stay below 1e300.
+    """
+    n, columns = b.shape
+    high = np.empty(columns)
+    low = np.empty(columns)
+    for i in range(n):
+        for c in range(columns):
+            high[c] = 0.0
+            low[c] = 0.0
+        for k in range(indptr[i], indptr[i + 1]):
+            for c in range(columns):
+                product, rest = _product(data[k], x[indices[k], c])
+                high[c], error = _sum(high[c], product)
+                low[c] += rest + error
+        for c in range(columns):
+            total, rest = _product(factor, high[c])
+            rest += factor * low[c]
+            for term in (-x[i, c], b[i, c]):
+                total, error = _sum(total, term)
+                rest += error
+            out[i, c] = total + rest

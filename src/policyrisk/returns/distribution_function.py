@@ -28,8 +28,7 @@ from policyrisk._core.text import Readable, TextTable, percent, plural
 from policyrisk.data import Source
 from policyrisk.errors import FewEpisodesWarning, InvalidInputError
 from policyrisk.features import Features
-from policyrisk.features.protocol import dimension, matrix_of
-from policyrisk.features.registry import given_again
+from policyrisk.features.protocol import dimension, given_again, matrix_of
 from policyrisk.returns.curves import Grid, Reading
 from policyrisk.returns.distribution_scores import DistributionScore, score
 from policyrisk.returns.start_distribution import (

@@ -51,8 +51,7 @@ from policyrisk.errors import (
     NegativeVarianceWarning,
 )
 from policyrisk.features import Features
-from policyrisk.features.protocol import dimension
-from policyrisk.features.registry import given_again
+from policyrisk.features.protocol import dimension, given_again
 from policyrisk.features.target import PolicyFeatures
 from policyrisk.risk import mixture, readout, scoring
 from policyrisk.risk.bands import Judge, JudgedStates, pointwise_level, riskier

@@ -31,6 +31,8 @@ from policyrisk.simulation.spaces import drawn_actions, told_propensities, with_
 
 AnyPolicy: TypeAlias = "CompiledPolicy | Callable[[Floats], Any]"
 
+EARNED = "earned"  # what the coordinate is called that holds the reward so far
+
 
 def _engine(device: Device) -> Any:
     """What runs compiled episodes on a device: ``run`` and ``run_returns``."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,16 +41,17 @@ _NONE = -1  # the episode of a lane that has none to run
 # The episodes' numbers (n,), and what goes with them: arrays of n rows, or None.
 RecordedColumns: TypeAlias = "tuple[Any, ...]"
 Taken: TypeAlias = "tuple[npt.NDArray[Any] | None, Floats | None]"  # actions and propensities
+Recorder = TypeVar("Recorder", bound="EpisodeRecorder | ReturnRecorder")
 _PIECES = 1 << 12  # arrays that are kept before they are put together
 
 
 def run_lanes(
     lanes: SingleLanes | VectorLanes,
     episodes: int,
-    record: EpisodeRecorder | ReturnRecorder,
+    record: Recorder,
     max_steps: int | None = None,
     done: Callable[[], None] = lambda: None,
-) -> None:
+) -> Recorder:
     """Run episodes 0, …, episodes − 1 to their ends or for ``max_steps``; ``done`` is called after each."""
     waiting = iter(range(episodes))
     queues = [waiting] * lanes.size
@@ -70,7 +71,7 @@ def run_lanes(
             live = np.concatenate([live[~np.isin(live, free)], fresh])
             numbers = number[live]
         if not live.size:
-            return
+            break
         moved, rewards, ended, over = lanes.step(live)
         record.earn(numbers if moved is live else number[moved], rewards, partial(lanes.taken, moved))
         record.visit(numbers, partial(lanes.states, live))
@@ -81,6 +82,7 @@ def run_lanes(
             record.terminated[number[free]] = ended[over]
             for _ in range(free.size):
                 done()
+    return record
 
 
 class SingleLanes:

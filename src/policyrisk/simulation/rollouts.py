@@ -13,6 +13,7 @@ the policy has no randomness of its own and answers each observation alike whate
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ from policyrisk._core.random import keys, stream
 from policyrisk.data import Trajectories
 from policyrisk.data.spaces import Project, as_project, coordinate_names, names_of_parts
 from policyrisk.errors import InvalidInputError
+from policyrisk.simulation import register
 from policyrisk.simulation.environments import (
     GymnasiumForm,
     as_reset,
@@ -32,7 +34,6 @@ from policyrisk.simulation.environments import (
     without_normalisation,
 )
 from policyrisk.simulation.lanes import EpisodeRecorder, SingleLanes, VectorLanes, run_lanes
-from policyrisk.simulation.registration import register
 from policyrisk.simulation.spaces import Choose, as_policy, decide
 
 if TYPE_CHECKING:
@@ -193,8 +194,7 @@ def run_episodes(
         project,
         lambda place: _stream(key, numbers[place]),
     )
-    record = EpisodeRecorder(len(numbers))
-    run_lanes(lanes, len(numbers), record, max_steps, done)
+    record = run_lanes(lanes, len(numbers), EpisodeRecorder(len(numbers)), max_steps, done)
     return record.trajectories(coordinate_names(envs[0]) if project is None else None)
 
 
@@ -228,8 +228,7 @@ def _run_vector(
         project=project,
         stream_of=lambda k: _stream(key, k),
     )
-    record = EpisodeRecorder(episodes)
-    run_lanes(lanes, episodes, record, max_steps, done)
+    record = run_lanes(lanes, episodes, EpisodeRecorder(episodes), max_steps, done)
     return record.trajectories(names_of_parts(env) if project is None else None)
 
 
@@ -273,23 +272,20 @@ def make_environments(
         _check_given(env, 1, num_envs, env_kwargs)
         return [env], False
     count = min(_SIDE_BY_SIDE if num_envs is None else as_count(num_envs, "num_envs", 1), episodes)
+    make = partial(_make, env) if isinstance(env, str | EnvSpec) else env
+    if not callable(make):
+        raise InvalidInputError(
+            "env must be an environment of Gymnasium, its id, or a function that makes one, got "
+            f"{type(env).__name__}; pass for example 'CartPole-v1'"
+        )
     made: list[gym.Env[Any, Any]] = []
     try:
         for _ in range(count):
-            if isinstance(env, str | EnvSpec):
-                made.append(_make(env, env_kwargs))
-            elif callable(env):
-                one = env(**env_kwargs)
-                if not isinstance(one, gym.Env):
-                    raise InvalidInputError(
-                        "env must make an environment of Gymnasium, got a function that returns "
-                        f"{type(one).__name__}; let it return a gymnasium.Env"
-                    )
-                made.append(one)
-            else:
+            made.append(make(**env_kwargs))
+            if not isinstance(made[-1], gym.Env):
                 raise InvalidInputError(
-                    "env must be an environment of Gymnasium, its id, or a function that makes one, got "
-                    f"{type(env).__name__}; pass for example 'CartPole-v1'"
+                    "env must make an environment of Gymnasium, got a function that returns "
+                    f"{type(made.pop()).__name__}; let it return a gymnasium.Env"
                 )
     except BaseException:
         for each in made:
@@ -298,7 +294,7 @@ def make_environments(
     return made, True
 
 
-def _make(env: str | EnvSpec, env_kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+def _make(env: str | EnvSpec, **env_kwargs: Any) -> gym.Env[Any, Any]:
     import gymnasium as gym
 
     try:

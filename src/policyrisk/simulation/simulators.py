@@ -129,9 +129,7 @@ def _stepped_together(
     first = {"seed": word, "options": {"state": runner.states[rows.start].copy()}}
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
     lanes = VectorLanes(env, lambda observations, _: (ask(runner.policy, observations), None), mode, first)
-    record = ReturnRecorder(episodes, runner.discount)
-    run_lanes(lanes, episodes, record, runner.max_steps)
-    return record
+    return run_lanes(lanes, episodes, ReturnRecorder(episodes, runner.discount), runner.max_steps)
 
 
 def as_runner(simulator: object, policy: object, states: object, discount: float, max_steps: int) -> Runner:
