@@ -147,21 +147,17 @@ class Columns:
                 f"state must name the columns of the state, {there}; pass for example state=['x', 'y']"
             )
         found: dict[str, Any] = {"state": [has(name, "state") for name in self.states or usual]}
-        for argument in USUAL:
+        for argument in ("episode", *_OPTIONAL, *_OF_EPISODES):
             name = getattr(self, argument)
-            lacking = name is None or (name == argument and name not in counts)
-            if argument == "reward":
-                found[argument] = tuple(has(each, argument) for each in self.rewards)
-            else:
-                found[argument] = None if lacking and argument in _OPTIONAL else has(name, argument)
+            optional = name == argument and argument in _OPTIONAL
+            lacking = name is None or (optional and name not in counts)
+            found[argument] = None if lacking else has(name, argument)
+        found["reward"] = tuple(has(name, "reward") for name in self.rewards)
         if found["terminated"] is None and found["truncated"] is None:
             raise InvalidInputError(
                 f"terminated or truncated must name a column of booleans, {there}; add one that says in each "
                 "episode's last row whether it ended there or was cut off"
             )
-        for argument in _OF_EPISODES:
-            name = getattr(self, argument)
-            found[argument] = None if name is None else has(name, argument)
         others = (name for argument in (*USUAL, *_OF_EPISODES) for name in _each(found[argument]))
         free = counts.keys() - {*found["state"], *others}
         action, propensity = self.action, self.propensity

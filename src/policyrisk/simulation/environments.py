@@ -25,6 +25,7 @@ from policyrisk.simulation.spaces import Choose
 
 _RESET = "(observation, info)"
 _STEP = "(observation, reward, terminated, truncated, info)"
+_STEP_OF_PARTS = "(observations, rewards, dones, infos)"  # of Stable-Baselines3
 _KINDS: dict[type, tuple[str, str]] = {float: ("one number", "numbers"), bool: ("True or False", "booleans")}
 
 
@@ -56,12 +57,11 @@ def as_steps(answer: Any, count: int) -> tuple[Any, Floats, Bools, Bools, dict[s
     return observations, _each(rewards, "rewards", float, count), *over, info
 
 
-def _parts(answer: Any, method: str, what: str, count: int) -> Any:
+def _parts(answer: Any, method: str, what: str, count: int, whose: str = "Gymnasium's environments") -> Any:
     if not isinstance(answer, tuple | list) or len(answer) != count:
         got = f"{len(answer)} values" if isinstance(answer, tuple | list) else type(answer).__name__
         raise InvalidInputError(
-            f"env.{method} must return {what}, as Gymnasium's environments do, got {got}; wrap the "
-            "environment so that it does"
+            f"env.{method} must return {what}, as {whose} do, got {got}; wrap the environment so that it does"
         )
     return answer
 
@@ -152,13 +152,8 @@ class GymnasiumForm:
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Observations, rewards, terminated, truncated, and the last observations of what is over."""
-        answer = self._env.step(actions)
-        if not isinstance(answer, tuple | list) or len(answer) != 4:
-            raise InvalidInputError(
-                "env.step must return (observations, rewards, dones, infos), as Stable-Baselines3's vector "
-                f"environments do, got {shown(answer)}; correct it, or pass it as one of Gymnasium's"
-            )
-        observations, rewards, dones, infos = answer
+        answer, whose = self._env.step(actions), "Stable-Baselines3's vector environments"
+        observations, rewards, dones, infos = _parts(answer, "step", _STEP_OF_PARTS, 4, whose)
         done = _each(dones, "dones", bool, self.num_envs)
         if not isinstance(infos, tuple | list) or not all(isinstance(info, dict) for info in infos):
             raise InvalidInputError(
