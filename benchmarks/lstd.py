@@ -143,7 +143,7 @@ def error_bars() -> float:
         bars = sandwich(
             ResidualPass.of(LSTD(TILES, lam=LAM).view, weights, direct=False)(data, 0), equations, weights
         )
-        return replace(risk, error_bars=bars).standard_error(centres())
+        return replace(risk, error_bars=bars).standard_error(centres(), of="variance")
 
     return best(work, 5)
 
@@ -155,7 +155,7 @@ def pinball_map() -> dict[str, float]:
     states = np.column_stack([centres(), np.zeros((2500, 2))])
     return {
         "solved": best(lambda: lstd.solve(lstd.equations(data)), 5),
-        "fitted": best(lambda: lstd.fit(data).standard_error(states), 5),
+        "fitted": best(lambda: lstd.fit(data).standard_error(states, of="variance"), 5),
     }
 
 

@@ -87,7 +87,7 @@ def measure(name: str, episodes: int, repeat: int) -> dict[str, Any]:
     found = np.stack([risk.mean(x), risk.std(x), *said(dist, x, line)])
     ends = [risk.interval(x, of="mean"), risk.interval(x, of="std")]
     ends += [dist.interval(x, of="quantile", q=Q), dist.interval(x, of="cvar", q=Q)]
-    ends.append(dist.interval(x, of="cdf", z=dist.just_below(line)))  # type: ignore[attr-defined]
+    ends.append(dist.interval(x, of="probability", below=line))
     low, high = np.stack(ends).transpose(2, 0, 1)
     tol = 1e-4 * units + 1e-9
     below, above = truth < low - tol, truth > high + tol

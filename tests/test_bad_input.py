@@ -374,7 +374,7 @@ CASES = {
     "states nan": (lambda: PHI([NAN]), InvalidInputError, "states must be finite", "repair"),
     "risk at text": (lambda: LSTD.fit_exact(CHAIN).mean(["a"]), InvalidInputError, "x must", "pass an array"),
     "error bars of a model": (
-        lambda: LSTD.fit_exact(CHAIN).standard_error([0]),
+        lambda: LSTD.fit_exact(CHAIN).standard_error([0], of="mean"),
         InvalidInputError,
         "no error bars",
         "fit",
@@ -445,7 +445,7 @@ def test_lstdq_answers_at_no_states(features):
     none = np.empty((0, 1))
     for of in ("mean", "second_moment", "variance", "std", "sharpe", "covered", "episodes", "visited"):
         assert getattr(risk, of)(none).shape == (0,)
-    assert risk.interval(none).shape == (0, 2)
+    assert risk.interval(none, of="mean").shape == (0, 2)
     assert risk.action_mean(none, 1).shape == risk.action_variance(none, np.empty(0, int)).shape == (0,)
 
 

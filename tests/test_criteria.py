@@ -222,7 +222,7 @@ def test_at_many_states_differences_are_found(bootstrap):
     assert expected in str(comparison)
     assert comparison.to_dict()["at"]["p_value"] == at.p_value.tolist()
     alone = compare({"slow": a, "quick": b}, [0], criteria.VarianceMeanAtLeast(-1e3), at=[3], seed=3).at
-    error = np.sqrt(sum(risk.standard_error([3]) ** 2 for risk in (a, b)))
+    error = np.sqrt(sum(risk.standard_error([3], of="variance") ** 2 for risk in (a, b)))
     half = (alone.band[0, 1] - alone.band[0, 0]) / 2
     assert half == pytest.approx(1.96 * error[0], rel=0.1)  # one state: an interval as ever
     wide = at.band[3, 1] - at.band[3, 0]
@@ -472,6 +472,14 @@ def test_one_policy_and_infeasible_seconds_have_no_significance():
     comparison = compare(risks, [0], criteria.MeanVarianceAtMost(2.0))
     assert comparison.significance is None
     assert "b is not feasible: it misses the bound by 7" in comparison.notes
+
+
+def test_one_policy_twice_is_better_than_itself_with_probability_one_half():
+    data = pr.domains.walk(4, 0.7).sample(0, episodes=200, seed=0)
+    risk = pr.LSTD(pr.Tabular(4)).fit(data, bootstrap=50, seed=0)
+    for criterion in ("mean", "sharpe"):
+        pair = compare({"a": risk, "b": risk}, criterion=criterion).significance
+        assert (pair.difference.standard_error, pair.probability, pair.p_value) == (0.0, 0.5, 1.0)
 
 
 def test_without_error_bars_there_is_a_ranking_all_the_same():

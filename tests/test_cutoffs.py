@@ -96,7 +96,9 @@ def test_one_closed_tile_leaves_the_rest_as_it_is():
             for name in ("mean", "variance", "std"):
                 ours, theirs = getattr(risk, name)([0.0, 1.0]), getattr(without, name)([0.0])
                 np.testing.assert_allclose(ours, [theirs[0], np.nan], rtol=1e-12)
-            np.testing.assert_allclose(risk.interval([0.0]), without.interval([0.0]), rtol=1e-9)
+            np.testing.assert_allclose(
+                risk.interval([0.0], of="std"), without.interval([0.0], of="std"), rtol=1e-9
+            )
             assert (risk.provenance.given_up, risk.provenance.biased) == (2, 0)
 
 
@@ -115,7 +117,7 @@ def test_estimates_that_rest_on_what_was_given_up_are_nan(lam):
         risk = pr.LSTD(pr.Tabular(12), lam=lam).fit(clock(3000, end=0.1, most=10))
     assert risk.provenance.biased == risk.provenance.transitions
     x = np.arange(11)
-    for estimates in (risk.mean(x), risk.variance(x), risk.interval(x)):
+    for estimates in (risk.mean(x), risk.variance(x), risk.interval(x, of="variance")):
         assert np.isnan(estimates).all()
     assert not risk.visited(x).any()
 

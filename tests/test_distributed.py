@@ -233,8 +233,10 @@ def test_fit_is_the_local_one_with_everything_in_it(settings, options):
         for field in ("value", "standard_error", "high"):
             ours, theirs = (getattr(getattr(each, name), field) for each in (over_starts, truth))
             assert ours == pytest.approx(theirs, rel=1e-6, nan_ok=True), (name, field)
-    truth = local.standard_error(x)
-    np.testing.assert_allclose(found.standard_error(x), truth, rtol=1e-6, atol=1e-9 * np.nanmax(truth))
+    truth = local.standard_error(x, of="variance")
+    np.testing.assert_allclose(
+        found.standard_error(x, of="variance"), truth, rtol=1e-6, atol=1e-9 * np.nanmax(truth)
+    )
     if "bootstrap" in options:
         ours, theirs = found.error_bars.replicates, local.error_bars.replicates
         np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-8 * np.abs(theirs).max())
@@ -647,7 +649,9 @@ def test_unreadable_shard_stops_or_is_left_out(tmp_path):
     assert risk.provenance.episodes == rest.provenance.episodes
     np.testing.assert_allclose(risk.variance(np.arange(12)), rest.variance(np.arange(12)), rtol=1e-9)
     np.testing.assert_allclose(
-        risk.standard_error(np.arange(12)), rest.standard_error(np.arange(12)), rtol=1e-7
+        risk.standard_error(np.arange(12), of="variance"),
+        rest.standard_error(np.arange(12), of="variance"),
+        rtol=1e-7,
     )
 
 
@@ -697,6 +701,8 @@ def test_another_policy_is_estimated_where_the_shards_are(machines):
         q = pr.LSTDQ(TABLE, policy, actions=2)
         risk, here = distributed.fit(q, data), q.fit(data)
         np.testing.assert_allclose(risk.variance(x), here.variance(x), rtol=1e-8)
-        np.testing.assert_allclose(risk.standard_error(x), here.standard_error(x), rtol=1e-6)
+        np.testing.assert_allclose(
+            risk.standard_error(x, of="std"), here.standard_error(x, of="std"), rtol=1e-6
+        )
     table = pr.LSTDQ(TABLE, pi)
     np.testing.assert_allclose(distributed.equations(table, data).A, table.equations(data).A, atol=1e-10)

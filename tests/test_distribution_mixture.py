@@ -92,7 +92,7 @@ def test_intervals_hold_the_exact_tail():
     for seed in range(6):
         dist = pr.evaluate(CHAIN.sample(0, 300, seed=seed), quantiles=[0.05], seed=0).distribution
         ends = [dist.interval(X, of=of, q=0.05) for of in ("quantile", "cvar")]
-        ends.append(dist.interval(X, of="cdf", z=-20.5))
+        ends.append(dist.interval(X, of="probability", below=-20.5))
         for k, (at, true) in enumerate(zip(ends, (*truth, below), strict=True)):
             slack = 0.5 if k == 0 else 0.0  # the returns are whole numbers
             held[k] += np.count_nonzero((at[:, 0] - slack <= true) & (true <= at[:, 1] + slack))
@@ -131,15 +131,15 @@ def test_members_that_disagree_widen_the_interval(result):
     """One member alone has randomness in its draws, two of equal shares their distance as well."""
     dist = result.distribution
     x = X[:2]
-    low, high = dist.interval(x, of="cdf", z=-30.0).T
+    low, high = dist.interval(x, of="probability", below=-30.0).T
     alone = replace(dist, members=(replace(dist.members[0], share=1.0),))
     other = alone.members[0]
     shifted = replace(
         other, name="off", share=0.5, weights=np.clip(other.weights + 0.2 * (other.weights > 0), 0, None)
     )
     both = replace(dist, members=(replace(other, share=0.5), shifted))
-    width = np.ptp(alone.interval(x, of="cdf", z=-30.0), axis=1)
-    assert (np.ptp(both.interval(x, of="cdf", z=-30.0), axis=1) > width).all()
+    width = np.ptp(alone.interval(x, of="probability", below=-30.0), axis=1)
+    assert (np.ptp(both.interval(x, of="probability", below=-30.0), axis=1) > width).all()
     assert (high > low).all()
 
 
@@ -220,7 +220,7 @@ def test_returns_of_few_values_have_atoms():
     assert np.allclose(dist.probability(at, below=1.0), 1 - np.array(p), atol=0.05)
     assert np.allclose(dist.probability(at, below=0.0), 0.0, atol=1e-9)
     assert np.allclose(dist.probability(at, above=0.0), p, atol=0.05)
-    low, high = dist.interval(at, of="cdf", z=0.5).T
+    low, high = dist.interval(at, of="probability", below=0.5).T
     assert ((low <= 1 - np.array(p)) & (1 - np.array(p) <= high)).all()
 
 

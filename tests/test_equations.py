@@ -191,7 +191,9 @@ def test_a_circle_in_single_precision_is_what_it_is_in_double(degree, variance):
         assert (risk.provenance.redundant, double.provenance.redundant) == (redundant, redundant)
         np.testing.assert_allclose(risk.mean(x), double.mean(x), rtol=1e-5)
         np.testing.assert_allclose(risk.variance(x), double.variance(x), rtol=1e-5)
-        np.testing.assert_allclose(risk.standard_error(x), double.standard_error(x), rtol=1e-4)
+        np.testing.assert_allclose(
+            risk.standard_error(x, of="variance"), double.standard_error(x, of="variance"), rtol=1e-4
+        )
 
 
 def test_unvisited_features_are_left_out_or_refused():

@@ -111,7 +111,7 @@ def ask_monitor(path: Path) -> None:
 
 def ask_monte_carlo(path: Path) -> None:
     found = MonteCarlo.load(path)
-    print(found, found.to_dict(), found.interval(), found.cut_off_share)
+    print(found, found.to_dict(), found.interval(of="mean"), found.cut_off_share)
 
 
 def checkpoint(path: Path, resume: bool) -> DurableReduce:

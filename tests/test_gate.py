@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import policyrisk as pr
 from policyrisk import criteria
@@ -137,8 +138,17 @@ def test_clusters_of_tails_are_their_influences_summed():
         squares += of.count / (of.count - 1) * np.square(sums).sum() / len(x) ** 2
     assert found.lead == pytest.approx(pair[0].cvar(0.25) - pair[1].cvar(0.25))
     assert found.error == pytest.approx(math.sqrt(squares))
-    quantiles = exchanged_tails(*pair, criteria.Quantile(0.25), 0.95, None)
-    assert 0.1 < quantiles.error < 2
+    # Of the quantile: the returns at the ranks Kq ± t s, with s by how many of a cluster are not above it.
+    found, q, squares = exchanged_tails(*pair, criteria.Quantile(0.25), 0.95, None), 0.25, 0.0
+    for x, of in ((first, clusters[0]), (second, clusters[1])):
+        rising, t = np.sort(x), stats.t.ppf(0.975, of.count - 1)
+        sums = np.bincount(of.codes, q - (x <= rising[math.ceil(len(x) * q) - 1]))
+        half = t * math.sqrt(of.count / (of.count - 1) * np.square(sums).sum())
+        low, high = math.floor(len(x) * q - half), math.ceil(len(x) * q + half) + 1
+        assert 1 < low < high < len(x)
+        squares += ((rising[high - 1] - rising[low - 1]) / (2 * t)) ** 2
+    assert found.lead == pytest.approx(pair[0].quantile(q) - pair[1].quantile(q))
+    assert found.error == pytest.approx(math.sqrt(squares))
 
 
 def test_dependent_episodes_need_their_clusters(few_draws):

@@ -337,8 +337,13 @@ def test_a_search_begins_with_a_policy_of_ones_own(tmp_path, capsys):
     )
     first, second = tmp_path / "first", tmp_path / "second"
     command = ["improve", "CartPole-v1", *options.split(), "--fresh", "40", "--seed", "0", "--json", "--out"]
-    assert cli.run([*command, str(first), "--policy", "test_improve:careful"]) == 0
-    numbers = json.loads(capsys.readouterr().out)
+    told = [part for part in command if part != "--json"]
+    assert cli.run([*told, str(first), "--policy", "test_improve:careful"]) == 0
+    numbers = json.loads((first / "result.json").read_text())
+    said = capsys.readouterr().out
+    assert said.splitlines()[0].endswith(
+        f"; before imitates test_improve:careful, whose actions it has in {numbers['imitation']:.1%}"
+    )
     assert numbers["imitation"] > 0.9
     plain = tmp_path / "plain"
     assert cli.run([*command, str(plain)]) == 0
@@ -359,6 +364,9 @@ def test_a_search_begins_with_a_policy_of_ones_own(tmp_path, capsys):
     assert data.dim == 5
     assert data.terminated.all()
     assert data.lengths.max() == 30
+    evaluate = ["evaluate", str(log), "--features", "poly:1", "--out", str(tmp_path / "target"), "--target"]
+    assert cli.run([*evaluate, str(first / "policy.npz")]) == 0
+    assert "policy.npz, from 50 episodes of another policy" in capsys.readouterr().out
     assert cli.run([*rollout, "--policy", str(tmp_path / "none.npz")]) == 2
     assert "--policy" in capsys.readouterr().err
 

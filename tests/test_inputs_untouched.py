@@ -409,7 +409,7 @@ def lstd(given: Given) -> Any:
         constrained = pr.LSTD(phi, nonnegative_at=at)
         for estimator in (plain, direct, constrained, pr.LSTD(phi, nonnegative_at="visited")):
             risk = estimator.fit(data(given), bootstrap=5, seed=0)
-            found += [*numbers(risk), risk.standard_error(np.arange(6))]
+            found += [*numbers(risk), risk.standard_error(np.arange(6), of="std")]
     return found
 
 
@@ -588,7 +588,7 @@ def simulated(given: Given) -> Any:
         max_steps=10,
     )
     assert by_env.mean.tolist() == [15.0, 9.0]  # 1 + … + 5 and 4 + 5, every time
-    return [by_chain.mean, by_env.mean, record.interval()]
+    return [by_chain.mean, by_env.mean, record.interval(of="std")]
 
 
 @use(
@@ -645,12 +645,17 @@ def answers(given: Given) -> Any:
         asked = ("mean", "second_moment", "variance", "std", "sharpe", "visited", "episodes")
         found += [getattr(risk, name)(x) for name in asked]
         found.append(risk.to_frame(x).to_numpy())
-        found += [*risk.mean_and_variance(x), risk.standard_error(x), risk.interval(x, of="std")]
-        found.append(risk.interval(x, method="bootstrap"))
+        found += [*risk.mean_and_variance(x), risk.standard_error(x, of="mean"), risk.interval(x, of="std")]
+        found.append(risk.interval(x, of="std", method="bootstrap"))
         found += [risk.moments(x), risk.skewness(x), risk.kurtosis(x)]
         found += [risk.cvar_bound(x, 0.1), risk.probability_bound(x, below=-1.0)]
         tested = pr.specification_test(fitted, data(given), features=LINE)
-        found += [risk.band(x), risk.riskier(x), tested.mean.statistic, *(at.J for at in risk.parts(x))]
+        found += [
+            risk.band(x, of="mean"),
+            risk.riskier(x),
+            tested.mean.statistic,
+            *(at.J for at in risk.parts(x)),
+        ]
         risk.start_sums(x, weights=weights)
         summary = risk.summary(x, weights=weights)
         found += [float(summary.mean), float(summary.variance), float(risk.score(data(given)).mse)]

@@ -333,7 +333,7 @@ def test_fit_says_that_there_are_no_error_bars(large: pytest.MonkeyPatch) -> Non
     assert "many features: traces cut off at 0.01, no error bars" in said
     assert "relative residual of" in said
     with pytest.raises(InvalidInputError, match="error bars"):
-        risk.standard_error(data.states[:1])
+        risk.standard_error(data.states[:1], of="mean")
 
 
 def test_what_sparse_sums_cannot_give_is_named(large: pytest.MonkeyPatch) -> None:

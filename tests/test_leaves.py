@@ -131,4 +131,4 @@ def test_leaves_are_features_of_lstd():
     tree, table = (pr.LSTD(each).fit(data) for each in (phi, pr.Tabular(4)))
     x = np.arange(4)
     np.testing.assert_allclose(tree.std(x), table.std(x), rtol=1e-12)
-    np.testing.assert_allclose(tree.interval(x), table.interval(x), rtol=1e-9)
+    np.testing.assert_allclose(tree.interval(x, of="std"), table.interval(x, of="std"), rtol=1e-9)

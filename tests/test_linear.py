@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import scipy.fft
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse.linalg import splu
 from scipy.spatial import cKDTree
 
 from policyrisk.errors import SolverError
@@ -125,6 +127,8 @@ def force(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(linear, "DENSE_SIZE", 0)
     else:
         monkeypatch.setattr(linear, "DENSE_SIZE", 10**6)
+    if method == "minimum degree":
+        monkeypatch.setattr(linear, "WIDE", 0)
     if method == "multigrid GCR":
         monkeypatch.setattr(linear, "FILL_RATIO", 0)
         monkeypatch.setattr(linear, "FILL_SMALL", 0)
@@ -132,12 +136,13 @@ def force(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.9])
-@pytest.mark.parametrize("method", ["dense LU", "sparse LU", "multigrid GCR"])
+@pytest.mark.parametrize("method", ["dense LU", "sparse LU", "minimum degree", "multigrid GCR"])
 @pytest.mark.parametrize("name", CHAINS)
 def test_agrees_with_a_dense_solve(
     name: str, method: str, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force(method, monkeypatch)
+    method = "sparse LU" if method == "minimum degree" else method
     P = CHAINS[name]()
     n = P.shape[0]
     resolvent = Resolvent(P, factor)
@@ -402,6 +407,31 @@ def test_component_order_makes_transitions_go_up() -> None:
     order, count = linear.component_order(A)
     assert count == 400
     assert sp.tril(A[order][:, order], k=-1).nnz == 0
+
+
+def test_a_grid_is_ordered_by_minimum_degree_and_a_band_or_a_hub_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The stored entries tell: on a grid it is a fraction of the envelope; elsewhere it would take longer."""
+    asked: list[str] = []
+
+    def noted(A: sp.csc_array, permc_spec: str, **how: Any) -> Any:
+        asked.append(permc_spec)
+        return splu(A, permc_spec, **how)
+
+    monkeypatch.setattr(linear, "splu", noted)
+    A = sp.csr_array(sp.eye_array(3600) - grid(60))
+    assert linear.envelope(A, np.arange(3600)) > 20 * A.nnz
+    monkeypatch.setattr(linear, "WIDE", 20)
+    ordered = linear.choose(grid(60), 1.0)
+    monkeypatch.setattr(linear, "WIDE", 30)
+    given = linear.choose(grid(60), 1.0)
+    assert ordered.entries() < 0.3 * given.entries()
+    linear.choose(walk(3600, 0.5), 1.0)
+    hub = sp.csr_array(0.9 * grid(60) + 0.1 * np.eye(1, 3600, 3599)[[0] * 3600])
+    monkeypatch.setattr(linear, "WIDE", 1)
+    linear.choose(hub, 1.0)
+    assert asked == ["MMD_AT_PLUS_A", "NATURAL", "NATURAL", "NATURAL"]
 
 
 def test_envelope_bounds_the_fill() -> None:

@@ -128,7 +128,9 @@ def test_a_stream_gives_the_answer_of_one_batch(variance, demanded):
     lstd = pr.LSTD(*polynomials(), lam=0.9, variance=variance, nonnegative_at=demanded)
     whole, stream = lstd.fit(data), lstd.fit(Stream(data, 17))
     np.testing.assert_allclose(stream.variance(X), whole.variance(X), rtol=1e-8)
-    np.testing.assert_allclose(stream.standard_error(X), whole.standard_error(X), rtol=1e-7)
+    np.testing.assert_allclose(
+        stream.standard_error(X, of="variance"), whole.standard_error(X, of="variance"), rtol=1e-7
+    )
     assert stream.returns.count == whole.returns.count == data.terminated.sum()
     assert stream.returns.mean == pytest.approx(data.returns()[data.terminated].mean())
 
@@ -140,7 +142,7 @@ def test_solve_and_fit_agree():
     np.testing.assert_array_equal(fitted.w_second, solved.w_second)
     assert solved.error_bars is None
     with pytest.raises(InvalidInputError, match="no error bars"):
-        solved.interval([0])
+        solved.interval([0], of="mean")
 
 
 def test_constraint_at_visited_states_leaves_no_negative_variance():
@@ -215,7 +217,9 @@ def test_redundant_tilings_change_nothing_that_is_seen():
     x = np.arange(12)
     np.testing.assert_allclose(risk.mean(x), plain.mean(x), rtol=1e-6)
     np.testing.assert_allclose(risk.variance(x), plain.variance(x), rtol=1e-5)
-    np.testing.assert_allclose(risk.standard_error(x), plain.standard_error(x), rtol=1e-4)
+    np.testing.assert_allclose(
+        risk.standard_error(x, of="variance"), plain.standard_error(x, of="variance"), rtol=1e-4
+    )
 
 
 def test_a_plain_function_is_enough():
@@ -276,7 +280,7 @@ def test_a_variance_that_is_held_at_zero_has_no_error(degree, second, method, la
     assert risk.provenance.constrained > 0
     held = np.abs(risk.variance(x)) < 1e-9 * np.abs(risk.second_moment(x)).max()
     assert held.sum() == risk.provenance.constrained
-    errors = risk.standard_error(x)
+    errors = risk.standard_error(x, of="variance")
     assert (errors[held] == 0.0).all()
     assert (errors[~held] > 0.0).all()
     np.testing.assert_allclose(
@@ -286,7 +290,7 @@ def test_a_variance_that_is_held_at_zero_has_no_error(degree, second, method, la
     )
     risk.save(tmp_path / "risk.npz")
     loaded = pr.RiskFunction.load(tmp_path / "risk.npz")
-    np.testing.assert_array_equal(loaded.standard_error(x), errors)
+    np.testing.assert_array_equal(loaded.standard_error(x, of="variance"), errors)
     for state in x[held]:
         assert loaded.summary([state]).variance.standard_error == 0.0
 
@@ -304,7 +308,9 @@ def test_the_direct_variance_knows_no_shift_of_the_rewards_and_the_other_says_th
     truth = paper.fit(shifted(0.0))
     risk = direct.fit(shifted(shift))
     np.testing.assert_allclose(risk.variance(x), truth.variance(x), rtol=1e-7)
-    np.testing.assert_allclose(risk.standard_error(x), truth.standard_error(x), rtol=1e-6)
+    np.testing.assert_allclose(
+        risk.standard_error(x, of="variance"), truth.standard_error(x, of="variance"), rtol=1e-6
+    )
     with pytest.warns(CancellationWarning, match="variance='direct'"):
         paper.fit(shifted(shift)).variance([0])
-    assert abs(truth.variance([0])[0] - 20) < 4 * truth.standard_error([0])[0]
+    assert abs(truth.variance([0])[0] - 20) < 4 * truth.standard_error([0], of="variance")[0]

@@ -190,7 +190,9 @@ def test_shards_add_up(features):
         np.testing.assert_allclose(getattr(added, part), getattr(whole, part), atol=1e-11)
     a, b = q.fit(data, bootstrap=20, seed=1), q.fit(parts, bootstrap=20, seed=1)
     np.testing.assert_allclose(a.variance(range(N)), b.variance(range(N)), atol=1e-10)
-    np.testing.assert_allclose(a.standard_error(range(N)), b.standard_error(range(N)), rtol=1e-8)
+    np.testing.assert_allclose(
+        a.standard_error(range(N), of="variance"), b.standard_error(range(N), of="variance"), rtol=1e-8
+    )
     np.testing.assert_allclose(a.error_bars.replicates, b.error_bars.replicates, atol=1e-9)
     with pytest.raises(MismatchError):
         q.equations(data) + pr.LSTDQ(features, mu, lam=0.4, discount=0.95).equations(data)
@@ -320,8 +322,8 @@ def test_linear_system():
     J = np.einsum("ni,ij,nj->n", at, P, at) + gamma * np.trace(P @ Sigma) / (1 - gamma)
     V = np.einsum("ni,ij,nj->n", at, S, at) + s
     assert (np.abs(risk.mean(at) - J) < 3 * risk.standard_error(at, "mean")).all()
-    assert (np.abs(risk.variance(at) - V) < 3 * risk.standard_error(at)).all()
-    assert (risk.standard_error(at) < 0.25 * V).all()
+    assert (np.abs(risk.variance(at) - V) < 3 * risk.standard_error(at, of="variance")).all()
+    assert (risk.standard_error(at, of="variance") < 0.25 * V).all()
 
 
 def test_sampled_actions_depend_on_the_state_alone():
@@ -351,7 +353,7 @@ def test_saved_and_loaded(tmp_path):
     risk = pr.LSTDQ(pr.Tabular(N), pi).fit(data)
     risk.save(tmp_path / "table.npz")
     again = pr.RiskFunction.load(tmp_path / "table.npz")
-    np.testing.assert_array_equal(again.interval(range(N)), risk.interval(range(N)))
+    np.testing.assert_array_equal(again.interval(range(N), of="std"), risk.interval(range(N), of="std"))
     np.testing.assert_array_equal(again.covered(range(N)), risk.covered(range(N)))
     risk = pr.LSTDQ(LINE, mostly_left, actions=3).fit(data)
     risk.save(tmp_path / "function.npz")
@@ -486,7 +488,8 @@ def test_targets_on_one_log_are_compared_by_episode(monkeypatch, many):
     assert errors[-1] < 0.5 * np.hypot(*alone)
     low, high = found.at.band.T
     assert (
-        (high - low) / 2 < 0.7 * np.hypot(*(risk.standard_error(range(N)) * 1.96 for risk in risks.values()))
+        (high - low) / 2
+        < 0.7 * np.hypot(*(risk.standard_error(range(N), of="variance") * 1.96 for risk in risks.values()))
     ).all()
 
 

@@ -84,7 +84,7 @@ def test_no_member_takes_variance_away():
     V = np.array([member.variance(VISITED) for member in members])
     assert (V[1] < 0).all()
     np.testing.assert_allclose(both.variance(VISITED), 0.2 * V[0] + 0.5 * V[3], rtol=1e-12)
-    assert (both.standard_error(VISITED) > 0).all()
+    assert (both.standard_error(VISITED, of="variance") > 0).all()
     assert both.start_sums(VISITED).negative == 0
     # Between them the table knows nothing, and the last of those only the member that is below 0 knows.
     V = np.array([member.variance(BETWEEN) for member in members])
@@ -107,7 +107,7 @@ def test_where_all_variances_are_below_zero_the_std_is_zero():
     np.testing.assert_array_equal(low, 0)
     (part,) = both.parts(VISITED, 50)
     moved = np.sqrt(np.square(part.moves(both.error_bars)[1]).mean(axis=1))
-    assert (moved > both.standard_error(VISITED)).any()
+    assert (moved > both.standard_error(VISITED, of="variance")).any()
     np.testing.assert_allclose(high, np.sqrt(np.e * t * moved), rtol=1e-9)
     with pytest.warns(pr.errors.NegativeVarianceWarning, match="are nan"):
         assert np.isnan(replace(both, widening=None).std(VISITED)).all()
@@ -270,7 +270,7 @@ def test_full_intervals_by_hand(variance, widening):
 def test_without_widening_there_are_no_full_intervals():
     both = pr.RiskFunction.mixture(fits(bootstrap=20), [1, 1, 1, 1], [1, 1, 1, 1])
     with pytest.raises(InvalidInputError, match='method="full" needs to know what the features miss'):
-        both.interval(VISITED, method="full")
+        both.interval(VISITED, of="std", method="full")
 
 
 @FEW
@@ -306,7 +306,7 @@ def test_error_bars_only_where_they_were_drawn_together():
         for shares in itertools.permutations([(1, 1), (1, 0)]):
             assert pr.RiskFunction.mixture([table, other], *shares).error_bars is None, name
         alone = pr.RiskFunction.mixture([table, other], [1, 0], [1, 0])
-        np.testing.assert_array_equal(alone.interval(VISITED), table.interval(VISITED))
+        np.testing.assert_array_equal(alone.interval(VISITED, of="std"), table.interval(VISITED, of="std"))
 
 
 def test_what_is_known_of_the_members_together():

@@ -200,7 +200,7 @@ def test_saving_keeps_the_hash_and_loading_asks_for_the_module(tmp_path):
     np.testing.assert_array_equal(again.variance(X), risk.variance(X))
     assert again.features == risk.features
     again = pr.RiskFunction.load(tmp_path / "r.npz", features=pr.TorchFeatures(net))
-    np.testing.assert_array_equal(again.standard_error(X), risk.standard_error(X))
+    np.testing.assert_array_equal(again.standard_error(X, of="mean"), risk.standard_error(X, of="mean"))
     bare = pr.RiskFunction.load(tmp_path / "r.npz")
     np.testing.assert_array_equal(bare.w_mean, risk.w_mean)
     with pytest.raises(InvalidInputError, match="features must be given again"):
@@ -253,8 +253,8 @@ def test_a_linear_system_is_recovered_through_a_network():
     J = np.einsum("ni,ij,nj->n", at, P, at) + gamma * np.trace(P @ Sigma) / (1 - gamma)
     V = np.einsum("ni,ij,nj->n", at, S, at) + s
     assert (np.abs(risk.mean(at) - J) < 4 * risk.standard_error(at, "mean")).all()
-    assert (np.abs(risk.variance(at) - V) < 4 * risk.standard_error(at)).all()
-    assert (risk.standard_error(at) < 0.1 * V).all()
+    assert (np.abs(risk.variance(at) - V) < 4 * risk.standard_error(at, of="variance")).all()
+    assert (risk.standard_error(at, of="variance") < 0.1 * V).all()
     assert (risk.standard_error(at, "mean") < 0.02 * J).all()
 
 

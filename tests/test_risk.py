@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -334,20 +335,24 @@ def test_bootstrap_ends_where_the_variance_vanishes():
 
 
 BAD_CALLS = {
-    "no bars": (lambda r: pr_no_bars(r).interval([0.5]), "no error bars, since it came from LSTD"),
-    "no replicates": (lambda r: r.interval([0.5], method="bootstrap"), "bootstrap= option"),
+    "no bars": (lambda r: pr_no_bars(r).interval([0.5], of="std"), "no error bars, since it came from LSTD"),
+    "no replicates": (lambda r: r.interval([0.5], of="std", method="bootstrap"), "bootstrap= option"),
     "few replicates": (
-        lambda r: make_risk("dense", "direct", replicates=20).interval([0.5], method="bootstrap"),
+        lambda r: make_risk("dense", "direct", replicates=20).interval([0.5], of="std", method="bootstrap"),
         "bootstrap=40 or more",
     ),
-    "quantity": (lambda r: r.interval([0.5], of="skewness"), "of must be one of mean, second_moment"),
+    "quantity": (
+        lambda r: r.interval([0.5], of="skewness"),
+        "of must be one of mean, second_moment",
+    ),
+    "of a tail": (lambda r: r.interval([0.5], of="quantile"), r"distribution\.interval\(x, of='quantile'"),
     "error of": (lambda r: r.standard_error([0.5], of="V"), "of must be one of"),
     "method": (
-        lambda r: r.interval([0.5], method="jackknife"),
+        lambda r: r.interval([0.5], of="std", method="jackknife"),
         "method must be one of full, student, bootstrap",
     ),
-    "level 1": (lambda r: r.interval([0.5], level=1.0), "level must be below 1"),
-    "level 95": (lambda r: r.interval([0.5], level=95), "level must be in"),
+    "level 1": (lambda r: r.interval([0.5], of="std", level=1.0), "level must be below 1"),
+    "level 95": (lambda r: r.interval([0.5], of="std", level=95), "level must be in"),
     "nan state": (lambda r: r.mean([np.nan]), "x must be finite"),
     "no starts": (lambda r: r.summary(np.empty((0, 1))), "starts must hold at least one state"),
     "weights": (lambda r: r.summary([0.5, 0.6], weights=[1.0]), "weights must have shape"),
@@ -892,10 +897,22 @@ def test_intervals_with_few_episodes_behind_them_are_said_to_be_too_narrow():
     chain = pr.domains.walk(6, 0.7)
     lstd = pr.LSTD(pr.Tabular(6))
     with pytest.warns(FewEpisodesWarning, match=r"behind the interval at 6 of 6 states, 99 at the fewest"):
-        lstd.fit(chain.sample(0, episodes=99, seed=0)).interval(np.arange(6))
+        lstd.fit(chain.sample(0, episodes=99, seed=0)).interval(np.arange(6), of="std")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lstd.fit(chain.sample(0, episodes=100, seed=0)).interval(np.arange(6))
+        lstd.fit(chain.sample(0, episodes=100, seed=0)).interval(np.arange(6), of="std")
+
+
+def test_an_error_or_an_interval_that_is_not_said_to_be_of_something_is_the_variances_with_a_warning():
+    data = pr.domains.walk(6, 0.7).sample(0, episodes=200, seed=0)
+    risk, sampled = pr.LSTD(pr.Tabular(6)).fit(data), pr.monte_carlo(pr.domains.walk(6, 0.7), None, [0], 50)
+    calls = [partial(each, range(6)) for each in (risk.standard_error, risk.interval, risk.band)]
+    for call in (*calls, sampled.standard_error, sampled.interval):
+        seed = {"seed": 0} if call is calls[2] else {}
+        with pytest.warns(DeprecationWarning, match='Write of="variance"') as seen:
+            found = call(**seed)
+        assert [each.filename for each in seen] == [__file__]
+        np.testing.assert_array_equal(found, call(of="variance", **seed))
 
 
 def test_error_bars_of_replicates_alone_are_their_covariance():

@@ -366,7 +366,7 @@ def test_facts_and_returns():
     assert facts.terminated == data.terminated.sum()
     assert facts.transitions + facts.given_up == data.transitions
     with pytest.raises(InvalidInputError, match="error bars"):
-        risk.interval([[0.5, 0.5]])
+        risk.interval([[0.5, 0.5]], of="mean")
 
 
 def test_states_outside_are_counted():

@@ -21,6 +21,7 @@ import ast
 import os
 import random
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("src/policyrisk")
 AIM = 0.95
-SLOW = 300.0  # seconds for the tests of a room, which take about one minute
+SLOW = 400  # seconds of processor time for the tests of a room, which take about one minute
+WAIT = 1800.0  # seconds for tests that only wait
 # The numeric rooms and the tests of each, tests/test_NAME.py.
 ROOMS = {
     "equations": "equations constraint projected lstd large",
@@ -197,10 +199,13 @@ def failing(tree: Path, tests: list[str]) -> str:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=SLOW,
+            timeout=WAIT,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (SLOW, SLOW)),
         )
     except subprocess.TimeoutExpired:
-        return f"no end within {SLOW:.0f} s"
+        return f"no end within {WAIT:.0f} s"
+    if done.returncode < 0:  # by a signal
+        return f"no end within {SLOW} s of processor time, or a crash"
     found = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+)", done.stdout, flags=re.MULTILINE)
     return "" if done.returncode == 0 else found[1] if found else "an error on import"
 

@@ -100,9 +100,10 @@ def evaluate(
             "there is no checkpoint of a run on Ray to go on with; leave out --resume, or Ray",
             param_hint="--resume",
         )
-    given = {**values_of(EvaluationRequest, chosen, _PARSERS), **columns_of(data, chosen)}
-    given.setdefault("name", out.absolute().name)
+    asked = values_of(EvaluationRequest, chosen, _PARSERS)
+    given = {"name": out.absolute().name, **asked, **columns_of(data, chosen)}
     check_folder(out)
+    EvaluationRequest(data, **{**asked, "resume": False}).checked()  # before what takes longer is imported
     from policyrisk.evaluation import evaluate as evaluation_of
     from policyrisk.passes.checkpoint import Unasked
 

@@ -19,8 +19,8 @@ from policyrisk.cli.screen import screen
 from policyrisk.cli.shared import (
     can_make,
     criterion_of,
-    made,
     place_option,
+    policy_of,
     values_of,
 )
 from policyrisk.errors import InvalidInputError
@@ -270,12 +270,12 @@ def improve(
     from policyrisk._core.imports import look_here
     from policyrisk._core.output import Clock, check_folder
     from policyrisk._core.text import percent
+
+    arguments = env_arguments(env_args)
+    given = values_of(ImprovementRequest, chosen, {"policy": lambda text: policy_of(text, "--policy")})
+    request = ImprovementRequest(env, criterion_of(criterion), arguments, **given)
     from policyrisk.passes.checkpoint import Unasked
 
-    goal, arguments = criterion_of(criterion), env_arguments(env_args)
-    request = ImprovementRequest(
-        env, goal, arguments, **values_of(ImprovementRequest, chosen, {"policy": _beginning})
-    )
     if ":" in env:  # module:id
         look_here(env.partition(":")[0])
     check_folder(out)
@@ -299,9 +299,9 @@ def improve(
         begin = (
             f"; before imitates {chosen['policy']}, whose actions it has in {percent(improvement.imitation)}"
         )
+    value = f"value: {found.result.criterion}{over}{begin}"
     answer = [
-        f"Both policies on the same {request.fresh} fresh episodes; value: {found.result.criterion}{over}",
-        *begin,
+        f"Both policies on the same {request.fresh} fresh episodes; {value}",
         str(found),
         f"policy.npz is that of iteration {found.iteration}, the best on other fresh episodes",
         "written: " + ", ".join(map(str, written)),
@@ -309,16 +309,6 @@ def improve(
     seconds = ", ".join(f"{name} {taken:.1f}" for name, taken in numbers["seconds"].items())
     details = ["\nEpisodes of the search", str(found.result), f"seconds: {seconds}"]
     screen.answer(numbers, "\n".join(answer), details)
-
-
-def _beginning(text: str) -> Any:
-    """The policy of an earlier search, or what module:name stands for."""
-    if not text.endswith(".npz"):
-        return made(text, "--policy")
-    from policyrisk.control.policies import stored_policy
-
-    with naming_arguments("--policy"):
-        return stored_policy(text)[0]
 
 
 def _write(

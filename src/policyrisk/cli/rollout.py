@@ -16,6 +16,7 @@ from policyrisk.cli.shared import (
     imported,
     place_option,
     policy_of,
+    stored,
 )
 from policyrisk.evaluation.request import naming_arguments
 
@@ -219,10 +220,7 @@ class PolicyFile:
     def __init__(self, path: str, seed: int | None) -> None:
         import numpy as np
 
-        from policyrisk.control.policies import stored_policy
-
-        with naming_arguments("--policy"):
-            self.policy, self.changes = stored_policy(path)
+        self.policy, self.changes = stored(path, "--policy")
         self._seed = np.random.SeedSequence(seed)
 
     def world(self, env: str, arguments: dict[str, Any]) -> Any:

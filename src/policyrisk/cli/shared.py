@@ -223,8 +223,22 @@ def made(text: str, option: str) -> Any:
         ) from error
 
 
+def stored(text: str, option: str) -> tuple[Any, dict[str, Any] | None]:
+    """The policy in the file that improve wrote, and how the environment that it acts in was changed."""
+    with naming_arguments(option):
+        check_there(text, "path must name a file")
+        from policyrisk.control.policies import stored_policy
+
+        return stored_policy(text)
+
+
 def policy_of(text: str, option: str, stochastic: bool = False, seed: int | None = None) -> Any:
-    """The policy module:name, or sb3:model.zip, after which may stand ,stochastic and ,normalisation=FILE."""
+    """The policy module:name, or the policy.npz of improve, or sb3:model.zip.
+
+    After the last may stand ,stochastic and ,normalisation=FILE.
+    """
+    if text.endswith(".npz"):
+        return stored(text, option)[0]
     if not text.startswith("sb3:"):
         return made(text, option)
     from policyrisk.simulation.sb3_policy import sb3_policy

@@ -53,6 +53,10 @@ def gate(
 
     Example: policyrisk gate new.parquet old.parquet --criterion cvar:0.05 --margin 2 --markdown gate.md
     """
+    for each in (new, baseline):
+        if not (each.startswith("minari:") or Path(each).exists()):  # before what takes longer is imported
+            text = f"path must name a file or a folder, got {each}, which does not exist"
+            raise typer.BadParameter(text, param_hint="NEW BASELINE")
     from policyrisk._core.output import check_file, written_to
     from policyrisk.errors import PolicyRiskError
 
@@ -75,7 +79,7 @@ def gate(
             discount=discount,
             **columns,
         )
-    except Exception as error:  # exit code 1 is a verdict
+    except Exception as error:
         if screen.debug:
             screen.traceback()
         text = str(error) if isinstance(error, PolicyRiskError) else f"{type(error).__name__}: {error}"

@@ -35,7 +35,7 @@ from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.request import AUTO, EvaluationRequest
 from policyrisk.evaluation.tails import CHAIN
 from policyrisk.evaluation.target import TargetPlan
-from policyrisk.evaluation.target_findings import refuse_uncovered
+from policyrisk.evaluation.target_findings import refuse_uncovered, warn_of_uncovered
 from policyrisk.passes import Reduce
 from policyrisk.passes.checkpoint import DurableReduce
 from policyrisk.passes.survey import Survey
@@ -204,6 +204,7 @@ def run(request: EvaluationRequest) -> Evaluation:
         )
         if found.target is not None:
             refuse_uncovered(found)
+            warn_of_uncovered(found)
         if request.quantiles:
             with clock("distribution"):
                 distribution, told = fit_distribution(request, plan, found.risk, reduce, log)

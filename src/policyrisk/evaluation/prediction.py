@@ -129,7 +129,7 @@ class Scores:
 
 
 @record(parts="p")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """What the intervals of the next episode rest on: ``Evaluation.prediction``."""
 
@@ -139,6 +139,10 @@ class Prediction:
     regions: Regions
     parts: tuple[Scores, ...]  # of the regions
     starts: Scores
+
+    def __repr__(self) -> str:
+        data = f"{plural(self.episodes, 'calibration episode')}, {plural(len(self.parts), 'region')}"
+        return f"Prediction({self.guarantee}, {data})"
 
     @property
     def episodes(self) -> int:

@@ -70,8 +70,9 @@ class EvaluationRequest:
     target
         Another policy than the recorded one, from a log with actions: module:name of a function from states
         (n, dim) to probabilities (n, actions) or to actions (n,), numbers or names, or of an array (states,
-        actions) of probabilities; the current folder is looked in too. Or sb3:model.zip, a file of
-        Stable-Baselines3: the action that it holds best, or with ,stochastic after it its probabilities.
+        actions) of probabilities; the current folder is looked in too. Or the policy.npz that improve wrote.
+        Or sb3:model.zip, a file of Stable-Baselines3: the action that it holds best, or with ,stochastic
+        after it its probabilities.
     lam
         Trace parameter λ, 0.9 unless given, and 0 with --target.
     ridge

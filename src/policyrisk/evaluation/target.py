@@ -34,7 +34,13 @@ import numpy as np
 from policyrisk._core.arrays import as_array, as_floats, as_whole
 from policyrisk._core.text import plural
 from policyrisk.data import Source, Stream, Trajectories
-from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning, UncoveredError
+from policyrisk.errors import (
+    InvalidInputError,
+    PolicyRiskError,
+    PolicyRiskWarning,
+    UncoveredError,
+    UncoveredWarning,
+)
 from policyrisk.evaluation.labels import label_columns, label_spellings, tiles_of_labels
 from policyrisk.evaluation.log import Log
 from policyrisk.evaluation.mixture import candidates
@@ -227,7 +233,9 @@ class TargetPlan:
 
         The draws are always the same, so that targets on one log are compared by episode.
         """
-        risk = fit_warning(self.lstdq, reduce_in_units(reduce, unit), bootstrap=DRAWS_OF_TABLES, seed=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UncoveredWarning)  # the evaluation's names the actions
+            risk = fit_warning(self.lstdq, reduce_in_units(reduce, unit), bootstrap=DRAWS_OF_TABLES, seed=0)
         if self.bias and risk.error_bars is not None:
             with suppress(UncoveredError):  # which comes again
                 error = unit * risk.summary().mean.standard_error

@@ -23,6 +23,7 @@ The distribution of the return, where it was asked for:
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from policyrisk._core.text import number, percent, plural
-from policyrisk.errors import UncoveredError
+from policyrisk.errors import UncoveredError, UncoveredWarning
 from policyrisk.evaluation.advice import (
     RULES,
     SEVERITIES,
@@ -43,6 +44,7 @@ from policyrisk.evaluation.advice import (
 )
 from policyrisk.evaluation.overlap import NEAREST, NotLogged, looked_at
 from policyrisk.evaluation.target_choice import is_possible, possible_means
+from policyrisk.lstd.pipeline import WORTH_A_WARNING
 from policyrisk.risk.readout import Choice
 
 if TYPE_CHECKING:
@@ -340,12 +342,30 @@ def refuse_uncovered(evaluation: Evaluation) -> None:
         raise UncoveredError(f"{error}. {missing(evaluation)}") from None
 
 
+def warn_of_uncovered(evaluation: Evaluation) -> None:
+    """One line that names the actions, where more than a little of the target was not logged."""
+    facts = evaluation.risk.provenance
+    if facts.left_out > WORTH_A_WARNING:
+        warnings.warn(
+            f"{percent(facts.left_out)} of the target's probability, on average over the recorded steps, is "
+            "on actions that were never logged where they would be taken, and it is estimated as if it took "
+            f"its other actions instead. {missing(evaluation)}",
+            UncoveredWarning,
+            stacklevel=5,
+        )
+
+
 def missing(evaluation: Evaluation) -> str:
     """Which of the target's actions were not logged, and where, over the visited states; most of it first."""
     assert evaluation.target is not None
     states, count = looked_at(evaluation.survey)
     logged = Choice.at(evaluation.risk, states).episodes > 0
-    return _described(evaluation, asdict(NotLogged.of(evaluation.target, states, count, logged)))
+    said = _described(evaluation, asdict(NotLogged.of(evaluation.target, states, count, logged)))
+    if dropped := evaluation.risk.provenance.dropped:
+        said += (
+            f" That includes {plural(dropped, 'logged step')} into states where none of its actions is left."
+        )
+    return said
 
 
 def _described(evaluation: Evaluation, found: Mapping[str, Any]) -> str:

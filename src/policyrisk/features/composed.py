@@ -194,6 +194,9 @@ class Ranked(FeatureMap):
         """The number of features."""
         return self.inner.size
 
+    def __repr__(self) -> str:
+        return f"Ranked({self.inner!r})"
+
     def ranks(self, states: npt.ArrayLike) -> Floats:
         """u(states), of shape (n, dim)."""
         array = Box.unbounded(len(self.knots), None).coordinates(states)

@@ -222,7 +222,7 @@ def chosen_actions(answer: Any, n: int, names: Sequence[str]) -> Any:
         rule = (
             f"be names of the log's actions, {', '.join(names)}" if names else "be numbers or probabilities"
         )
-        raise InvalidInputError(f"policy(states) must {rule}, got {unknown!r}; correct the function")
+        raise InvalidInputError(f"policy(states) must {rule}, got {str(unknown)!r}; correct the function")
     return np.array([known[each] for each in answer], dtype=np.int64)
 
 

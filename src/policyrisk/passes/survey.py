@@ -18,6 +18,7 @@ import numpy as np
 
 from policyrisk._core.arrays import Bools, Floats, Ints, Seed, freeze
 from policyrisk._core.records import Additive, record
+from policyrisk._core.text import plural
 from policyrisk.data import Source, Trajectories, batches
 from policyrisk.data.source import largest_of
 from policyrisk.errors import InvalidInputError, MismatchError
@@ -54,7 +55,7 @@ def _few(values: Floats) -> Values:
     order="3 *",
     ends="* *",
 )
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Survey:
     """Counts, extent and samples of a source's states.
 
@@ -62,6 +63,8 @@ class Survey:
     >>> survey = Survey.of(pr.domains.walk(n=5, p=0.7).sample(0, episodes=100, seed=1), seed=0)
     >>> survey.episodes, survey.low.tolist(), survey.high.tolist(), survey.starts.shape
     (100, [0.0], [4.0], (100, 1))
+    >>> survey
+    Survey(100 episodes, 100 terminated, 809 transitions, dim 1)
     """
 
     episodes: int
@@ -88,6 +91,10 @@ class Survey:
 
     def __post_init__(self) -> None:
         freeze(self)
+
+    def __repr__(self) -> str:
+        data = f"{plural(self.episodes, 'episode')}, {self.terminated} terminated, "
+        return f"Survey({data}{plural(self.transitions, 'transition')}, dim {self.dim})"
 
     @property
     def dim(self) -> int:

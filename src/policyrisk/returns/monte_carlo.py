@@ -44,7 +44,6 @@ from policyrisk._core.arrays import (
     as_path,
     as_states,
     check_callable,
-    check_choice,
     check_shape,
     freeze,
     name_some,
@@ -60,6 +59,7 @@ from policyrisk.markov import MarkovChain
 from policyrisk.passes.checkpoint import Checkpoint, as_resume, stored_checkpoint
 from policyrisk.risk.estimate import student_interval
 from policyrisk.risk.start_sums import COUNT, MEAN, add_samples, central_sums, sample_moments
+from policyrisk.risk.state_estimates import as_quantity
 from policyrisk.simulation.compiled import CompiledPolicy, Returns
 from policyrisk.simulation.cuda import MOST, GpuEpisodes, Streams
 from policyrisk.simulation.simulators import Runner, as_runner
@@ -136,13 +136,14 @@ class MonteCarlo(Readable, Saved):
         """The share of each state's episodes that was cut off, of shape (n,)."""
         return np.asarray(self.cut_off / np.maximum(self.episodes, 1))
 
-    def standard_error(self, of: SampledQuantity = "variance") -> Floats:
-        """The standard error of a quantity, of shape (n,)."""
-        check_choice(of, "of", get_args(SampledQuantity))
+    def standard_error(self, of: SampledQuantity | None = None) -> Floats:
+        """The standard error of a quantity, "mean", "variance" or "std", of shape (n,)."""
+        of = as_quantity(of, SampledQuantity)
         return np.asarray(getattr(self, f"{of}_se"))
 
-    def interval(self, of: SampledQuantity = "variance", level: float = 0.95) -> Floats:
+    def interval(self, of: SampledQuantity | None = None, level: float = 0.95) -> Floats:
         """quantity ± t · standard error with Student's t for the episodes, of shape (n, 2)."""
+        of = as_quantity(of, SampledQuantity)
         error = self.standard_error(of)
         return student_interval(getattr(self, of), error, self.episodes.astype(np.float64), level)
 

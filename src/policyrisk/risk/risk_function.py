@@ -68,6 +68,7 @@ from policyrisk.risk.state_estimates import (
     Quantity,
     StateEstimates,
     VarianceMethod,
+    as_quantity,
 )
 from policyrisk.risk.summary import PolicySummary, summarise
 from policyrisk.risk.support import MixedSupport, Provenance, Support
@@ -419,7 +420,7 @@ class RiskFunction(Readable, Saved):
         """
         return readout.pair_estimates(self, self._states(x), a)[1]
 
-    def standard_error(self, x: npt.ArrayLike, of: Quantity = "variance") -> Floats:
+    def standard_error(self, x: npt.ArrayLike, of: Quantity | None = None) -> Floats:
         """The standard error of a quantity at x.
 
         Parameters
@@ -427,14 +428,15 @@ class RiskFunction(Readable, Saved):
         x
             States (n, dim).
         of
-            "mean", "second_moment", "variance", "std" or "sharpe".
+            "mean", "second_moment", "variance", "std" or "sharpe". Name it: without it, it is the variance,
+            with a DeprecationWarning.
 
         Returns
         -------
         (n,) array
             nan where the quantity is.
         """
-        check_choice(of, "of", get_args(Quantity))
+        of = as_quantity(of)
         bars = self.bars
         errors = self._collect(x, lambda at: at.standard_error(of, bars), of=of, width=bars.width)
         return errors * self._size(of)
@@ -442,7 +444,7 @@ class RiskFunction(Readable, Saved):
     def interval(
         self,
         x: npt.ArrayLike,
-        of: Quantity = "variance",
+        of: Quantity | None = None,
         level: float = 0.95,
         method: IntervalMethod | None = None,
     ) -> Floats:
@@ -453,7 +455,8 @@ class RiskFunction(Readable, Saved):
         x
             States (n, dim).
         of
-            "mean", "second_moment", "variance" (unless another is given), "std" or "sharpe".
+            "mean", "second_moment", "variance", "std" or "sharpe". Name it: without it, it is the variance,
+            with a DeprecationWarning. Tails have theirs at :meth:`DistributionFunction.interval`.
         level
             The probability with which the interval is meant to hold the truth.
         method
@@ -484,7 +487,7 @@ class RiskFunction(Readable, Saved):
         rule it out. Both are of the same influences: the bootstrap bends with the quantity, and knows
         nothing of small samples.
         """
-        check_choice(of, "of", get_args(Quantity))
+        of = as_quantity(of)
         if method is None:
             method = "student" if self.widening is None else "full"
         check_choice(method, "method", get_args(IntervalMethod))
@@ -511,7 +514,7 @@ class RiskFunction(Readable, Saved):
     def band(
         self,
         x: npt.ArrayLike,
-        of: Quantity = "variance",
+        of: Quantity | None = None,
         level: float = 0.95,
         method: IntervalMethod | None = None,
         *,
@@ -529,7 +532,7 @@ class RiskFunction(Readable, Saved):
         >>> bool(((low < chain.std()) & (chain.std() < high)).all())
         True
         """
-        check_choice(of, "of", get_args(Quantity))
+        of = as_quantity(of)
         parts, bars = self._replicated(x, seed)
         return self.interval(x, of, pointwise_level(parts, of, as_level(level), bars), method)
 

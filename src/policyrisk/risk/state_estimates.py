@@ -23,14 +23,15 @@ are made of the mean's and the std's (MOVER, :mod:`policyrisk.risk.estimate`).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from policyrisk._core.arrays import Bools, Floats, Ints, Matrix
+from policyrisk._core.arrays import Bools, Floats, Ints, Matrix, check_choice
 from policyrisk._core.records import record
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features
@@ -43,6 +44,7 @@ Quantity: TypeAlias = Literal["mean", "second_moment", "variance", "std", "sharp
 IntervalMethod: TypeAlias = Literal["full", "student", "bootstrap"]
 # The estimates at states (n, dim), in order, some at a time.
 EstimatesAt: TypeAlias = "Callable[[npt.NDArray[Any]], Iterator[StateEstimates]]"
+_OF_DISTRIBUTIONS = "cdf", "cvar", "probability", "quantile"
 _CELLS = 2**21  # numbers that are formed at a time
 # What members say at states, whether they know them, (n, m) each, and their shares (m,).
 Said: TypeAlias = "tuple[Floats, Bools, Floats]"
@@ -255,6 +257,26 @@ def changes_by_coordinate(
         moved = states.copy()
         moved[:, d] = states[other, d]
         yield d, values(moved) - before
+
+
+def as_quantity(of: Quantity | None, choices: Any = Quantity) -> Any:
+    """What an error or an interval is of: the variance where a caller does not say, with a warning."""
+    if of is None:
+        warnings.warn(
+            "of= should say what the error or the interval is of; without it, it is the variance's. Write "
+            'of="variance", or of="mean" for that of the mean; a later version will refuse a call without',
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        return "variance"
+    if isinstance(of, str) and of in _OF_DISTRIBUTIONS:
+        raise InvalidInputError(
+            f"of must be one of {', '.join(get_args(choices))}, got {of!r}, which an estimate of mean and "
+            f"variance lacks; ask result.distribution.interval(x, of={of!r}, ...) of pr.evaluate, or a "
+            "pr.ReturnDistribution"
+        )
+    check_choice(of, "of", get_args(choices))
+    return of
 
 
 def quantity(of: Quantity, J: Floats, V: Floats) -> Floats:

@@ -118,7 +118,9 @@ def by_moments(
             return _exchanged(first.name, second.name, welch, found, level)
     against = Estimate(-lead, welch.standard_error, dof=welch.dof)
     p_value = 1.0 if lead == 0.0 else 2.0 * against.probability_positive
-    return Significance(first.name, second.name, welch, welch.probability_positive, p_value)
+    same = lead == 0.0 and welch.standard_error == 0.0  # one policy twice: its lead has no error
+    better = 0.5 if same else welch.probability_positive
+    return Significance(first.name, second.name, welch, better, p_value)
 
 
 def _exchange_generator(seed: Seed) -> Any:
