@@ -1,13 +1,16 @@
 """F̃ at some states as it is read: monotone, in [0, 1], between thresholds by steps or straight lines.
 
-A *curve* is the m + 3 numbers of :mod:`.sums`: F̃(θ_1), …, F̃(θ_m), E[(θ_1 − B)⁺], E[B] and E[B²]. Below θ_1 F
-is 0, from θ_m on it is 1. Where all returns are thresholds, F rises at these alone; otherwise it is drawn
-straight from one threshold to the next. Its area A(z) = ∫_{−∞}^z F = E[(z − B)⁺] gives the mean of the worst
-q,
+A *curve* is the m + 3 numbers of :mod:`.threshold_sums`: F̃(θ_1), …, F̃(θ_m), E[(θ_1 − B)⁺], E[B] and E[B²].
+Below θ_1 F is 0, from θ_m on it is 1. Where all returns are thresholds, F rises at these alone; otherwise it
+is drawn straight from one threshold to the next. Its area A(z) = ∫_{−∞}^z F = E[(z − B)⁺] gives the mean of
+the worst q,
 
     θ_q − A(θ_q)/q,      θ_q the quantile.
 
-The error bars of what is read are the sandwich over groups of episodes, each of which moves the curve.
+Intervals of what is read are of two kinds. Of a least-squares fit they are the sandwich over groups of
+episodes, each of which moves the curve (:meth:`Grid.intervals`). Of a mixture, and of the log as a chain,
+they come from draws of F: an interval holds the middle share of what is read off the draws, and value ± t s,
+s being their deviation from the value (:func:`interval_of_draws`).
 """
 
 from __future__ import annotations
@@ -200,9 +203,9 @@ def read_at(F: Floats, theta: Floats, z: Floats, *, steps: bool = False, end: fl
     """
     tol = ROUNDING * float(theta[-1] - theta[0]) if steps else 0.0
     i = np.clip(np.searchsorted(theta, z + tol, side="right") - 1, 0, max(len(theta) - 2, 0))
-    shape = np.broadcast_shapes(F.shape[:-1], z.shape[:-1])
-    F = np.broadcast_to(F, (*shape, F.shape[-1]))
-    at = np.broadcast_to(i, (*shape, i.shape[-1]))
+    rows = np.broadcast_shapes(F.shape[:-1], z.shape[:-1])
+    F = np.broadcast_to(F, (*rows, F.shape[-1]))
+    at = np.broadcast_to(i, (*rows, i.shape[-1]))
     found = np.take_along_axis(F, at, axis=-1)
     if not steps and len(theta) > 1:
         after = np.take_along_axis(F, at + 1, axis=-1)

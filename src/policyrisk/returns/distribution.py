@@ -1,8 +1,8 @@
 """The estimator of the return's distribution from trajectories: F̃(θ|x) = φ(x)ᵀ G⁻¹ Σ_t φ(x_t) 1{B_t ≤ θ}.
 
-One pass surveys the returns for the thresholds, one sums (:mod:`.sums`). Cut-off episodes are completed by
-the estimate itself at the state they were cut off in, and with λ < 1 all bootstrap, so that the weights W
-solve
+One pass surveys the returns for the thresholds, one sums (:mod:`.threshold_sums`). Cut-off episodes are
+completed by the estimate itself at the state they were cut off in, and with λ < 1 all bootstrap, so that the
+weights W solve
 
     G W = Σ_t φ(x_t) target_t(W)
 
