@@ -267,6 +267,19 @@ def test_full_intervals_by_hand(variance, widening):
     assert (wide[:, 1] > narrow[:, 1]).all()
 
 
+@FEW
+def test_some_of_the_states_have_the_draws_that_they_have_among_all():
+    both = pr.RiskFunction.mixture(
+        fits(bootstrap=20), [1, 1, 0, 1], [0, 1, 2, 1], widening=Widening(1.2, 1.5)
+    )
+    (at,) = both.parts(VISITED, 20)
+    which = np.arange(len(VISITED)) % 3 == 1
+    expected = [moved[which] for moved in at.moves(both.error_bars)]
+    np.testing.assert_array_equal(at.some(which).moves(both.error_bars), expected)
+    (again,) = both.parts(VISITED[which], 20)
+    np.testing.assert_allclose(again.moves(both.error_bars), expected, rtol=1e-6, atol=1e-9)
+
+
 def test_without_widening_there_are_no_full_intervals():
     both = pr.RiskFunction.mixture(fits(bootstrap=20), [1, 1, 1, 1], [1, 1, 1, 1])
     with pytest.raises(InvalidInputError, match='method="full" needs to know what the features miss'):

@@ -274,13 +274,14 @@ class DistributionMixture(DistributionAtStates):
     ) -> Iterator[tuple[Ints, npt.NDArray[Any], StateEstimates]]:
         """The visited states, some at a time: which they are, themselves, and J and V there."""
         x = self._states(x)
-        known = np.flatnonzero(self.visited(x))
         rows = max(_ROOM // (numbers * (self._levels.size + self.residuals.size)), 1)
-        for first in range(0, known.size, rows):
-            for at in self.risk.parts(x[known[first : first + rows]]):
-                some = known[first : first + len(at.J)]
-                first += len(at.J)
-                yield some, x[some], at
+        for first in range(0, len(x), rows):
+            for at in self.risk.parts(x[first : first + rows]):
+                known = at.episodes > 0
+                some = first + np.flatnonzero(known)
+                first += len(known)
+                if some.size:
+                    yield some, x[some], at if known.all() else at.some(known)
 
     def _places(self, at: StateEstimates) -> Floats:
         """Where F is read at each state, rising, (n, k)."""

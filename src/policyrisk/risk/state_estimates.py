@@ -74,10 +74,20 @@ class StateEstimates:
     _moved: list[tuple[ErrorBars, tuple[Floats, Floats]]] = field(
         default_factory=list, init=False, repr=False
     )
+    _taken: list[tuple[ErrorBars, tuple[Floats, Floats]]] = field(
+        default_factory=list, init=False, repr=False
+    )
 
     def some(self, which: Bools) -> StateEstimates:
         """Those at some of the states, ``which`` (n,)."""
+
+        def members() -> tuple[Said, Said]:
+            assert self.members_of is not None
+            first, second = ((said[which], known[which], a) for said, known, a in self.members_of())
+            return first, second
+
         kept: dict[str, Any] = {"sampling": None if self.sampling is None else self.sampling[:, which]}
+        kept["members_of"] = None if self.members_of is None else members
         for name in ("phi_mean", "phi_second", "J", "V", "episodes", "spread", "covered"):
             values = getattr(self, name)
             kept[name] = None if values is None else values[which]
@@ -169,8 +179,13 @@ class StateEstimates:
         """E_J and E_V, what each draw adds to J̃ and to Ṽ, (n, B) each.
 
         It is the replicate's move, of randomness alone, unless it is known what features add: then it is
-        widened, and the draw takes a member besides, the same one at every state.
+        widened, and the draw takes a member besides, the same one at every state. It is worked out once.
         """
+        if not self._taken or self._taken[0][0] is not bars:
+            self._taken[:] = [(bars, self._moves(bars))]
+        return self._taken[0][1]
+
+    def _moves(self, bars: ErrorBars) -> tuple[Floats, Floats]:
         dJ, d_second = self.deviations(bars)
         dV = d_second + self._by_mean[:, None] * dJ
         if self.widening is None or self.members_of is None:
