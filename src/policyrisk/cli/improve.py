@@ -7,7 +7,7 @@ happen in the functions, so that ``--help`` is quick.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from policyrisk.control.before_after import BeforeAfter
     from policyrisk.control.tasks import Task
     from policyrisk.criteria import Criterion
+    from policyrisk.data import Trajectories
     from policyrisk.evaluation import Evaluation
 
 _RESULT, _CHECKPOINT = "result.json", "checkpoint.npz"
@@ -188,25 +189,20 @@ class ImprovementPlan:
             device=self.request.device,
         )
 
-    def evaluations(self, found: BeforeAfter) -> Iterator[tuple[str, Evaluation]]:
-        """The evaluations of the fresh episodes before and after, by the critic's features."""
+    def evaluated(self, name: str, data: Trajectories) -> Evaluation:
+        """The evaluation of fresh episodes by the critic's features."""
         from policyrisk.evaluation import evaluate
 
-        box = list(zip(self.task.low.tolist(), self.task.high.tolist(), strict=True))
-        for name, data in (("before", found.before), ("after", found.after)):
-            yield (
-                name,
-                evaluate(
-                    data,
-                    self.request.discount,
-                    self.critic,
-                    variance="direct",
-                    box=box,
-                    seed=self.request.seed,
-                    name=f"{self.request.env}, {name}",
-                    names=self.task.names,
-                ),
-            )
+        return evaluate(
+            data,
+            self.request.discount,
+            self.critic,
+            variance="direct",
+            box=list(zip(self.task.low.tolist(), self.task.high.tolist(), strict=True)),
+            seed=self.request.seed,
+            name=f"{self.request.env}, {name}",
+            names=self.task.names,
+        )
 
     def to_dict(self, found: BeforeAfter) -> dict[str, Any]:
         """What was searched, how, and what came of it, in plain values."""
@@ -324,10 +320,8 @@ def _write(
         if drawn:
             write_figure(plot_learning(found.result), folder / "learning.png")
         with clock("reports"):
-            for name, evaluation in improvement.evaluations(found) if reported else ():
-                evaluation.report(folder / f"{name}.html")
-        seconds = clock.seconds
-        seconds["total"] = seconds.pop("total")  # the last
-        numbers = {**improvement.to_dict(found), "seconds": seconds}
+            for name, data in (("before", found.before), ("after", found.after)) if reported else ():
+                improvement.evaluated(name, data).report(folder / f"{name}.html")
+        numbers = {**improvement.to_dict(found), "seconds": clock.seconds}
         write_json(numbers, folder / _RESULT)
         return numbers, [out / path.name for path in sorted(folder.iterdir())]
