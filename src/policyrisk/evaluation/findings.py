@@ -424,7 +424,7 @@ def _constrained(evaluation: Evaluation) -> Seen:
 )
 def _tail_regions(evaluation: Evaluation) -> Seen:
     """How often returns of episodes that were not fitted fell below their 5% quantile, by regions."""
-    regions = (evaluation.notes.get("distribution") or {}).get("regions")
+    regions = evaluation.noted("distribution").get("regions")
     if not regions:
         return SKIPPED
     failed = [each for each in regions if each["below"] - 0.05 > max(_MISSED, _FAR * each["error"])]

@@ -33,7 +33,7 @@ from policyrisk.evaluation.plan import Fitted, Fitting, Plan, SpelledPlan
 from policyrisk.evaluation.prediction import predicted
 from policyrisk.evaluation.record import Evaluation
 from policyrisk.evaluation.request import AUTO, EvaluationRequest
-from policyrisk.evaluation.tails import CHAIN
+from policyrisk.evaluation.tails import CHAIN, COLUMNS
 from policyrisk.evaluation.target import TargetPlan
 from policyrisk.evaluation.target_findings import refuse_uncovered, warn_of_uncovered
 from policyrisk.passes import Reduce
@@ -302,7 +302,7 @@ def fit_distribution(
         robust = robust_tails(tails, log.data, plan.policy) if (worth or 0.0) >= FEW_EPISODES else None
         if robust is not None:
             told = robust.summary(*asked, below=below).to_dict()
-            notes["doubly_robust"] = {name: told[name] for name in ("quantiles", "cvar", "below")}
+            notes["doubly_robust"] = {kind: told[kind] for kind in COLUMNS}
         return replace(tails, coordinates=log.coordinates), notes
     if isinstance(plan, MixturePlan) and risk.bars.key is not None:
         how: dict[str, Any] = {"key": plan.key, "unit": plan.unit, "names": log.names}

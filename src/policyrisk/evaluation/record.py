@@ -496,9 +496,9 @@ class Evaluation(Readable):
         """
         told: dict[str, Any] = {of: getattr(self.summary, of) for of in ("mean", "variance", "std", "sharpe")}
         found = {of: {"value": float(each), "low": each.low, "high": each.high} for of, each in told.items()}
-        tails = self.noted("distribution")
-        for of, name in (("quantiles", "quantile"), ("cvar", "cvar"), ("below", "below")):
-            found |= {f"{name}_{q}": value for q, value in tails.get(of, {}).items()}
+        notes = self.noted("distribution")
+        for of, name in tails.COLUMNS.items():
+            found |= {f"{name}_{q}": value for q, value in notes.get(of, {}).items()}
         numbers = {
             name if of == "value" else f"{name}_{of}": float(value)
             for name, values in found.items()
@@ -626,7 +626,7 @@ class Evaluation(Readable):
         if self.distribution is not None:
             states, told = self.risk._states(x), self.notes["distribution"]
             found = tails.at_states(self.distribution, told, states, level, self.risk.episodes(states))
-            for kind, name in (("quantiles", "quantile"), ("cvar", "cvar"), ("below", "below")):
+            for kind, name in tails.COLUMNS.items():
                 for key, (values, _, *ends) in found[kind].items():
                     columns[f"{name}_{key}"] = values
                     if self.distribution.has_intervals:
@@ -641,7 +641,7 @@ class Evaluation(Readable):
 
         Nothing where propensities are not known, or leave the worth of too few episodes.
         """
-        return dict(tails.rows((self.notes.get("distribution") or {}).get("doubly_robust") or tails.NOTHING))
+        return dict(tails.rows(self.noted("distribution").get("doubly_robust") or tails.NOTHING))
 
     def without_model(self) -> dict[str, tuple[Estimate | None, Estimate]]:
         """What cut-off episodes leave of quantiles and the like over the starts: weighted, and possible.
@@ -650,7 +650,7 @@ class Evaluation(Readable):
         times; with the ends of what is possible whatever the cuts depend on
         (:mod:`policyrisk.returns.cut_off`). Nothing where no episode was cut off.
         """
-        return tails.without_model(self.notes.get("distribution") or {})
+        return tails.without_model(self.noted("distribution"))
 
     def tail_pictures(self) -> dict[str, Axes]:
         """The return's distribution over the starts and a map of the mean of its worst, by their names."""

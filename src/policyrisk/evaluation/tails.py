@@ -24,7 +24,8 @@ _ASKED: tuple[tuple[str, Literal["quantile", "cvar", "probability"], str], ...] 
     ("cvar", "cvar", "q"),
     ("below", "probability", "below"),
 )
-NOTHING: dict[str, Any] = {"quantiles": {}, "cvar": {}, "below": {}}
+COLUMNS = {"quantiles": "quantile", "cvar": "cvar", "below": "below"}  # what a table calls each
+NOTHING: dict[str, Any] = {kind: {} for kind in COLUMNS}
 CHAIN = "the log as a chain"  # what the features of a target's tails begin with
 
 
