@@ -903,12 +903,12 @@ def test_intervals_with_few_episodes_behind_them_are_said_to_be_too_narrow():
         lstd.fit(chain.sample(0, episodes=100, seed=0)).interval(np.arange(6), of="std")
 
 
-def test_an_error_or_an_interval_that_is_not_said_to_be_of_something_is_the_variances_with_a_warning():
+def test_an_interval_that_is_not_said_to_be_of_something_is_the_variances_with_a_warning():
     data = pr.domains.walk(6, 0.7).sample(0, episodes=200, seed=0)
     risk, sampled = pr.LSTD(pr.Tabular(6)).fit(data), pr.monte_carlo(pr.domains.walk(6, 0.7), None, [0], 50)
-    calls = [partial(each, range(6)) for each in (risk.standard_error, risk.interval, risk.band)]
-    for call in (*calls, sampled.standard_error, sampled.interval):
-        seed = {"seed": 0} if call is calls[2] else {}
+    calls = [partial(each, range(6)) for each in (risk.interval, risk.band)]
+    for call in (*calls, sampled.interval):
+        seed = {"seed": 0} if call is calls[1] else {}
         with pytest.warns(DeprecationWarning, match='Write of="variance"') as seen:
             found = call(**seed)
         assert [each.filename for each in seen] == [__file__]

@@ -136,7 +136,7 @@ class MonteCarlo(Readable, Saved):
         """The share of each state's episodes that was cut off, of shape (n,)."""
         return np.asarray(self.cut_off / np.maximum(self.episodes, 1))
 
-    def standard_error(self, of: SampledQuantity | None = None) -> Floats:
+    def standard_error(self, of: SampledQuantity = "variance") -> Floats:
         """The standard error of a quantity, "mean", "variance" or "std", of shape (n,)."""
         of = as_quantity(of, SampledQuantity)
         return np.asarray(getattr(self, f"{of}_se"))

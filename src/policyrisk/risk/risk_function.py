@@ -420,7 +420,7 @@ class RiskFunction(Readable, Saved):
         """
         return readout.pair_estimates(self, self._states(x), a)[1]
 
-    def standard_error(self, x: npt.ArrayLike, of: Quantity | None = None) -> Floats:
+    def standard_error(self, x: npt.ArrayLike, of: Quantity = "variance") -> Floats:
         """The standard error of a quantity at x.
 
         Parameters
@@ -428,8 +428,7 @@ class RiskFunction(Readable, Saved):
         x
             States (n, dim).
         of
-            "mean", "second_moment", "variance", "std" or "sharpe". Name it: without it, it is the variance,
-            with a DeprecationWarning.
+            "mean", "second_moment", "variance", "std" or "sharpe".
 
         Returns
         -------

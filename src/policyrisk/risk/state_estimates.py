@@ -275,10 +275,10 @@ def changes_by_coordinate(
 
 
 def as_quantity(of: Quantity | None, choices: Any = Quantity) -> Any:
-    """What an error or an interval is of: the variance where a caller does not say, with a warning."""
+    """What an interval is of: the variance where a caller does not say, with a warning."""
     if of is None:
         warnings.warn(
-            "of= should say what the error or the interval is of; without it, it is the variance's. Write "
+            "of= should say what the interval is of; without it, it is the variance's. Write "
             'of="variance", or of="mean" for that of the mean; a later version will refuse a call without',
             DeprecationWarning,
             stacklevel=3,
