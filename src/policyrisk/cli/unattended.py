@@ -67,18 +67,9 @@ def gate(
     try:
         from policyrisk.evaluation.gate import gate as decide
 
-        columns = {k: v for each in (new, baseline) for k, v in columns_of(each, chosen).items()}
-        found = decide(
-            new,
-            baseline,
-            criterion,
-            margin,
-            level,
-            by=groups,
-            cluster=cluster,
-            discount=discount,
-            **columns,
-        )
+        how: dict[str, Any] = {"by": groups, "cluster": cluster, "discount": discount}
+        how |= {k: v for each in (new, baseline) for k, v in columns_of(each, chosen).items()}
+        found = decide(new, baseline, criterion, margin, level, **how)
     except Exception as error:
         if screen.debug:
             screen.traceback()
