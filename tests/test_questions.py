@@ -451,3 +451,16 @@ def test_moments_of_zeilbergers_board():
     assert mu[2] == pytest.approx(2.172839498, abs=5e-9)
     assert mu[3] / mu[2] ** 1.5 == pytest.approx(0.2124284834, abs=5e-9)
     assert mu[4] / mu[2] ** 2 == pytest.approx(2.976755920, abs=5e-9)
+
+
+def test_other_rewards_of_a_log_are_known_where_the_log_is():
+    """From state 2 the log leads to no end: no answer for weighed rewards either, nor in other units."""
+    steps = [[0], [1], [3], [2], [2]]
+    data = pr.Trajectories(steps, [1e80, 2e80, 1e80], [2, 1], [True, False], other_rewards=np.ones((3, 1)))
+    chain = pr.MarkovChain.from_log(data)
+    weighed = chain.weighing([1.0, 2e80])
+    np.testing.assert_allclose(weighed.mean()[:2], [7e80, 4e80], rtol=1e-15)
+    assert np.isnan(weighed.mean()[2])
+    assert chain.distribution(0).mean == pytest.approx(3e80)
+    with pytest.raises(InvalidInputError, match="start must be a state with an answer"):
+        chain.distribution(2)
