@@ -23,9 +23,9 @@ from policyrisk.equations import Weights
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features import Polynomial, Tabular, TileCoding
 from policyrisk.lstd import LSTD
-from policyrisk.lstd.answer import Face
 from policyrisk.lstd.definition import Definition, rows
 from policyrisk.lstd.influences import sandwich
+from policyrisk.lstd.nonnegative import Face
 from policyrisk.lstd.residuals import ResidualPass, direct_right_hand_side, lag_products
 from policyrisk.lstd.steps import View
 from policyrisk.risk import ErrorBars

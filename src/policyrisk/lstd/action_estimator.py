@@ -40,9 +40,8 @@ from policyrisk.features import Tabular
 from policyrisk.features.actions import ActionBlocks, ActionMap, as_action_map
 from policyrisk.features.target import PolicyFeatures, Target
 from policyrisk.lstd.accumulate import FirstPass, accumulate
-from policyrisk.lstd.answer import ConstraintSolver
 from policyrisk.lstd.doubly_robust import DoublyRobust, doubly_robust
-from policyrisk.lstd.pipeline import Known, check_settings, fit_by, solve
+from policyrisk.lstd.pipeline import ConstraintSolver, Known, check_settings, fit_by, solve
 from policyrisk.lstd.target_steps import TargetSteps, TargetView
 from policyrisk.markov.branches import closure
 from policyrisk.passes import Reduce, here

@@ -26,10 +26,9 @@ from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError
 from policyrisk.features import Features, as_features
 from policyrisk.lstd.accumulate import FirstPass, accumulate
-from policyrisk.lstd.answer import ConstraintSolver, answer
 from policyrisk.lstd.central_moments import ExactMoments, MomentPasses, with_higher_moments
 from policyrisk.lstd.cutoffs import Trim, lost_traces, trim
-from policyrisk.lstd.pipeline import Known, check_settings, fit_by, solve
+from policyrisk.lstd.pipeline import ConstraintSolver, Known, answer, check_settings, fit_by, solve
 from policyrisk.lstd.steps import View
 from policyrisk.markov import MarkovChain
 from policyrisk.markov.projected import ProjectedChain

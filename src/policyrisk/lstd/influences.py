@@ -48,8 +48,8 @@ from policyrisk.equations.systems import TableSystem
 from policyrisk.errors import InvalidInputError, MismatchError
 from policyrisk.features.target import PolicyFeatures
 from policyrisk.lstd.accumulate import FirstPass
-from policyrisk.lstd.answer import Face
 from policyrisk.lstd.cutoffs import Trim
+from policyrisk.lstd.nonnegative import Face
 from policyrisk.lstd.residuals import ResidualPass, ResidualSums
 from policyrisk.lstd.steps import View
 from policyrisk.passes import Reduce

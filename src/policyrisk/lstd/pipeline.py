@@ -13,11 +13,15 @@ last transitions of cut-off episodes, or actions that nobody logged. The rest is
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
 
 from policyrisk._core.arrays import (
+    Floats,
     Seed,
     as_count,
     as_flag,
@@ -33,15 +37,22 @@ from policyrisk._core.units import unit_of
 from policyrisk.equations import DENSE_MOST, MomentEquations, Weights
 from policyrisk.errors import InvalidInputError, MismatchError, NoErrorBarsWarning, UncoveredWarning
 from policyrisk.lstd.accumulate import FirstPass
-from policyrisk.lstd.answer import ConstraintSolver, Settings, answer, second_right_hand_side
 from policyrisk.lstd.central_moments import MomentPasses, with_higher_moments
 from policyrisk.lstd.cutoffs import Trim, count_biased
 from policyrisk.lstd.influences import Solved, with_error_bars, with_starts
+from policyrisk.lstd.nonnegative import Constraint, Face
+from policyrisk.lstd.residuals import direct_right_hand_side
 from policyrisk.lstd.steps import View
 from policyrisk.passes import Reduce, reduce_in_units
-from policyrisk.risk import Provenance, RiskFunction, VarianceMethod
+from policyrisk.risk import Provenance, RiskFunction, SampleReturns, VarianceMethod
+from policyrisk.risk.support import supports_of
 
 WORTH_A_WARNING = 0.01  # of a target's probability, on average, without data
+
+
+ConstraintSolver = Literal["active-set", "projection"]
+# An LSTD or an LSTDQ, for its name and its settings besides features.
+Settings: TypeAlias = Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +63,7 @@ class Known:
     reduce: Reduce  # passes over what is left
     equations: MomentEquations
     weights: Weights
-    facts: dict[str, Any]  # what :func:`policyrisk.lstd.answer.answer` is told of it
+    facts: dict[str, Any]  # what :func:`answer` is told of it
     cut: Trim = field(default_factory=lambda: Trim(()))
 
 
@@ -119,6 +130,69 @@ def solved(estimator: Any, reduce: Reduce, first: FirstPass, device: Device = "c
         risk = with_higher_moments(risk, estimator.higher_features, weights, passes)
     _warn_of_uncovered(risk.provenance)
     return Solved(risk, view, equations, replace(weights, second=risk.w_second), face, known.cut)
+
+
+def second_right_hand_side(
+    settings: Settings, view: View, equations: MomentEquations, w_mean: Floats, reduce: Reduce
+) -> Floats:
+    """d of C w_second = d, (l_M,); the direct variance's takes a pass."""
+    if settings.variance == "second-moment":
+        return equations.second_rhs(w_mean)
+    kappa = settings.variance_lam
+    return reduce(lambda source, _: direct_right_hand_side(source, w_mean, view, kappa))
+
+
+def answer(
+    settings: Settings,
+    equations: MomentEquations,
+    weights: Weights,
+    d: Floats,  # (l_M,): the second equation's right-hand side
+    *,
+    called: str | None = None,  # in the place of the estimator's name
+    visited: Floats | Reduce | None = None,  # the states that nonnegative_at="visited" means
+    returns: SampleReturns | None = None,
+    lost: tuple[Floats, ...] = (),  # Σ z_T and Σ y_T over what was given up, the first alone if φ_J = φ_M
+    support: Mapping[str, Any] | None = None,  # how the supports differ from those of LSTD
+    **facts: Any,  # more of the provenance
+) -> tuple[RiskFunction, Face | None]:
+    """The second equation solved, all of it in one record, and the active face of the constraint."""
+    systems = (weights.mean_system, weights.second_system)
+    solved = [system.solve(system.project(z)) for system, z in zip(systems, lost, strict=False)]
+    supports = supports_of(equations, solved, **(support or {}))
+    direct, w_second, constrained = settings.variance == "direct", weights.second, None
+    if settings.nonnegative_at is not None:
+        demanded = visited if isinstance(settings.nonnegative_at, str) else settings.nonnegative_at
+        constraint = Constraint(equations, weights, d, supports, direct, settings.constraint_solver)
+        constrained = (
+            constraint.at_visited(demanded) if callable(demanded) else constraint.at(np.asarray(demanded))
+        )
+        w_second = constrained.w_second
+        facts |= {"constrained": len(constrained.face.H), "constraint_residual": constrained.residual}
+    elif direct:
+        w_second = weights.second_system.solve(d)
+    of_equations = ("lam", "discount", "episodes", "terminated", "transitions", "outside", "trace_cut")
+    provenance = Provenance(
+        estimator=called or settings.name,
+        **{name: getattr(equations, name) for name in of_equations},
+        ridge=settings.ridge,
+        variance_lam=settings.variance_lam,
+        redundant=max(system.redundant for system in systems),
+        condition=max(system.condition for system in systems),
+        residual=max(system.residual for system in systems),
+        **facts,
+    )
+    risk = RiskFunction(
+        features=equations.features,
+        second_features=equations.second_features,
+        w_mean=weights.mean,
+        w_second=w_second,
+        variance_method=settings.variance,
+        support=supports[0],
+        second_support=supports[1],
+        provenance=provenance,
+        returns=returns,
+    )
+    return risk, None if constrained is None else constrained.face
 
 
 def solve(estimator: Any, equations: MomentEquations) -> RiskFunction:

@@ -34,7 +34,7 @@ from policyrisk.data import Trajectories
 from policyrisk.equations import MomentEquations
 from policyrisk.errors import InvalidInputError, PolicyRiskError, PolicyRiskWarning
 from policyrisk.lstd import LSTD
-from policyrisk.lstd.answer import answer, second_right_hand_side
+from policyrisk.lstd.pipeline import answer, second_right_hand_side
 from policyrisk.lstd.residuals import lag_products
 from policyrisk.passes import here
 from policyrisk.passes.episode_folds import FOLDS

@@ -1,7 +1,6 @@
-"""From solved equations to the one record of an answer.
+"""Non-negative variance at states: the second equation with the constraint of sec. 5 in place of its own.
 
-LSTD and LSTDQ have the same second equation, which ``nonnegative_at`` replaces by the positive-variance
-constraint of sec. 5 (:mod:`policyrisk.equations.constraint`). At the demanded states x_i the rows are
+The constraint is that of :mod:`policyrisk.equations.constraint`. At the demanded states x_i the rows are
 H_i = −φ_M(x_i)ᵀ and g_i = −(φ_J(x_i)ᵀ w_J)² (0 for the direct variance). Redundant and unvisited features are
 taken out before the solve, and states that were not visited are left out: nothing is known about them.
 
@@ -12,10 +11,9 @@ offenders, and so on until there are none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,82 +31,13 @@ from policyrisk.errors import (
     SolverError,
 )
 from policyrisk.features import Features
-from policyrisk.lstd.residuals import direct_right_hand_side
-from policyrisk.lstd.steps import View
 from policyrisk.passes import Reduce
-from policyrisk.risk import Provenance, RiskFunction, SampleReturns
-from policyrisk.risk.support import Support, supports_of
+from policyrisk.risk.support import Support
 
-ConstraintSolver = Literal["active-set", "projection"]
-# An LSTD or an LSTDQ, for its name and its settings besides features.
-Settings: TypeAlias = Any
 OFFENDERS = 500  # states added in one round
 ROUNDS = 60
 ROUNDING = 1e-12  # what rounding may take from Ṽ, relative to the largest second moment
 _CHUNK = 1 << 13  # states whose features are in hand at once
-
-
-def second_right_hand_side(
-    settings: Settings, view: View, equations: MomentEquations, w_mean: Floats, reduce: Reduce
-) -> Floats:
-    """d of C w_second = d, (l_M,); the direct variance's takes a pass."""
-    if settings.variance == "second-moment":
-        return equations.second_rhs(w_mean)
-    kappa = settings.variance_lam
-    return reduce(lambda source, _: direct_right_hand_side(source, w_mean, view, kappa))
-
-
-def answer(
-    settings: Settings,
-    equations: MomentEquations,
-    weights: Weights,
-    d: Floats,  # (l_M,): the second equation's right-hand side
-    *,
-    called: str | None = None,  # in the place of the estimator's name
-    visited: Floats | Reduce | None = None,  # the states that nonnegative_at="visited" means
-    returns: SampleReturns | None = None,
-    lost: tuple[Floats, ...] = (),  # Σ z_T and Σ y_T over what was given up, the first alone if φ_J = φ_M
-    support: Mapping[str, Any] | None = None,  # how the supports differ from those of LSTD
-    **facts: Any,  # more of the provenance
-) -> tuple[RiskFunction, Face | None]:
-    """The second equation solved, all of it in one record, and the active face of the constraint."""
-    systems = (weights.mean_system, weights.second_system)
-    solved = [system.solve(system.project(z)) for system, z in zip(systems, lost, strict=False)]
-    supports = supports_of(equations, solved, **(support or {}))
-    direct, w_second, constrained = settings.variance == "direct", weights.second, None
-    if settings.nonnegative_at is not None:
-        demanded = visited if isinstance(settings.nonnegative_at, str) else settings.nonnegative_at
-        constraint = Constraint(equations, weights, d, supports, direct, settings.constraint_solver)
-        constrained = (
-            constraint.at_visited(demanded) if callable(demanded) else constraint.at(np.asarray(demanded))
-        )
-        w_second = constrained.w_second
-        facts |= {"constrained": len(constrained.face.H), "constraint_residual": constrained.residual}
-    elif direct:
-        w_second = weights.second_system.solve(d)
-    of_equations = ("lam", "discount", "episodes", "terminated", "transitions", "outside", "trace_cut")
-    provenance = Provenance(
-        estimator=called or settings.name,
-        **{name: getattr(equations, name) for name in of_equations},
-        ridge=settings.ridge,
-        variance_lam=settings.variance_lam,
-        redundant=max(system.redundant for system in systems),
-        condition=max(system.condition for system in systems),
-        residual=max(system.residual for system in systems),
-        **facts,
-    )
-    risk = RiskFunction(
-        features=equations.features,
-        second_features=equations.second_features,
-        w_mean=weights.mean,
-        w_second=w_second,
-        variance_method=settings.variance,
-        support=supports[0],
-        second_support=supports[1],
-        provenance=provenance,
-        returns=returns,
-    )
-    return risk, None if constrained is None else constrained.face
 
 
 @dataclass(frozen=True, eq=False)
