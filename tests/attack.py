@@ -176,7 +176,7 @@ class Forgery:
         """The file."""
         text = (self.header if isinstance(self.header, str) else json.dumps(self.header)).encode()
         columns = {"header": np.frombuffer(text, np.uint8), **self.arrays}
-        columns["checksum"] = np.frombuffer(records._digest(columns), np.uint8)
+        columns["checksum"] = np.frombuffer(records.digest(columns), np.uint8)
         out = io.BytesIO()
         np.savez(out, **columns)
         return out.getvalue()

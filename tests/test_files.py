@@ -73,7 +73,7 @@ def ask_risk(path: Path, **given: Any) -> None:
     risk = pr.RiskFunction.load(path, **given)
     print(risk, repr(risk), risk.mean(AT), risk.variance(AT), risk.episodes(AT), risk.to_frame(AT))
     if risk.error_bars is not None:
-        print(risk.interval(AT), risk.interval(AT, of="std"))
+        print(risk.interval(AT, of="variance"), risk.interval(AT, of="std"))
     print(risk.summary(AT), risk.summary().to_dict() if risk.starts is not None else "")
     risk.save(path.with_suffix(".again"))
 
@@ -81,7 +81,7 @@ def ask_risk(path: Path, **given: Any) -> None:
 def ask_distribution(path: Path) -> None:
     dist = pr.DistributionFunction.load(path)
     print(dist, dist.cdf(AT, -3.0), dist.quantile(AT, 0.1), dist.cvar(AT, 0.1), dist.summary(AT))
-    print(dist.interval(AT, q=0.1))
+    print(dist.interval(AT, of="quantile", q=0.1))
 
 
 def ask_evaluation(path: Path) -> None:
@@ -93,7 +93,7 @@ def ask_evaluation(path: Path) -> None:
         tails = found.distribution
         print(tails.quantile(AT, 0.2), tails.interval(AT, of="cvar", q=0.1))
         print(tails.probability(AT, below=-9.0))
-    print(pr.gate(found, found, "mean", 1.0), found.risk.interval(AT))
+    print(pr.gate(found, found, "mean", 1.0), found.risk.interval(AT, of="variance"))
     assert run(["query", str(folder), "--at", "3", "--quiet"]) in (0, 1)
 
 
