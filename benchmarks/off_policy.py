@@ -1,7 +1,7 @@
 """Another policy's risk from logs: LSTD-Q beside importance sampling, and beside LSTD.
 
     python benchmarks/off_policy.py
-    python benchmarks/off_policy.py coverage 100       from so many logs, beside the table of `make bench`
+    python benchmarks/off_policy.py coverage 100 6000  of intervals, from 100 logs with seeds from 6000 on
 
 Accuracy: ICU-Sepsis (``examples/sepsis.py`` has the process and its truth). From 20,000 episodes of the
 clinicians' policy, the variance of the length of stay over the start distribution, for two targets: half
@@ -159,26 +159,30 @@ def tails() -> list[dict[str, Any]]:
     return table
 
 
-def coverage(logs: int) -> None:
+def coverage(logs: int, first: int) -> None:
     """How often 95% intervals hold the truth, printed after every ten logs of FEWER episodes."""
     sepsis, P, start, policies = process()
     policy = policies[HALF]
     truth = stays(sepsis, P, policy)
     exact, worst = truth.distribution(start), truth.cvar(WORST)
-    held = np.zeros(4)  # quantile and mean over the starts; at states: held, asked
-    for seed in range(logs):
-        data = sepsis.record(P, start, policies["clinicians"], FEWER, 1_000 + seed)
+    right = np.array([exact.quantile(WORST), exact.cvar(WORST), exact.mean])
+    held, at_states = np.zeros(3), np.zeros(2)  # of the latter: held, asked
+    for k in range(1, logs + 1):
+        data = sepsis.record(P, start, policies["clinicians"], FEWER, first + k - 1)
         found = tails_of(replace(data, rewards=-data.rewards), policy)
-        quantile, cvar = found.over().quantile(WORST), found.over().cvar(WORST)
+        over = found.over()
+        answers = over.quantile(WORST), over.cvar(WORST), over.estimate("mean")
         x = np.flatnonzero(found.chain.known & (found.chain.log.visits >= VISITS))
         low, high = found.interval(x, of="cvar", q=WORST).T
-        held[0] += quantile.low <= exact.quantile(WORST) <= quantile.high
-        held[1] += cvar.low <= exact.cvar(WORST) <= cvar.high
-        held[2:] += np.count_nonzero((low <= worst[x]) & (worst[x] <= high)), x.size
-        if (seed + 1) % 10 == 0:
+        held += [each.low <= value <= each.high for each, value in zip(answers, right, strict=True)]
+        at_states += np.count_nonzero((low <= worst[x]) & (worst[x] <= high)), x.size
+        if k % 10 == 0:
+            shares = ", ".join(
+                f"{what} {share:.1%}"
+                for what, share in zip(("quantile", "mean of the worst", "mean"), held / k, strict=True)
+            )
             print(
-                f"{seed + 1} logs: quantile {held[0] / (seed + 1):.1%}, mean of the worst "
-                f"{held[1] / (seed + 1):.1%}; at {held[3] / (seed + 1):.0f} states {held[2] / held[3]:.1%}",
+                f"{k} logs: {shares}; at {at_states[1] / k:.0f} states {at_states[0] / at_states[1]:.1%}",
                 flush=True,
             )
 
@@ -232,7 +236,7 @@ def main() -> None:
         return
     if sys.argv[1:2] == ["coverage"]:
         warnings.simplefilter("ignore", pr.errors.PolicyRiskWarning)
-        coverage(int(sys.argv[2]))
+        coverage(*(int(number) for number in sys.argv[2:4]))
         return
     for row in rows():
         print(

@@ -152,6 +152,30 @@ def test_the_errors_of_a_chance_are_those_of_weighted_averages():
     assert std.standard_error == pytest.approx(np.sqrt(spread), rel=0.25)
 
 
+def test_actions_that_were_logged_once_or_twice_count_as_they_vary():
+    """One step from one of C cells: the mean over the starts has the variance Σ_c (σ / C)² / N_c."""
+    rng = np.random.default_rng(8)
+    cells, usual = 300, 15
+    N = rng.integers(1, 4, size=cells)  # visits of the action that the target takes
+    x = np.repeat(np.arange(cells), usual + N)
+    actions = np.concatenate([np.repeat([0, 1], [usual, k]) for k in N])
+    rewards = -rng.integers(1, 21, size=x.size) * 1.0  # σ² = (20² − 1) / 12, whatever is done
+    order = rng.permutation(x.size)
+    states = np.column_stack([x[order], x[order]]).reshape(-1, 1)
+    data = pr.Trajectories(
+        states, rewards[order], [1] * x.size, [True] * x.size, actions=actions[order].astype(np.int64)
+    )
+    found = tails(data, np.tile([0.0, 1.0], (cells, 1)))
+    share = (usual + N) / x.size
+    error = np.sqrt(share**2 @ (399 / 12 / N))
+    assert found._error == pytest.approx(error, rel=0.1)
+    over = found.over()
+    drawn = found._random(over.curve, over.change[None], "mean", 0.5, 0.0)[1].std()
+    assert drawn < 0.8 * error  # by the draws alone
+    mean = over.estimate("mean")
+    assert (mean.high - mean.low) / (2 * 1.96) == pytest.approx(found._error, rel=0.1)
+
+
 @pytest.mark.parametrize("discount", [1.0, 0.9])
 def test_draws_on_a_coarse_grid_are_those_on_a_fine_one(discount, monkeypatch):
     data = log(P, R, MU, 150, seed=2)

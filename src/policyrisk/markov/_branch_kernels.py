@@ -220,3 +220,25 @@ def sweep(
             most = max(most, abs(row[i] - F[x, i]))
             F[x, i] = row[i]
     return most
+
+
+@njit(cache=True)
+def lost_within(
+    indptr: Ints, successor: Ints, probability: Floats, multiples: Ints, b: Floats, steps: int, H: Floats
+) -> None:
+    """H ← b + E[H(y, min(u + c, L))], (n, L) for u = 1, …, L, as often as there are steps."""
+    n, L = H.shape
+    later = np.empty_like(H)
+    for _ in range(steps):
+        later[:] = b
+        for x in range(n):
+            for j in range(indptr[x], indptr[x + 1]):
+                y, p, c = successor[j], probability[j], multiples[j]
+                if y == n or c <= -L:
+                    continue
+                full = min(max(L - c, 0), L)
+                for u in range(max(-c, 0), full):
+                    later[x, u] += p * H[y, u + c]
+                for u in range(full, L):
+                    later[x, u] += p * H[y, L - 1]
+        H[:] = later

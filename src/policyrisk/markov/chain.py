@@ -367,15 +367,20 @@ class MarkovChain:
 
         return self._where_known(tail(self, "cvar", q, tolerance))
 
-    def lowest(self, start: npt.ArrayLike = 0) -> ChainDistribution:
+    def lowest(self, start: npt.ArrayLike = 0, tolerance: float | None = None) -> ChainDistribution:
         """The distribution of the lowest running return: how far an episode falls below its beginning.
 
-        It is min_t Σ_{s<t} r_s ≤ 0, exact for rewards that are multiples of one number, with discount 1.
+        It is min_t Σ_{s<t} r_s ≤ 0. The discount must be 1. Rewards that are multiples of one number make it
+        exact. Others are rounded down to a lattice, and up, which encloses it: ``lower`` and ``upper`` of the
+        answer, whose moments are those of the distribution halfway between.
 
         Parameters
         ----------
         start
             A state's index, or a distribution of shape (n,).
+        tolerance
+            How far the means of the two may be apart, else an error. By default a fiftieth of the std where
+            that can be had with some seconds of work, and otherwise what can be had: see ``error``.
 
         Returns
         -------
@@ -390,19 +395,21 @@ class MarkovChain:
         >>> game.lowest(0).cdf([-1.0, 0.0]).round(4)
         array([0.6667, 1.    ])
         """
-        from policyrisk.markov.passages import along
+        from policyrisk.markov.running import along
 
-        return along(self, "lowest", start)
+        return along(self, "lowest", start, tolerance)
 
-    def drawdown(self, start: npt.ArrayLike = 0) -> ChainDistribution:
+    def drawdown(self, start: npt.ArrayLike = 0, tolerance: float | None = None) -> ChainDistribution:
         """The distribution of the largest drawdown: the deepest fall of the running return from a peak.
 
-        It is min_{s≤t} (S_t − S_s) ≤ 0 with S_t = Σ_{i<t} r_i, as exact as :meth:`lowest`.
+        It is min_{s≤t} (S_t − S_s) ≤ 0 with S_t = Σ_{i<t} r_i, exact or enclosed as :meth:`lowest`.
 
         Parameters
         ----------
         start
             A state's index, or a distribution of shape (n,).
+        tolerance
+            As of :meth:`lowest`.
 
         Returns
         -------
@@ -415,9 +422,9 @@ class MarkovChain:
         >>> game.drawdown(0).cdf([-2.0, -1.0, 0.0]).round(4)
         array([0.1667, 0.75  , 1.    ])
         """
-        from policyrisk.markov.passages import along
+        from policyrisk.markov.running import along
 
-        return along(self, "drawdown", start)
+        return along(self, "drawdown", start, tolerance)
 
     @property
     def unit(self) -> float:

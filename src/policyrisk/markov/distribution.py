@@ -28,7 +28,7 @@ from policyrisk.markov.reward_lattice import (
 if TYPE_CHECKING:
     from policyrisk.markov.chain import MarkovChain
 
-_FINE = 0.02  # the default width of a bracket, in std
+FINE = 0.02  # the default width of a bracket, in std
 _ROUGH = 1e-4  # the same in means, where the std is smaller than that
 _TRIES = 3  # with brackets an eighth as wide each
 _REACH = 40.0  # std beyond the mean up to which a lattice is thought to be needed
@@ -114,7 +114,7 @@ def distribution(chain: MarkovChain, start: npt.ArrayLike, tolerance: float | No
     else:
         found = _enclosed(chain, sp.csr_array(zeta[None]), float(std), tolerance)[0]
         error = found[1].mean - found[0].mean if found[0] is not found[1] else TAIL * std
-        allowed = _FINE * std if tolerance is None else tolerance
+        allowed = FINE * std if tolerance is None else tolerance
         if error > allowed:
             raise InvalidInputError(
                 f"tolerance must be at least {number(float(error))}, as near as the bounds can be brought, "
@@ -136,8 +136,8 @@ def tail(chain: MarkovChain, of: Literal["quantile", "cvar"], q: float, toleranc
         return tails_by_recursion(chain, lattice, level)[0 if of == "quantile" else 1]
     allowed = np.full(chain.n, tolerance)
     if tolerance is None:  # a std far below the mean is rounding to those who ask for a tail
-        rough = np.minimum(_ROUGH * np.abs(chain._mean), _FINE * std.max())
-        allowed = np.maximum(_FINE * std, rough)
+        rough = np.minimum(_ROUGH * np.abs(chain._mean), FINE * std.max())
+        allowed = np.maximum(FINE * std, rough)
     scale, answer = np.frexp(allowed)[1], np.empty(chain.n)
     for one in np.unique(scale):  # a bracket that suits a large std says nothing about a small one
         states = np.flatnonzero(scale == one)
@@ -195,7 +195,7 @@ def _enclosed(
     lattice = _lattice(chain, max(abs(low), abs(high)))
     if lattice is not None and high - low <= 2 * (transform.most - 2) * lattice.h:
         return [(steps, steps) for steps in on_lattice(transform, lattice, low, high)]
-    return brackets(transform, low, high, _FINE * std if tolerance is None else tolerance)
+    return brackets(transform, low, high, FINE * std if tolerance is None else tolerance)
 
 
 def _mixed_moments(chain: MarkovChain, zeta: Floats) -> tuple[float, float, float, float]:

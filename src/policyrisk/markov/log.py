@@ -208,7 +208,7 @@ class LogBranches:
 
     def _with_one_more(self, u: Floats, count: Floats, prior: Prior) -> Floats:
         """With one more transition of every pair: one of those logged in its cell, by whatever action."""
-        cell, order, ends = self._pairs
+        cell, order, ends = self.pairs
         logged, taken = np.bincount(self.pair, count), np.bincount(self.pair, u)
         if isinstance(prior, np.random.Generator):
             new = prior.exponential(size=logged.size)
@@ -224,9 +224,9 @@ class LogBranches:
         return np.asarray(u * (1.0 - share)[self.pair] + more)
 
     @cached_property
-    def _pairs(self) -> tuple[Ints, Ints, Floats]:
+    def pairs(self) -> tuple[Ints, Ints, Floats]:
         """The cell of each pair; the rows by cells; how many transitions come before each cell, (n + 1,)."""
-        cell = np.empty(int(self.pair.max()) + 1, dtype=np.int64)
+        cell = np.zeros(int(self.pair.max()) + 1, dtype=np.int64)
         cell[self.pair] = self.log.cell
         each = np.bincount(self.log.cell, self.log.count, self.known.size)
         return cell, rows_in_order(self.log.cell, self.known.size), np.append(0.0, np.cumsum(each))

@@ -10,7 +10,19 @@ An action that was logged three times in a cell, without an end, is not certain 
 weights cannot say: each draw adds one transition of random weight to each action, one of those logged in its
 cell by any action (the Bayesian bootstrap with one prior observation). What that changes on average is taken
 off. The mean of the draws then shows how far the estimate itself is off, since it is not linear in the
-branches' probabilities, and intervals are corrected by that. Nominal 95% intervals were counted on three
+branches' probabilities, and intervals are corrected by that.
+
+Of N transitions of one action in a cell, draws see what they differ by among themselves, on average
+σ²(N − 1)/N, and nothing where N = 1. So deviations of the draws are widened until that of the mean over the
+starts is what the delta method says: with f = ρ + γJ(y), q the expected visits (both of the chain with one
+more transition of each action) and u the probability of taking action a in cell c,
+
+    variance = Σ_{c,a} (q_c u_{ca} / N_{ca})² (Σ_j (f_j − f̄_{ca})² + σ²_c)  +  Var J(x_0) / episodes
+
+where σ²_c, the variance of f within the actions of the cell (of all cells, where each was logged once), makes
+each bracket N_{ca} σ² on average.
+
+Nominal 95% intervals were counted on three
 families of random processes (100 each), on which earlier variants had been compared too. Over the starts they
 covered the mean of the worst 5% in 93 to 97%, the 5% quantile in 91 to 96% and the mean in 93 to 98%, and at
 states in 94 to 98%.
@@ -230,10 +242,32 @@ class ChainTails(DistributionAtStates):
     def _widened(self) -> float:
         """How many times as far as by randomness the draws lie, with what the choice may be off by."""
         over = self.over()
-        if not self.bias or over.change is None:
+        if over.change is None:
             return 1.0
-        draws = self._random(over.curve, over.change[None], "mean", 0.5, 0.0)[1]
-        return math.hypot(1.0, self.bias / self.unit / max(float(draws.std()), 1e-300))
+        drawn = float(self._random(over.curve, over.change[None], "mean", 0.5, 0.0)[1].std())
+        if drawn <= 0.0:
+            return 1.0
+        return math.hypot(max(self._error / drawn, 1.0), self.bias / self.unit / drawn)
+
+    @cached_property
+    def _error(self) -> float:
+        """The standard error of the mean over the log's starts, in units; the module has the formula."""
+        log, own, n = self._log, self.starts, self.chain.n
+        some, counts, cell = log.log, log.log.count, log.pairs[0]
+        start = np.bincount(own.cell, own.count, n) * self.chain.known
+        zeta, episodes = start / start.sum(), float(start.sum())
+        centre = replace(log.branches(), probability=log.weighed(None, "mean"))
+        chain = MarkovChain.from_branches(centre, self.discount)
+        J, q = chain._mean, chain.discounted(1).solve(zeta, transpose=True)[0]
+        f = some.reward + self.discount * np.append(J, 0.0)[some.successor]  # −1, the end, is the last entry
+        N = np.bincount(log.pair, counts).clip(1.0)
+        away = f - (np.bincount(log.pair, counts * f) / N)[log.pair]
+        squares = np.bincount(log.pair, counts * away**2)
+        free, of_cell = np.bincount(cell, N - 1.0, n), np.bincount(cell, squares, n)
+        one = np.where(free > 0.0, of_cell, squares.sum()) / np.where(free > 0.0, free, max(free.sum(), 1.0))
+        taken = np.bincount(log.pair, log.probabilities())
+        variance = float(np.sum((q[cell] * taken / N) ** 2 * (squares + one[cell])))
+        return math.sqrt(variance + float(zeta @ (J - zeta @ J) ** 2) / episodes)
 
     def _drawn(
         self, curves: Floats, change: npt.NDArray[Any], of: Reading, q: float, z: float
