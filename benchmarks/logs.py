@@ -38,7 +38,6 @@ from policyrisk.evaluation.order import EpisodeOrder
 from policyrisk.returns.cut_off import CutOffReturns
 
 Array = np.ndarray[Any, Any]
-MODELLED = 40  # logs of retention that are evaluated as a whole, which takes some seconds each
 CLEAN = ("navigation", "machines", "network", "taxi", "cliff", "lake", "blackjack", "inventory", "labels")
 
 
@@ -99,9 +98,8 @@ def retention(logs: int, seed: int) -> None:
             alone, found = CutOffReturns(data), {}
             for answer in ("weighted", "possible"):
                 found[answer] = alone.quantiles([0.5], answer)[0.5], alone.below(60.0, answer)
-            if k < MODELLED:
-                tails = pr.evaluate(data, quantiles=[0.5], loss_below=60.0, seed=0).tails()[1]
-                found["model"] = tails["50.0% quantile"], tails["chance of a return below 60"]
+            tails = pr.evaluate(data, quantiles=[0.5], loss_below=60.0, seed=0).tails()[1]
+            found["model"] = tails["50.0% quantile"], tails["chance of a return below 60"]
             for answer, each in found.items():
                 low, high = np.array([(e.low, e.high) for e in each]).T
                 held.setdefault(answer, []).append((low <= right) & (right <= high))

@@ -165,3 +165,19 @@ def test_a_last_reward_that_is_missing_is_no_end(rows, missing):
     assert pr.read(pa.table(ended), **how).load().returns().tolist() == [3.0, 3.0, 11.0, 15.0]
     most = {**plain, "reward": [1.0, NO, 3.0, NO, 5.0, 6.0, 7.0, NO]}
     assert pr.read(pa.table(most), **how).load().returns().tolist() == [1.0, 3.0, 11.0, 7.0]
+
+
+def test_so_does_that_of_another_policy(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"episode": np.arange(400) // 2, "x": rng.integers(3, size=400) * 1.0})
+    table = table.assign(a=rng.integers(2, size=400), reward=rng.random(400))
+    table["terminated"] = table.index % 2 == 1
+    table.loc[3, "x"] = None  # filled in
+    table.loc[10, "x"] = None  # the first of its episode
+    target = np.full((3, 2), 0.5)
+    with pytest.warns(MissingValuesWarning):
+        result = pr.evaluate(table, target=target, state="x", action="a", missing="last")
+    said = "what it does, 1 left out, with values missing, 1 missing value filled in"
+    assert said in str(result)
+    result.save(tmp_path / "kept")
+    assert said in str(pr.Evaluation.load(tmp_path / "kept"))

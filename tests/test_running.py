@@ -131,7 +131,7 @@ def test_many_kinds_of_rewards_are_enclosed_and_those_of_a_log_too():
     log, zeta = pr.MarkovChain.from_log(noisy), np.eye(n)[0]  # as many rewards as transitions
     for chain in (model, log):
         for dist, values in zip(
-            (chain.lowest(zeta, 0.2), chain.drawdown(zeta, 0.2)),
+            (chain.lowest(zeta, 0.4), chain.drawdown(zeta, 0.4)),
             simulated(chain, zeta, episodes, 2),
             strict=True,
         ):
@@ -141,7 +141,7 @@ def test_many_kinds_of_rewards_are_enclosed_and_those_of_a_log_too():
             above, below = bounds(dist, z)
             assert (F <= above + 4.5 * error).all()
             assert (F >= below - 4.5 * error).all()
-            assert dist.error <= 0.2 < 0.5 * dist.std
+            assert dist.error <= 0.4 < 0.6 * dist.std
 
 
 def test_both_ways_to_the_same_chances():

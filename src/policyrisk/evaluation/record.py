@@ -191,16 +191,17 @@ class Evaluation(Readable):
 
     def _whose(self) -> str:
         """Whose return the answer is, in a few words."""
-        episodes = plural(self.survey.episodes, "episode")
+        episodes, said = plural(self.survey.episodes, "episode"), []
         if self.target is not None:
             covered = percent(self.summary.covered or 0.0)
             name = self.notes["target"]["name"]
-            return f"of {name}, from {episodes} of another policy that hold {covered} of what it does"
-        if self.summary.completed is None:
-            return f"from {plural(self.summary.starts, 'start')}, by {self.summary.estimator}"
-        said, cut = [f"of {episodes}"], self.cut_off_share
-        if cut:
-            said.append(f"{percent(cut)} of them cut off and completed")
+            said.append(f"of {name}, from {episodes} of another policy that hold {covered} of what it does")
+        elif self.summary.completed is None:
+            said.append(f"from {plural(self.summary.starts, 'start')}, by {self.summary.estimator}")
+        else:
+            said.append(f"of {episodes}")
+            if cut := self.cut_off_share:
+                said.append(f"{percent(cut)} of them cut off and completed")
         if dropped := self.notes.get("dropped_episodes"):
             said.append(f"{dropped:,} left out, with values missing")
         if filled := self.notes.get("filled_values"):

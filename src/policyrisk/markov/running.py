@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _PAIRS = 2_000_000  # branches of pairs (x, u), at most
 _MOST = 2_000  # steps of an episode, at most, that are followed one by one
 _WORK = 2e9  # products with branches, at most
-_PASSES = 4  # over a matrix, that take as long as a product with a branch
+_PASSES = 4  # over a matrix, as many products take
 _ROOM = 1 << 25  # numbers that it may take
 _ROUNDING = 2.0**-48  # by which a reward may miss a point of the lattice
 _FINER = 10, 5, 2  # tenths of a lattice, and of ten times finer ones: amounts of money are multiples of these
@@ -198,7 +198,7 @@ def _by_depths(branches: Branches, zeta: Floats) -> Floats | None:
     more = np.zeros((up * n, down * (n + 1)))  # what the depths that were taken out add to P
     chances: list[float] = []
     while not chances or chances[-1] > TAIL:
-        if (len(chances) + 1) * (n + _PASSES) * each > _WORK * _PASSES:
+        if (len(chances) + 1) * (n + _PASSES) * each > _WORK:
             return None
         rising = P[: up + 1] if chances else np.cumsum(P[: up + 1], axis=0)  # nothing is above the peak
         stay = rising[up] + more[:n, : n + 1]
