@@ -1,5 +1,7 @@
 """Cut-off episodes that end in states without an equation: what is given up, and that it is counted."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -150,3 +152,19 @@ def test_what_is_lost_is_the_weight_of_the_transitions_given_up(lam, discount):
     J, J_ended = risk.mean(x), ended.mean(x)
     delta = 1.0 - J_ended[3]
     np.testing.assert_allclose(risk.support.lost[:8] * delta, J_ended - J, rtol=1e-6)
+
+
+def test_what_is_lost_of_each_map_is_by_its_own_traces():
+    """A⁻¹ z_T and C⁻¹ y_T, step by step: a trace of φ_M decays by λγ²."""
+    known, lam, gamma = pr.domains.walk(n=8, p=0.6).sample(0, episodes=400, seed=3), 0.6, 0.8
+    data = pr.Trajectories.concatenate([known, build([([2, 3, 8], False)])])
+    risk = pr.LSTD(pr.Tabular(9), pr.Tabular(10), lam=lam, discount=gamma).fit(data)
+    for support, decay in ((risk.support, gamma), (risk.second_support, gamma**2)):
+        matrix = np.zeros((8, 8))
+        for k in range(len(data)):
+            path, trace = data[k].states[:, 0].astype(int), np.zeros(8)
+            for x, y in pairwise(path):
+                trace = lam * decay * trace + np.eye(8)[x]
+                if k < 400 or y < 8:  # else it is given up
+                    matrix += np.outer(trace, np.eye(8)[x] - (decay * np.eye(8)[y] if y < 8 else 0.0))
+        np.testing.assert_allclose(support.lost[:8], np.linalg.solve(matrix, trace), rtol=1e-9)

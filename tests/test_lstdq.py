@@ -340,6 +340,16 @@ def test_sampled_actions_depend_on_the_state_alone():
     assert not np.allclose(all_of_them, Target.of(Noisy(), None, 16, 4).candidates(states))
 
 
+@pytest.mark.parametrize("a", [0.5, [[0], [1]], [0, 1, 0], [0.0, 1.0], 3, -1])
+def test_an_action_that_is_none_is_refused(a):
+    P, r = process()
+    mu, pi = policies(1)
+    q = pr.LSTDQ(pr.Tabular(N), pi).fit(log(P, r, mu, 300, seed=2))
+    assert q.action_mean([0, 1], 1).shape == q.action_mean([0, 1], [0, 1]).shape == (2,)
+    with pytest.raises(InvalidInputError, match="a must be"):
+        q.action_mean([0, 1], a)
+
+
 def mostly_left(states):
     """A policy that is a function."""
     return np.column_stack([np.full(len(states), 0.7), np.full((len(states), 2), 0.15)])

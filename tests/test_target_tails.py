@@ -393,3 +393,9 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     code, out, _ = call(capsys, "compare", "ward", "--criterion", "cvar:0.05")
     assert code == 0
     assert "mean of the worst 5.0%" in out
+
+
+def test_the_grid_holds_returns_without_chance():
+    """Its ends are some stds away from the means, and there are none: one more point on each side is left."""
+    chain = pr.MarkovChain([[0, 1, 0], [0, 0, 1], [0, 0, 0]], [1.0, -2.0, 0.0])  # −1, −2 and 0
+    assert GridCurves.of(chain, 100).theta.tolist() == [-3.0, -2.0, -1.0, 0.0, 1.0]
