@@ -1,4 +1,4 @@
-"""SARSA(λ) a transition at a time, on the radial bases of a grid; the equations are in ``sarsa.py``."""
+"""SARSA(λ), one transition at a time, on the radial bases of a grid; its equations are in ``sarsa.py``."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Survey:
     >>> survey.episodes, survey.low.tolist(), survey.high.tolist(), survey.starts.shape
     (100, [0.0], [4.0], (100, 1))
     >>> survey
-    Survey(100 episodes, 100 terminated, 809 transitions, dim 1)
+    Survey(100 episodes, 100 terminated, 998 transitions, dim 1)
     """
 
     episodes: int
