@@ -151,7 +151,7 @@ def test_a_model_that_disagrees_with_the_weighted_returns_is_a_finding():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::policyrisk.errors.GivenUpWarning")  # of single steps, in some of the logs
+@pytest.mark.filterwarnings("ignore::policyrisk.errors.GivenUpWarning")  # of single steps in some logs
 @pytest.mark.parametrize(("age", "cut"), [(57, 0.2), (21, 0.4), (9, 0.6)])
 def test_coverage_of_tails_in_retention_logs(age: float, cut: float):
     returns, share = truth(), []
