@@ -1,4 +1,7 @@
-"""SARSA(λ), one transition at a time, on the radial bases of a grid; its equations are in ``sarsa.py``."""
+"""SARSA(λ), one transition at a time, on the radial bases of a grid.
+
+The equations are in ``sarsa.py``.
+"""
 
 from __future__ import annotations
 
