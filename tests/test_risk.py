@@ -228,7 +228,13 @@ def test_sparse_rows_are_counted_by_their_entries():
         ErrorBars(kept, kept, sigma, sigma, sigma),
     )
     x = rng.uniform(size=n)
-    ways = (risk.mean, risk.variance, risk.episodes, risk.standard_error, risk.interval)
+    ways = (
+        risk.mean,
+        risk.variance,
+        risk.episodes,
+        risk.standard_error,
+        partial(risk.interval, of="variance"),
+    )
     for way in ways:
         phi.rows.clear()
         whole = way(x)
